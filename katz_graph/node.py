@@ -1,0 +1,245 @@
+"""Nodes: a class whose fields are knobs, whose `run` arguments are wires, and whose return type is what comes out.
+
+`NodeType` is the description that everything else works with (validation, graph run, editor, help). `Node.describe()` makes it from a
+class; adapters make the same description from other conventions. Importing this never imports torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from katz_graph.context import Context
+from katz_graph.wires import Socket
+
+KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
+ANY = "*"
+VARIADIC = 8  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
+
+
+@dataclass(frozen=True, slots=True)
+class FileChoice:
+    """A knob whose choices are the files of one model folder (`checkpoints`, `loras`, `controlnet`, `vae`, `input`)."""
+
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Widget:
+    """How the editor shows a knob; it changes nothing in what is accepted."""
+
+    step: float | None = None
+    multiline: bool = False
+    control_after_generate: bool = False
+    upload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link only)."""
+
+    name: str
+    socket: str
+    required: bool
+    knob: bool
+    default: Any = None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[Any, ...] | None = None
+    folder: str | None = None
+    lazy: bool = False
+    help: str = ""
+    widget: Widget = Widget()
+    check: Callable[[Any], Any] | None = None  # a literal as it came -> the value; raises ValueError
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    name: str
+    socket: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    """All that is known of one type of node.
+
+    `run(context, inputs)` returns one value per output, or an `Expansion`. `needs(inputs)` names the lazy inputs that are wanted next.
+    `fingerprint(context, inputs)` returns what besides the inputs decides the result (a file's identity); None when nothing does.
+    `stage` marks a node that may stand inside a step region and names the model function, or region role, that executes it.
+    """
+
+    name: str
+    display_name: str
+    category: str
+    description: str
+    inputs: Mapping[str, Input]
+    outputs: tuple[Output, ...]
+    is_output: bool
+    run: Callable[[Context, Mapping[str, Any]], tuple[Any, ...] | Any]
+    needs: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None
+    fingerprint: Callable[[Context, Mapping[str, Any]], Any] | None = None
+    stage: str | None = None
+    pack: str = ""
+
+
+class Node(BaseModel):
+    """Base class of native nodes. Fields are knobs; arguments of `run` are wires (`*name` stands for name_1 to name_8).
+
+    `context: Context` in `run` gives the running graph's services.
+
+    Class arguments: `category`; `output=True` for a node that is run for its effect; `names=(...)` for the names of outputs;
+    `lazy=(...)` for wires that `needs` asks for one by one; `stage="..."` for a node of the denoising loop.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    node_category: ClassVar[str] = ""
+    node_is_output: ClassVar[bool] = False
+    node_output_names: ClassVar[tuple[str, ...]] = ()
+    node_lazy: ClassVar[tuple[str, ...]] = ()
+    node_stage: ClassVar[str | None] = None
+    node_display_name: ClassVar[str] = ""
+
+    @classmethod
+    def __init_subclass__(
+        cls,
+        *,
+        category: str = "",
+        output: bool = False,
+        names: tuple[str, ...] = (),
+        lazy: tuple[str, ...] = (),
+        stage: str | None = None,
+        title: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.node_category = category
+        cls.node_is_output = output
+        cls.node_output_names = names
+        cls.node_lazy = lazy
+        cls.node_stage = stage
+        cls.node_display_name = title or cls.__name__
+
+    @classmethod
+    def describe(cls) -> NodeType:
+        """The description of this class. Raises TypeError when a field or argument has a type that no socket stands for."""
+        run = cls.__dict__.get("run") or getattr(cls, "run", None)
+        if run is None:
+            raise TypeError(f"{cls.__name__} has no run method")
+        signature = inspect.signature(run, eval_str=True)
+        wires = {name: parameter for name, parameter in signature.parameters.items() if name not in ("self", "context")}
+        variadic = next((name for name, wire in wires.items() if wire.kind is inspect.Parameter.VAR_POSITIONAL), None)
+        inputs = {wire.name: wire for name, parameter in wires.items() for wire in _wires(cls, name, parameter)}
+        inputs |= {name: _knob(cls, name, field) for name, field in cls.model_fields.items()}
+        takes_context = "context" in signature.parameters
+
+        def build(values: Mapping[str, Any]) -> Node:
+            return cls(**{name: value for name, value in values.items() if name in cls.model_fields})
+
+        def call(context: Context, values: Mapping[str, Any]) -> Any:
+            arguments = {name: value for name, value in values.items() if name in wires}
+            if takes_context:
+                arguments["context"] = context
+            if variadic is None:
+                result = run(build(values), **arguments)
+            else:
+                leading = [arguments.pop(name, wire.default) for name, wire in wires.items() if wire.kind is wire.POSITIONAL_OR_KEYWORD]
+                result = run(build(values), *leading, *(values.get(name) for name in _numbered(variadic)), **arguments)
+            return result if isinstance(result, tuple) or len(outputs) != 1 else (result,)
+
+        outputs = _outputs(cls, signature.return_annotation)
+        needs = getattr(cls, "needs", None)
+        fingerprint = getattr(cls, "fingerprint", None)
+        return NodeType(
+            name=cls.__name__,
+            display_name=cls.node_display_name,
+            category=cls.node_category,
+            description=inspect.cleandoc(cls.__doc__ or ""),
+            inputs=inputs,
+            outputs=outputs,
+            is_output=cls.node_is_output,
+            run=call,
+            needs=None if needs is None else lambda values: needs(build(values), **{n: v for n, v in values.items() if n in wires}),
+            fingerprint=None if fingerprint is None else lambda context, values: fingerprint(build(values), context),
+            stage=cls.node_stage,
+        )
+
+
+def _unwrap_optional(annotation: Any) -> Any:
+    if get_origin(annotation) in (Union, types.UnionType):
+        members = [member for member in get_args(annotation) if member is not type(None)]
+        if len(members) == 1:
+            return members[0]
+    return annotation
+
+
+def _socket(annotation: Any) -> str | None:
+    annotation = _unwrap_optional(annotation)
+    if annotation is Any:
+        return ANY
+    if get_origin(annotation) is Annotated:
+        for note in annotation.__metadata__:
+            if isinstance(note, Socket):
+                return note.name
+        return _socket(annotation.__origin__)
+    if get_origin(annotation) is Literal:
+        return "COMBO"
+    return KNOB_SOCKETS.get(annotation)
+
+
+def _wires(cls: type[Node], name: str, parameter: inspect.Parameter) -> list[Input]:
+    socket = _socket(parameter.annotation)
+    if socket is None:
+        raise TypeError(f"{cls.__name__}.run: argument {name!r} has type {parameter.annotation!r}, which no socket stands for")
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return [Input(numbered, socket, required=False, knob=False) for numbered in _numbered(name)]
+    return [Input(name, socket, required=parameter.default is inspect.Parameter.empty, knob=False, lazy=name in cls.node_lazy)]
+
+
+def _numbered(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}_{number}" for number in range(1, VARIADIC + 1))
+
+
+def _knob(cls: type[Node], name: str, info: FieldInfo) -> Input:
+    socket = _socket(info.annotation)
+    notes = list(info.metadata)
+    folder = next((note.folder for note in notes if isinstance(note, FileChoice)), None)
+    if socket is None:
+        raise TypeError(f"{cls.__name__}: field {name!r} has type {info.annotation!r}, which no socket stands for")
+    annotation = Annotated[(info.annotation, *notes)] if notes else info.annotation
+    adapter: TypeAdapter[Any] = TypeAdapter(annotation)  # type: ignore[arg-type]
+    return Input(
+        name=name,
+        socket="COMBO" if folder else socket,
+        required=info.is_required(),
+        knob=True,
+        default=None if info.default is PydanticUndefined else info.default,
+        minimum=next((float(n.ge if isinstance(n, Ge) else n.gt) for n in notes if isinstance(n, (Ge, Gt))), None),  # type: ignore[arg-type]
+        maximum=next((float(n.le if isinstance(n, Le) else n.lt) for n in notes if isinstance(n, (Le, Lt))), None),  # type: ignore[arg-type]
+        choices=get_args(info.annotation) if get_origin(info.annotation) is Literal else None,
+        folder=folder,
+        help=info.description or "",
+        widget=next((note for note in notes if isinstance(note, Widget)), Widget()),
+        check=adapter.validate_python,
+    )
+
+
+def _outputs(cls: type[Node], annotation: Any) -> tuple[Output, ...]:
+    if annotation is None or annotation is inspect.Signature.empty:
+        return ()
+    members = get_args(annotation) if get_origin(annotation) is tuple else (annotation,)
+    sockets = [_socket(member) for member in members]
+    if None in sockets:
+        raise TypeError(f"{cls.__name__}.run: the return type {annotation!r} has a part that no socket stands for")
+    names = cls.node_output_names or tuple(str(socket) for socket in sockets)
+    if len(names) != len(sockets):
+        raise TypeError(f"{cls.__name__}: {len(names)} output names for {len(sockets)} outputs")
+    return tuple(Output(name, str(socket)) for name, socket in zip(names, sockets, strict=True))

@@ -1,0 +1,50 @@
+"""The passes in order, from a bound region to a program. `after` stops behind one, so that each can be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from katz_graph.errors import InputError
+from katz_graph.planner.cost import Count, cost
+from katz_graph.planner.decompose import decompose
+from katz_graph.planner.emit import emit
+from katz_graph.planner.hoist import hoist
+from katz_graph.planner.program import Device, EvaluationPoint, Program
+from katz_graph.planner.region import Region
+from katz_graph.planner.search import search
+from katz_graph.planner.segment import segment
+from katz_graph.planner.variants import Decide, variants
+
+PASSES = ("expand", "variants", "hoist", "decompose", "cost", "search", "segment", "emit")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known before the run besides the region: the evaluations, the answers to conditions, the latent's shape, work and devices."""
+
+    schedule: Sequence[EvaluationPoint]
+    decide: Decide
+    shape: tuple[int, ...]  # [B, C, h, w]
+    count: Count
+    devices: Sequence[Device]
+    batching: bool | None = None  # None: the faster one
+
+
+def compile_region(region: Region, known: Known, after: str = "emit") -> Program:
+    """Run the passes up to and with `after`. InputError for an unknown pass, and for what the passes find wrong in the region."""
+    if after not in PASSES:
+        raise InputError(f"--after {after}: no such pass; choose one of {', '.join(PASSES)}")
+    steps: dict[str, Callable[[Program], Program]] = {
+        "variants": lambda program: variants(program, known.decide),
+        "hoist": hoist,
+        "decompose": decompose,
+        "cost": lambda program: cost(program, known.shape, known.count),
+        "search": lambda program: search(program, known.batching),
+        "segment": segment,
+        "emit": emit,
+    }
+    program = Program(region, tuple(known.schedule), tuple(known.devices), name=region.end.id)
+    for name in PASSES[1 : PASSES.index(after) + 1]:
+        program = steps[name](program)
+    return program

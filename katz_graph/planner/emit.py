@@ -1,0 +1,43 @@
+"""Pass *emit*: one instruction list per device, and the prediction that the plan states."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from katz_graph.planner.decompose import dependencies
+from katz_graph.planner.program import Instruction, Prediction, Program
+from katz_graph.planner.search import request_seconds
+from katz_graph.recipe import ModelRecipe, digest
+
+
+def emit(program: Program) -> Program:
+    """Fills `instructions` and `prediction`."""
+    (device,) = program.devices
+    kind = {index: number for number, variant in enumerate(program.variants) for index in variant.evaluations}
+    patch = [Instruction("patch", name) for name in weight_sets(program)]
+    instructions = [*patch, *(Instruction("prepare", call.operations[0]) for call in program.before_calls)]
+    for point in program.schedule:
+        runs = (Instruction("run", segment.name, point.index) for segment in program.segments[kind[point.index]])
+        instructions += [*runs, Instruction("advance", "x", point.index)]
+    return replace(program, instructions={device.name: tuple(instructions)}, prediction=_predict(program))
+
+
+def weight_sets(program: Program) -> tuple[str, ...]:
+    """Names of the sets of LoRAs that the loop's models carry, in order of first use; none for a model without."""
+    models = (op.inputs.get("model") for variant in program.variants for op in variant.operations)
+    return tuple(dict.fromkeys(digest(model.loras)[:12] for model in models if isinstance(model, ModelRecipe) and model.loras))
+
+
+def _predict(program: Program) -> Prediction:
+    (device,) = program.devices
+    seconds = {name: device.seconds(work) if work.flops else 0.0 for name, work in program.work.items()}
+    before = sum(call.seconds for call in program.before_calls)
+    ideal = sequential = before
+    for variant, tree in zip(program.variants, program.trees, strict=True):
+        count = len(variant.evaluations)
+        ideal += count * tree.fold(lambda name: seconds[name])
+        sequential += count * sum(seconds[name] for name in dependencies(variant).nodes)
+    commonest = max(range(len(program.variants)), key=lambda number: len(program.variants[number].evaluations))
+    period = sum(call.seconds for call in program.calls[commonest])
+    binding = f"work on {device.name}: {period * 1e3:.2f} ms an evaluation"
+    return Prediction(request_seconds(program), ideal, sequential, period, binding)

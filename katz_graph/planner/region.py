@@ -1,0 +1,198 @@
+"""A step region: the part of a graph that is run once per evaluation, found between a StepBegin and its StepEnd and bound to values.
+
+Loop-carried values are slots, as in MLIR's `scf.for`: `next_i` of StepEnd becomes `previous_i` of StepBegin one evaluation later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.graph import Graph, Link
+from katz_graph.node import NodeType
+
+SLOTS = 8
+BEGIN, END = "step_begin", "step_end"
+SWITCH = "switch"
+NODE = "node"  # the stage of a node that has none: its own `run` is called
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Output number `output` of an operation of the same evaluation."""
+
+    operation: str
+    output: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Previous:
+    """The loop-carried value of slot 1 to 8, as the evaluation before left it."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One node of a region, or a computation that a pass made: what runs (`stage`) on which values, references and slots."""
+
+    id: str
+    stage: str
+    type: str
+    inputs: Mapping[str, Any]
+    run: Callable[..., Any] | None = None  # for stage NODE
+
+    def references(self) -> Iterator[tuple[str, Ref]]:
+        return ((name, value) for name, value in self.inputs.items() if isinstance(value, Ref))
+
+    def slots(self) -> Iterator[int]:
+        return (value.slot for value in self.inputs.values() if isinstance(value, Previous))
+
+
+@dataclass(frozen=True, slots=True)
+class RegionNodes:
+    """Which nodes of a graph form a region: members in topological order, begin and end included, and the links that enter it."""
+
+    begin: str
+    end: str
+    members: tuple[str, ...]
+    inputs: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A region with its loop-invariant inputs bound to values. `operations` leaves out begin and end and is in topological order."""
+
+    begin: Operation
+    operations: tuple[Operation, ...]
+    end: Operation
+
+
+def region_nodes(graph: Graph, end: str) -> RegionNodes:
+    """The region that ends at node `end`: descendants of its StepBegin that are ancestors of `end`. Linear in nodes and links."""
+    step = graph.nodes[end].inputs.get("step")
+    if not isinstance(step, Link) or step.node not in graph.nodes:
+        raise InputError(f"node {end} ({graph.nodes[end].type}): input 'step' must be linked to the step of a StepBegin")
+    begin = step.node
+    readers = readers_of(graph)
+    inside = _reachable(begin, lambda node: readers.get(node, ())) & _reachable(
+        end, lambda node: (link.node for _, link in graph.nodes[node].links() if link.node in graph.nodes)
+    )
+    members = _topological(graph, inside)
+    entering = dict.fromkeys(link for node in members for _, link in graph.nodes[node].links() if link.node not in inside)
+    return RegionNodes(begin, end, members, tuple(entering))
+
+
+def readers_of(graph: Graph) -> dict[str, list[str]]:
+    """For each node the nodes that read one of its outputs."""
+    readers: dict[str, list[str]] = {}
+    for identifier, call in graph.nodes.items():
+        for _, link in call.links():
+            readers.setdefault(link.node, []).append(identifier)
+    return readers
+
+
+def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any]) -> Region:
+    """The region as data: links from outside replaced by `values`, absent knobs by their defaults."""
+    inside = set(nodes.members)
+
+    def bind(value: Any) -> Any:
+        if not isinstance(value, Link):
+            return value
+        if value.node == nodes.begin and value.output >= 1:
+            return Previous(value.output)
+        return Ref(value.node, value.output) if value.node in inside else values[value]
+
+    def operation(identifier: str) -> Operation:
+        call = graph.nodes[identifier]
+        kind = registry[call.type]
+        defaults = {name: port.default for name, port in kind.inputs.items() if port.knob and not port.required}
+        inputs = defaults | {name: bind(value) for name, value in call.inputs.items() if name in kind.inputs}
+        return Operation(identifier, kind.stage or NODE, call.type, inputs, kind.run if kind.stage is None else None)
+
+    operations = {identifier: operation(identifier) for identifier in nodes.members}
+    interior = tuple(operations[identifier] for identifier in nodes.members if identifier not in (nodes.begin, nodes.end))
+    return Region(operations[nodes.begin], interior, operations[nodes.end])
+
+
+def region_problems(graph: Graph, registry: Mapping[str, NodeType]) -> Iterator[tuple[str, str, str]]:
+    """What is wrong with the regions of an acyclic graph, as (node, input, message)."""
+    stages = {identifier: registry[call.type].stage for identifier, call in graph.nodes.items() if call.type in registry}
+    owner: dict[str, str] = {}
+    regions: list[RegionNodes] = []
+    for end in (identifier for identifier, stage in stages.items() if stage == END):
+        step = graph.nodes[end].inputs.get("step")
+        if not isinstance(step, Link) or stages.get(step.node) != BEGIN:
+            yield end, "step", "must be linked to output 0 (step) of a StepBegin"
+            continue
+        region = region_nodes(graph, end)
+        regions.append(region)
+        for member in region.members:
+            if owner.setdefault(member, end) != end:
+                yield member, "", f"stands in two step regions, those of {owner[member]} and {end}; give each its own StepBegin and nodes"
+    for region in regions:
+        yield from _leaving(graph, region, owner)
+        yield from _slot_problems(graph, registry, region)
+    for identifier, stage in stages.items():
+        if stage not in (None, SWITCH, END) and identifier not in owner:
+            yield identifier, "", "stands in no step region: it needs a StepBegin upstream and a StepEnd downstream"
+
+
+def _leaving(graph: Graph, region: RegionNodes, owner: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    inside = set(region.members)
+    for identifier, call in graph.nodes.items():
+        if identifier in inside:
+            continue
+        for name, link in call.links():
+            if link.node in inside and link.node != region.end:
+                yield (
+                    identifier,
+                    name,
+                    f"reads node {link.node} inside the step region of {region.end}; only StepEnd's output leaves a region",
+                )
+
+
+def _slot_problems(graph: Graph, registry: Mapping[str, NodeType], region: RegionNodes) -> Iterator[tuple[str, str, str]]:
+    begin, end = graph.nodes[region.begin], graph.nodes[region.end]
+    for member in region.members:
+        for name, link in graph.nodes[member].links():
+            if link.node == region.begin and link.output >= 1 and f"next_{link.output}" not in end.inputs:
+                yield member, name, f"reads previous_{link.output} of {region.begin}, but next_{link.output} of {region.end} is not linked"
+    for slot in range(1, SLOTS + 1):
+        first, following = begin.inputs.get(f"initial_{slot}"), end.inputs.get(f"next_{slot}")
+        sockets = [_socket(graph, registry, link) for link in (first, following) if isinstance(link, Link)]
+        if len(sockets) == 2 and len({*sockets} - {"*"}) == 2:
+            yield region.end, f"next_{slot}", f"carries {sockets[1]}, but initial_{slot} of {region.begin} is {sockets[0]}"
+
+
+def _socket(graph: Graph, registry: Mapping[str, NodeType], link: Link) -> str:
+    call = graph.nodes.get(link.node)
+    outputs = registry[call.type].outputs if call and call.type in registry else ()
+    return outputs[link.output].socket if link.output < len(outputs) else "*"
+
+
+def _reachable(start: str, following: Callable[[str], Iterable[str]]) -> set[str]:
+    found, frontier = {start}, [start]
+    while frontier:
+        for node in following(frontier.pop()):
+            if node not in found:
+                found.add(node)
+                frontier.append(node)
+    return found
+
+
+def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
+    """The nodes of `inside`, each after those it reads, otherwise in the order of the file."""
+    order: dict[str, None] = {}
+    for root in (identifier for identifier in graph.nodes if identifier in inside):
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            waiting = [link.node for _, link in graph.nodes[node].links() if link.node in inside and link.node not in order]
+            if node in order or not waiting:
+                order[stack.pop()] = None
+            else:
+                stack.append(waiting[0])
+    return tuple(order)

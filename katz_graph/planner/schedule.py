@@ -1,0 +1,65 @@
+"""What a region's StepBegin says about the run: the sampler's plain data, its evaluations, and the answers to conditions."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.models.family import scheduler_config
+from katz_graph.planner.program import EvaluationPoint
+from katz_graph.planner.region import Operation
+from katz_graph.planner.variants import Decide
+from katz_graph.sampling.noise_table import NoiseTable, noise_table
+from katz_graph.sampling.schedules import schedule, slice_steps
+from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
+from katz_graph.sampling.static import active_evaluations
+
+
+def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
+    """The sampler's data of a begin operation and the noise table of its model."""
+    values = begin.inputs
+    table = noise_table(scheduler_config(values["model"]))
+    if begin.type == "DiffusersStepBegin":
+        return _diffusers_spec(values, scheduler_config(values["model"])), table
+    sigmas = schedule(values["scheduler"], table, values["steps"], values["denoise"], values["sampler_name"])
+    sigmas = slice_steps(sigmas, values["start_at_step"], values["end_at_step"], not values["return_with_leftover_noise"])
+    latent = values["latent_image"]
+    batch_index = latent.get("batch_index")
+    return SamplingSpec(
+        sampler=values["sampler_name"],
+        sigmas=sigmas,
+        seed=values["seed"],
+        add_noise=values["add_noise"],
+        mask=latent.get("noise_mask"),
+        batch_index=None if batch_index is None else tuple(batch_index),
+    ), table
+
+
+def _diffusers_spec(values: Any, trained: dict[str, Any]) -> DiffusersSpec:
+    try:
+        config = json.loads(values["scheduler_config"] or "{}")
+    except json.JSONDecodeError as error:
+        raise InputError(f"DiffusersSampler: scheduler_config is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InputError(f"DiffusersSampler: scheduler_config must be a JSON object, not {type(config).__name__}")
+    return DiffusersSpec(values["scheduler_class"], values["steps"], values["seed"], trained | config, values["strength"])
+
+
+def decider(spec: Spec, table: NoiseTable) -> Decide:
+    """Answers StepPattern and StepWindow for an evaluation."""
+
+    @cache
+    def window(start_percent: float, end_percent: float) -> tuple[bool, ...]:
+        return active_evaluations(spec, table, start_percent, end_percent)
+
+    def decide(operation: Operation, point: EvaluationPoint) -> bool:
+        inputs = operation.inputs
+        if operation.stage == "step_window":
+            return window(inputs["start_percent"], inputs["end_percent"])[point.index]
+        last = inputs["last"]
+        within: bool = inputs["first"] <= point.index and (last < 0 or point.index <= last)
+        return within and point.index >= inputs["offset"] and (point.index - inputs["offset"]) % inputs["every"] == 0
+
+    return decide

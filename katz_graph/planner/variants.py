@@ -1,0 +1,98 @@
+"""Pass *variants*: conditions are known before the run, so every switch is decided here and each kind of evaluation becomes a plain DAG.
+
+ControlNet windows, StepPattern and ranges of prompts are all conditions. What no later reader needs is left out, slots included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.planner.program import EvaluationPoint, Program, Variant
+from katz_graph.planner.region import SLOTS, SWITCH, Operation, Previous, Ref, Region
+
+CONDITIONS = ("step_pattern", "step_window")
+Decide = Callable[[Operation, EvaluationPoint], bool]
+
+
+def variants(program: Program, decide: Decide) -> Program:
+    """Fills `variants`; `decide(operation, evaluation)` answers for a condition. InputError when a slot is read before it was written."""
+    region, schedule = program.region, program.schedule
+    resolved: list[tuple[tuple[bool, ...], Mapping[str, Any]]] = []
+    for point in schedule:
+        decisions = {op.id: decide(op, point) for op in region.operations if op.stage in CONDITIONS}
+        resolved.append((tuple(decisions.values()), decisions))
+    live: frozenset[int] = frozenset()  # slots that the evaluation after reads
+    kinds: dict[tuple[tuple[bool, ...], frozenset[int]], list[int]] = {}
+    built: dict[tuple[tuple[bool, ...], frozenset[int]], Variant] = {}
+    for index in reversed(range(len(schedule))):
+        key = (resolved[index][0], live)
+        if key not in built:
+            built[key] = _variant(region, resolved[index][1], live)
+        kinds.setdefault(key, []).append(index)
+        live = _slots_read(built[key])
+    found = [replace(built[key], evaluations=tuple(sorted(indices))) for key, indices in kinds.items()]
+    found.sort(key=lambda variant: variant.evaluations)
+    named = tuple(replace(variant, name=f"v{number}") for number, variant in enumerate(found))
+    _check_slots(region, named)
+    return replace(program, variants=named)
+
+
+def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]) -> Variant:
+    aliases: dict[Ref, Any] = {}
+
+    def follow(value: Any) -> Any:
+        while isinstance(value, Ref) and value in aliases:
+            value = aliases[value]
+        return value
+
+    kept: dict[str, Operation] = {}
+    for operation in region.operations:
+        inputs = {name: follow(value) for name, value in operation.inputs.items()}
+        if operation.stage in CONDITIONS:
+            aliases[Ref(operation.id)] = decisions[operation.id]
+        elif operation.stage == SWITCH:
+            aliases[Ref(operation.id)] = inputs.get("on_true") if inputs.get("condition") else inputs.get("on_false")
+        else:
+            kept[operation.id] = replace(operation, inputs=inputs)
+    prediction = follow(region.end.inputs.get("prediction"))
+    if not isinstance(prediction, Ref):
+        raise InputError(
+            f"node {region.end.id} ({region.end.type}): input 'prediction' comes to nothing in some step; link a prediction there"
+        )
+    following = {slot: region.end.inputs.get(f"next_{slot}") for slot in range(1, SLOTS + 1)}
+    carried = {slot: follow(following[slot]) for slot in sorted(live)}
+    needed = _needed(kept, [prediction, *carried.values()])
+    return Variant("", tuple(op for name, op in kept.items() if name in needed), prediction, carried, ())
+
+
+def _needed(operations: Mapping[str, Operation], roots: Sequence[Any]) -> set[str]:
+    frontier = [root.operation for root in roots if isinstance(root, Ref)]
+    needed: set[str] = set()
+    while frontier:
+        name = frontier.pop()
+        if name not in needed and name in operations:
+            needed.add(name)
+            frontier.extend(ref.operation for _, ref in operations[name].references())
+    return needed
+
+
+def _slots_read(variant: Variant) -> frozenset[int]:
+    read = {slot for operation in variant.operations for slot in operation.slots()}
+    return frozenset(read | {value.slot for value in variant.carried.values() if isinstance(value, Previous)})
+
+
+def _check_slots(region: Region, found: Sequence[Variant]) -> None:
+    """Walk the evaluations in order: a slot without an initial value must be written before it is read."""
+    written = {slot for slot in range(1, SLOTS + 1) if region.begin.inputs.get(f"initial_{slot}") is not None}
+    order = sorted((index, variant) for variant in found for index in variant.evaluations)
+    for index, variant in order:
+        for slot in sorted(_slots_read(variant) - written):
+            raise InputError(
+                f"node {region.begin.id} ({region.begin.type}): evaluation {index} reads previous_{slot} "
+                f"before any evaluation wrote next_{slot}; "
+                f"link initial_{slot}, or let evaluation {index} compute the value (StepPattern with offset {index})"
+            )
+        written |= set(variant.carried)

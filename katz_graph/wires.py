@@ -1,0 +1,47 @@
+"""What flows on wires: one name per socket type, with the Python type behind it. Importing this never imports torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe, VaeRecipe
+from katz_graph.recipe import Conditioning as ConditioningEntries
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from katz_graph.models.features import Features as FeatureValues
+    from katz_graph.models.features import Residuals as ResidualValues
+    from katz_graph.sampling.evaluation import Step as StepValue
+
+
+@dataclass(frozen=True, slots=True)
+class Socket:
+    """The name under which a wire type is known in workflow files and in the editor."""
+
+    name: str
+
+
+class LatentSamples(TypedDict, total=False):
+    """A latent as packs know it. The samples are the VAE's own, not multiplied by its scaling factor."""
+
+    samples: Tensor  # [B, C, H/8, W/8]
+    noise_mask: Tensor  # [B, 1, H, W], 1 = repaint
+    batch_index: list[int]
+
+
+Model = Annotated[ModelRecipe, Socket("MODEL")]
+Clip = Annotated[ClipRecipe, Socket("CLIP")]
+Vae = Annotated[VaeRecipe, Socket("VAE")]
+ControlNet = Annotated[ControlNetRecipe, Socket("CONTROL_NET")]
+Conditioning = Annotated[ConditioningEntries, Socket("CONDITIONING")]
+Latent = Annotated[LatentSamples, Socket("LATENT")]
+Image = Annotated["Tensor", Socket("IMAGE")]  # float32 [B, H, W, C], 0..1
+Mask = Annotated["Tensor", Socket("MASK")]  # float32 [B, H, W], 0..1
+Step = Annotated["StepValue", Socket("STEP")]
+Features = Annotated["FeatureValues", Socket("FEATURES")]
+Residuals = Annotated["ResidualValues", Socket("RESIDUALS")]
+Prediction = Annotated["Tensor", Socket("PREDICTION")]  # [B, C, H/8, W/8]
+Boolean = Annotated[bool, Socket("BOOLEAN")]
+Anything = Annotated[Any, Socket("*")]

@@ -1,0 +1,80 @@
+"""Regions for planner tests: recipes of files that need not exist, graphs bound without loading anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from katz_graph.graph import Graph, Link
+from katz_graph.node import Node, NodeType
+from katz_graph.nodes import denoise, sampling
+from katz_graph.planner.compile import Known, compile_region
+from katz_graph.planner.expand import expand_sampling
+from katz_graph.planner.program import Device, Program, Work
+from katz_graph.planner.region import Operation, Region, bind_region, region_nodes
+from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, ControlNetRecipe, ControlUse, ModelRecipe, Picture
+
+REGISTRY: Mapping[str, NodeType] = {
+    name: kind.describe()
+    for module in (denoise, sampling)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, Node) and kind is not Node
+}
+MODEL = ModelRecipe(Component("unet", ()), Component("scheduler", ()))
+CLIP = ClipRecipe(())
+DEVICE = Device("cpu", 1e9, 1e9)
+
+
+@dataclass(frozen=True)
+class Point:
+    index: int
+    step: int
+    sigma: float
+
+
+def points(count: int) -> tuple[Point, ...]:
+    return tuple(Point(index, index, float(count - index)) for index in range(count))
+
+
+def prompt(text: str, *uses: ControlUse) -> ConditioningEntry:
+    return ConditioningEntry(CLIP, text, uses)
+
+
+def use(name: str, start: float = 0.0, end: float = 1.0, strength: float = 1.0) -> ControlUse:
+    return ControlUse(ControlNetRecipe(Component(name, ())), Picture(f"image of {name}", None), strength, start, end)  # type: ignore[arg-type]
+
+
+def sampler_region(positive: tuple[ConditioningEntry, ...], negative: tuple[ConditioningEntry, ...], guidance: float = 7.0) -> Region:
+    expansion = expand_sampling("StepBegin", {"model": MODEL, "latent_image": {}, "steps": 4}, MODEL, positive, negative, guidance)
+    return bound(expansion.graph, expansion.outputs[0].node)
+
+
+def bound(graph: Graph, end: str, values: Mapping[Link, Any] | None = None) -> Region:
+    return bind_region(graph, REGISTRY, region_nodes(graph, end), values or {})
+
+
+def work_of(flops: Mapping[str, float], weights: float = 0.0) -> Any:
+    def count(operation: Operation, shape: tuple[int, ...]) -> Work:
+        return Work(flops=flops.get(operation.stage, 0.0), weight_bytes=weights if operation.stage in flops else 0.0)
+
+    return count
+
+
+def decide_by_percent(count: int) -> Any:
+    def decide(operation: Operation, point: Any) -> bool:
+        inputs = operation.inputs
+        if operation.stage == "step_window":
+            return bool(inputs["start_percent"] <= point.index / count < inputs["end_percent"])
+        return point.index % inputs["every"] == inputs["offset"]
+
+    return decide
+
+
+def compiled(region: Region, evaluations: int = 4, after: str = "emit", count: Any = None, **known: Any) -> Program:
+    flops = {"unet_encoder": 4e6, "unet_mid": 1e6, "unet_decoder": 6e6, "controlnet": 5e6}
+    return compile_region(
+        region,
+        Known(points(evaluations), decide_by_percent(evaluations), (1, 4, 16, 16), count or work_of(flops), (DEVICE,), **known),
+        after,
+    )

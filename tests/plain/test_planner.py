@@ -1,0 +1,170 @@
+"""The planner's passes on regions that need no weights: what is found, what is left out, what is chosen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import networkx
+import pytest
+from planner_graphs import MODEL, REGISTRY, bound, compiled, prompt, sampler_region, use, work_of
+
+from katz_graph.errors import InputError
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.planner.decompose import tree
+from katz_graph.planner.region import region_nodes, region_problems
+
+
+def stages(program, variant=0):
+    return [operation.id for operation in program.variants[variant].operations]
+
+
+def test_guidance_gives_two_branches_and_none_for_uncond_at_guidance_one() -> None:
+    two = compiled(sampler_region((prompt("a"),), (prompt("b"),)), after="variants")
+    assert {name.split(".")[0] for name in stages(two)} == {"negative", "positive", "guidance"}
+    one = compiled(sampler_region((prompt("a"),), (prompt("b"),), guidance=1.0), after="variants")
+    assert stages(one) == ["positive.encoder", "positive.mid", "positive.decoder"]
+
+
+def test_papers_parallelism_is_derived_from_the_graph() -> None:
+    control = use("edges")
+    program = compiled(sampler_region((prompt("a", control),), (prompt("b", control),)), after="decompose")
+    kinds = {child.kind for child in program.trees[0].children}
+    assert program.trees[0].kind == "P" and kinds == {"S"}
+    for child in program.trees[0].children:
+        parallel, decoder = child.children
+        assert decoder.leaf.endswith("decoder")
+        assert parallel.kind == "P" and {str(part).split("(")[0].split(".")[-1] for part in parallel.children} == {"S", "controlnet1"}
+
+
+def test_a_graph_in_the_shape_of_an_n_stays_prime() -> None:
+    graph = networkx.DiGraph([("a", "c"), ("b", "c"), ("b", "d")])
+    found = tree(graph)
+    assert found.kind == "prime" and sorted(found.leaves()) == ["a", "b", "c", "d"]
+
+
+def test_a_transitive_link_does_not_hide_a_series() -> None:
+    assert str(tree(networkx.DiGraph([("a", "b"), ("b", "c"), ("a", "c")]))) == "S(a, b, c)"
+
+
+def test_outside_its_window_a_controlnet_is_not_invoked() -> None:
+    program = compiled(sampler_region((prompt("a", use("edges", 0.0, 0.5)),), (), guidance=1.0), evaluations=4, after="variants")
+    with_control, without = program.variants
+    assert "positive.controlnet1" in [op.id for op in with_control.operations] and with_control.evaluations == (0, 1)
+    assert "positive.controlnet1" not in [op.id for op in without.operations] and without.evaluations == (2, 3)
+
+
+def test_every_branch_reads_its_own_text_and_equal_texts_are_encoded_once() -> None:
+    program = compiled(sampler_region((prompt("a"),), (prompt("b"),)), after="hoist")
+    assert [op.stage for op in program.before].count("text_encoder") == 2
+    same = compiled(sampler_region((prompt("a"),), (prompt("a"),)), after="hoist")
+    assert [op.stage for op in same.before].count("text_encoder") == 1
+
+
+def test_a_reference_image_is_embedded_once_for_both_branches() -> None:
+    control = use("edges")
+    program = compiled(sampler_region((prompt("a", control),), (prompt("b", control),)), after="hoist")
+    assert [op.stage for op in program.before].count("controlnet_reference") == 1
+
+
+def test_heavy_weights_are_read_once_by_batching_the_branches() -> None:
+    region = sampler_region((prompt("a"),), (prompt("b"),))
+    heavy = work_of({"unet_encoder": 1e3, "unet_mid": 1e3, "unet_decoder": 1e3}, weights=1e6)
+    program = compiled(region, after="search", count=heavy)
+    assert [call.operations for call in program.calls[0][:3]] == [
+        ("negative.encoder", "positive.encoder"),
+        ("negative.mid", "positive.mid"),
+        ("negative.decoder", "positive.decoder"),
+    ]
+    batched, split = sorted(program.alternatives.values())
+    assert split == pytest.approx(2 * batched)
+
+
+def test_controlnets_of_different_strength_are_not_batched() -> None:
+    region = sampler_region((prompt("a", use("edges", strength=1.0)),), (prompt("b", use("edges", strength=0.5)),))
+    calls = compiled(region, after="search", batching=True).calls[0]
+    assert [len(call.operations) for call in calls if call.stage == "controlnet"] == [1, 1]
+
+
+def test_the_prediction_adds_up() -> None:
+    program = compiled(sampler_region((prompt("a", use("edges")),), (prompt("b"),)), evaluations=10, batching=False)
+    assert program.prediction is not None
+    # 11 MFLOP a branch and 5 for the ControlNet at 1 GFLOP/s; the longest path is encoder + mid (or ControlNet), then decoder
+    assert program.prediction.sequential == pytest.approx(10 * (11e-3 + 16e-3))
+    assert program.prediction.ideal == pytest.approx(10 * 11e-3)
+    assert program.prediction.planned == pytest.approx(program.prediction.sequential)
+
+
+def test_instructions_run_every_evaluation_in_order() -> None:
+    program = compiled(sampler_region((prompt("a", use("edges", 0.0, 0.5)),), (), guidance=1.0), evaluations=4)
+    runs = [(entry.target, entry.evaluation) for entry in program.instructions["cpu"] if entry.kind == "run"]
+    assert runs == [("v0.0", 0), ("v0.0", 1), ("v1.0", 2), ("v1.0", 3)]
+
+
+def deep_features(offset: int = 0, initial: bool = False) -> Graph:
+    """Deep blocks every other evaluation: the shallow ones read the deep features of the evaluation before."""
+    text = (prompt("a"),)
+    common = {"model": MODEL, "conditioning": text}
+    return Graph(
+        {
+            "begin": NodeCall(
+                "StepBegin", {"model": MODEL, "latent_image": {}, "steps": 4} | ({"initial_1": "features"} if initial else {})
+            ),
+            "pattern": NodeCall("StepPattern", {"step": Link("begin", 0), "every": 2, "offset": offset}),
+            "shallow": NodeCall("UNetEncoder", {"step": Link("begin", 0), "last_block": 0, **common}),
+            "deep": NodeCall("UNetEncoder", {"features": Link("shallow", 0), "first_block": 1, **common}),
+            "mid": NodeCall("UNetMid", {"features": Link("deep", 0), **common}),
+            "up": NodeCall("UNetDecoder", {"features": Link("mid", 0), "last_block": 1, **common}),
+            "switch": NodeCall("Switch", {"condition": Link("pattern", 0), "on_true": Link("up", 0), "on_false": Link("begin", 1)}),
+            "last": NodeCall("UNetDecoder", {"features": Link("switch", 0), "skips": Link("shallow", 0), "first_block": 2, **common}),
+            "end": NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("last", 1), "next_1": Link("switch", 0)}),
+        }
+    )
+
+
+def test_deep_blocks_run_only_where_the_pattern_says() -> None:
+    program = compiled(bound(deep_features(), "end"), evaluations=4)
+    kinds = {index: {op.id for op in variant.operations} for variant in program.variants for index in variant.evaluations}
+    assert all(kinds[index] == {"shallow", "deep", "mid", "up", "last"} for index in (0, 2))
+    assert all(kinds[index] == {"shallow", "last"} for index in (1, 3))
+
+
+def test_a_slot_read_before_it_was_written_is_named() -> None:
+    with pytest.raises(InputError, match="evaluation 0 reads previous_1 before any evaluation wrote next_1; link initial_1"):
+        compiled(bound(deep_features(offset=1), "end"), evaluations=4)
+    compiled(bound(deep_features(offset=1, initial=True), "end"), evaluations=4)
+
+
+def test_reading_a_slot_that_nobody_writes_is_a_problem() -> None:
+    graph = deep_features()
+    nodes = dict(graph.nodes)
+    nodes["end"] = NodeCall("StepEnd", {name: value for name, value in nodes["end"].inputs.items() if name != "next_1"})
+    problems = list(region_problems(Graph(nodes), REGISTRY))
+    assert problems == [("switch", "on_false", "reads previous_1 of begin, but next_1 of end is not linked")]
+
+
+def test_links_leave_a_region_only_from_its_end() -> None:
+    graph = deep_features()
+    spy = Graph({**graph.nodes, "spy": NodeCall("PreviewImage", {"images": Link("shallow", 0)})})
+    assert [(node, name) for node, name, _ in region_problems(spy, REGISTRY)] == [("spy", "images")]
+
+
+def test_a_stage_outside_any_region_is_a_problem() -> None:
+    stray = Graph({**deep_features().nodes, "stray": NodeCall("UNetMid", {"features": Link("shallow", 0), "model": MODEL})})
+    assert ("stray", "", "stands in no step region: it needs a StepBegin upstream and a StepEnd downstream") in list(
+        region_problems(stray, REGISTRY)
+    )
+
+
+def test_a_region_holds_what_lies_between_begin_and_end_only() -> None:
+    graph = Graph({"clip": NodeCall("Loader", {}), **deep_features().nodes})
+    region = region_nodes(graph, "end")
+    assert set(region.members) == set(graph.nodes) - {"clip"}
+    assert region.members.index("shallow") < region.members.index("deep") < region.members.index("last")
+
+
+def test_two_prompts_of_one_side_are_blended_and_ranges_switch_them() -> None:
+    late = replace(prompt("late"), start_percent=0.5)
+    program = compiled(sampler_region((prompt("early"), late), (), guidance=1.0), evaluations=4, after="variants")
+    first, second = program.variants
+    assert {op.id.split(".")[0] for op in first.operations} == {"positive1", "positive"}
+    assert {op.id.split(".")[0] for op in second.operations} == {"positive1", "positive2", "positive"}
