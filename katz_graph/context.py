@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from katz_graph.events import Event
     from katz_graph.folders import Folders
     from katz_graph.planner.region import Region
     from katz_graph.recipe import VaeRecipe
@@ -21,10 +22,10 @@ class Engine(Protocol):
     def sample(self, region: Region, context: Context) -> LatentSamples:
         """Compile and run a step region; the latent that its StepEnd gives."""
 
-    def encode_image(self, vae: VaeRecipe, pixels: Tensor) -> Tensor:
+    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context) -> Tensor:
         """[B, H, W, 3] in 0..1 -> the posterior's mean [B, C, H/8, W/8], unscaled."""
 
-    def decode_latent(self, vae: VaeRecipe, samples: Tensor) -> Tensor:
+    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context) -> Tensor:
         """[B, C, H/8, W/8] unscaled -> float32 [B, H, W, 3] in 0..1."""
 
 
@@ -46,6 +47,9 @@ class Context(Protocol):
 
     def warn(self, message: str) -> None:
         """Tell the person one line without stopping."""
+
+    def report(self, event: Event) -> None:
+        """Tell listeners what goes on."""
 
     def wrote(self, path: Path) -> None:
         """Announce a file that this run has finished writing."""

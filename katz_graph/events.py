@@ -1,0 +1,43 @@
+"""What a run reports while it goes on. Progress bars, traces and servers listen to the same events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from katz_graph.planner.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A sampler was compiled."""
+
+    node: str
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """One call of the model is done."""
+
+    node: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A stretch of work on a device, on the clock of `time.perf_counter`."""
+
+    device: str
+    name: str
+    node: str
+    start: float
+    seconds: float
+    evaluation: int | None = None
+
+
+Event = Planned | Evaluated | Busy
+Listener = Callable[[Event], None]

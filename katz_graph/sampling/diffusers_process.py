@@ -1,0 +1,112 @@
+"""One request's sampling by a scheduler object of diffusers, step for step as StableDiffusionPipeline and its img2img form do it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import diffusers
+import torch
+from diffusers.utils.torch_utils import randn_tensor
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.sampling.evaluation import Evaluation, Step
+from katz_graph.sampling.noise import seeded
+from katz_graph.sampling.spec import DiffusersSpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedScheduler:
+    """A scheduler with its timesteps set, and the part of them that the strength leaves."""
+
+    scheduler: Any
+    timesteps: Tensor  # [N], descending; repeated by schedulers that evaluate twice
+    evaluations: tuple[Evaluation, ...]
+
+
+def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> PreparedScheduler:
+    """A fresh scheduler for one request. Raises InputError if diffusers has no such scheduler or it takes no number of steps."""
+    scheduler_class: Any = getattr(diffusers, spec.scheduler_class, None)
+    if not hasattr(scheduler_class, "set_timesteps"):
+        raise InputError(f"scheduler {spec.scheduler_class!r}: diffusers {diffusers.__version__} has no such scheduler")
+    if spec.steps < 1 or not 0 <= spec.strength <= 1:
+        raise InputError(f"expected at least 1 step and a strength in 0..1, got {spec.steps} and {spec.strength}")
+    scheduler = scheduler_class.from_config(dict(spec.scheduler_config))
+    scheduler.set_timesteps(spec.steps, device=device)
+    first = (spec.steps - min(int(spec.steps * spec.strength), spec.steps)) * scheduler.order
+    timesteps = scheduler.timesteps[first:]
+    if hasattr(scheduler, "set_begin_index"):
+        scheduler.set_begin_index(first)
+    sigmas = _sigmas(scheduler, first, timesteps)
+    return PreparedScheduler(
+        scheduler, timesteps, tuple(Evaluation(index, index // scheduler.order, sigma) for index, sigma in enumerate(sigmas))
+    )
+
+
+def _sigmas(scheduler: Any, first: int, timesteps: Tensor) -> list[float]:
+    """For display and plans; the scheduler itself counts in timesteps."""
+    if hasattr(scheduler, "sigmas"):
+        return [float(sigma) for sigma in scheduler.sigmas[first : first + len(timesteps)]]
+    alphas_cumprod = scheduler.alphas_cumprod[timesteps.long().cpu()]
+    return [float(sigma) for sigma in ((1 - alphas_cumprod) / alphas_cumprod).sqrt()]
+
+
+class DiffusersProcess:
+    """A run of a diffusers scheduler. The latent has the model's dtype, as in the pipelines; predictions are raw."""
+
+    def __init__(self, spec: DiffusersSpec, latent: Tensor, device: torch.device | str, dtype: torch.dtype) -> None:
+        prepared = prepare_scheduler(spec, device)
+        self.evaluations = prepared.evaluations
+        self._scheduler, self._timesteps = prepared.scheduler, prepared.timesteps
+        self._x: Tensor
+        self._step: Step | None = None
+        self._done = 0
+
+        generator = seeded(spec.seed)
+        accepted = inspect.signature(self._scheduler.step).parameters
+        offered = {"generator": generator, "eta": spec.eta}
+        self._step_arguments = {name: value for name, value in offered.items() if name in accepted}
+
+        latent = latent.to(device, dtype)
+        noise = randn_tensor(latent.shape, generator=generator, device=torch.device(device), dtype=dtype)
+        if spec.strength == 1:
+            self._x = noise * self._scheduler.init_noise_sigma
+        elif self.evaluations:
+            self._x = self._scheduler.add_noise(latent, noise, self._timesteps[:1].repeat(len(latent)))
+        else:
+            self._x = latent
+        self._prepare_step()
+
+    def next_step(self) -> Step | None:
+        return self._step
+
+    def advance(self, prediction: Tensor) -> None:
+        if self._step is None:
+            raise RuntimeError("the sampling is done: there is no step to advance")
+        timestep = self._timesteps[self._done]
+        self._x = self._scheduler.step(prediction, timestep, self._x, **self._step_arguments, return_dict=False)[0]
+        self._done += 1
+        self._prepare_step()
+
+    @property
+    def result(self) -> Tensor:
+        if self._step is not None:
+            raise RuntimeError(f"the sampling is not done: {self._done} of {len(self.evaluations)} evaluations")
+        return self._x
+
+    def _prepare_step(self) -> None:
+        if self._done == len(self.evaluations):
+            self._step = None
+            return
+        evaluation, timestep = self.evaluations[self._done], self._timesteps[self._done]
+        self._step = Step(
+            index=evaluation.index,
+            step=evaluation.step,
+            sigma=evaluation.sigma,
+            x=self._x,
+            model_input=self._scheduler.scale_model_input(self._x, timestep),
+            timestep=timestep.item(),
+            parametrisation="raw",
+        )

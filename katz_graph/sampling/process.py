@@ -1,0 +1,108 @@
+"""One request's sampling, advanced by whoever runs the model: ask for the next step, run it, hand the prediction back."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from katz_graph.sampling.diffusers_process import DiffusersProcess
+from katz_graph.sampling.evaluation import Evaluation, Step
+from katz_graph.sampling.mask import REDRAWN_MASK_NOISE, LatentMask
+from katz_graph.sampling.names import require_sampler
+from katz_graph.sampling.noise import AncestralNoise, initial_noise
+from katz_graph.sampling.noise_table import NoiseTable
+from katz_graph.sampling.prediction import scale_model_input
+from katz_graph.sampling.samplers import SAMPLERS, evaluations
+from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
+from katz_graph.sampling.start import noised
+
+
+class Process(Protocol):
+    """What the worker's loop sees of a request, whichever kind of sampler it has."""
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """All calls of the model, in order."""
+
+    def next_step(self) -> Step | None:
+        """What to evaluate now (the same until `advance`); None when done."""
+
+    def advance(self, prediction: Tensor) -> None:
+        """Take the guided prediction [B, C, h, w] of the current step: denoised, or the raw output if the step says raw."""
+
+    @property
+    def result(self) -> Tensor:
+        """The final latent [B, C, h, w]; RuntimeError before the end."""
+
+
+def start_process(spec: Spec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype) -> Process:
+    """Begin a request.
+
+    latent: [B, C, h, w], already multiplied by the VAE's scaling factor (so is the result); dtype: the model's.
+    A diffusers scheduler brings its own noise table.
+    """
+    if isinstance(spec, DiffusersSpec):
+        return DiffusersProcess(spec, latent, device, dtype)
+    return SamplingProcess(spec, latent, table, device, dtype)
+
+
+class SamplingProcess:
+    """A run of one of our samplers. The latent stays in float32 whatever the model's dtype."""
+
+    def __init__(self, spec: SamplingSpec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype) -> None:
+        require_sampler(spec.sampler)
+        sampler = SAMPLERS[spec.sampler]
+        self.evaluations = evaluations(sampler, spec.sigmas)
+        self._table, self._dtype = table, dtype
+        self._done = 0
+        self._step: Step | None = None
+        self._mask: LatentMask | None = None
+        self._result: Tensor | None = None
+
+        latent = latent.to(device, torch.float32)
+        if not spec.sigmas:
+            self._result = latent
+            return
+        noise = initial_noise(latent.shape, spec.seed, spec.batch_index) if spec.add_noise else torch.zeros(latent.shape)
+        if spec.mask is not None:
+            mask_noise = initial_noise(latent.shape, spec.seed + 1) if spec.sampler in REDRAWN_MASK_NOISE else noise
+            self._mask = LatentMask(spec.mask, latent, mask_noise.to(device))
+        x = noised(latent, noise.to(device), spec.sigmas[0], table.sigma_max)
+        # The sigmas stay on the CPU: comparing one on a GPU would stall it.
+        self._solving = sampler(x, torch.tensor(spec.sigmas, dtype=torch.float32), AncestralNoise(latent.shape, spec.seed, device))
+        self._resume(None)
+
+    def next_step(self) -> Step | None:
+        return self._step
+
+    def advance(self, prediction: Tensor) -> None:
+        if self._step is None:
+            raise RuntimeError("the sampling is done: there is no step to advance")
+        self._done += 1
+        self._resume(self._mask.after(prediction) if self._mask else prediction)
+
+    @property
+    def result(self) -> Tensor:
+        if self._result is None:
+            raise RuntimeError(f"the sampling is not done: {self._done} of {len(self.evaluations)} evaluations")
+        return self._result
+
+    def _resume(self, denoised: Tensor | None) -> None:
+        try:
+            query = next(self._solving) if denoised is None else self._solving.send(denoised)
+        except StopIteration as finished:
+            self._step, self._result = None, finished.value
+            return
+        sigma = float(query.sigma)
+        x = self._mask.before(query.x, sigma) if self._mask else query.x
+        self._step = Step(
+            index=self._done,
+            step=query.step,
+            sigma=sigma,
+            x=x,
+            model_input=scale_model_input(x, sigma).to(self._dtype),
+            timestep=self._table.timestep_at(sigma),
+            parametrisation=self._table.parametrisation,
+        )

@@ -1,0 +1,129 @@
+"""Which noise levels a run visits: the named schedules over a noise table, and the rules that shorten them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.sampling.names import require_scheduler
+from katz_graph.sampling.noise_table import NoiseTable
+
+Schedule = Callable[[NoiseTable, int], Tensor]
+"""(table, steps) -> descending sigmas [N + 1] float32, the last one 0; N is `steps` but for ddim_uniform and beta."""
+
+DISCARD_PENULTIMATE = frozenset({"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"})
+"""Samplers that go from the last but one sigma of a schedule one step longer straight to 0."""
+
+
+def normal(table: NoiseTable, steps: int) -> Tensor:
+    """Equal distances in time, both ends included."""
+    return _end_in_zero(table.sigma_at(torch.linspace(table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps)))
+
+
+def sgm_uniform(table: NoiseTable, steps: int) -> Tensor:
+    """Equal distances in time, the last point left to 0."""
+    timesteps = torch.linspace(table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps + 1)
+    return _end_in_zero(table.sigma_at(timesteps[:-1]))
+
+
+def simple(table: NoiseTable, steps: int) -> Tensor:
+    """Entries of the table at equal distances, counted from its end."""
+    # The quotient is taken first: the other order truncates to another index for some step counts.
+    stride = len(table.sigmas) / steps
+    return _end_in_zero(table.sigmas[[-(1 + int(i * stride)) for i in range(steps)]])
+
+
+def ddim_uniform(table: NoiseTable, steps: int) -> Tensor:
+    """Every s-th entry of the table from 1, s = T // steps (Song et al. 2021, appendix D.2, linear); may be longer than `steps`."""
+    stride = max(len(table.sigmas) // steps, 1)
+    return _end_in_zero(table.sigmas[1::stride].flip(0))
+
+
+def karras(table: NoiseTable, steps: int, rho: float = 7.0) -> Tensor:
+    """Equal distances in sigma^(1/rho) (Karras et al. 2022, equation 5)."""
+    first, last = table.sigma_max ** (1 / rho), table.sigma_min ** (1 / rho)
+    return _end_in_zero((first + torch.linspace(0, 1, steps) * (last - first)) ** rho)
+
+
+def exponential(table: NoiseTable, steps: int) -> Tensor:
+    """Equal distances in log sigma."""
+    return _end_in_zero(torch.linspace(math.log(table.sigma_max), math.log(table.sigma_min), steps).exp())
+
+
+def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -> Tensor:
+    """Times at equal quantiles of a Beta distribution, dense at both ends (Lee et al. 2024, "Beta Sampling is All You Need");
+    shorter than `steps` where two fall on the same index."""
+    quantiles = 1 - np.linspace(0, 1, steps, endpoint=False)
+    indices = np.rint(betaincinv(alpha, beta, quantiles) * (len(table.sigmas) - 1)).astype(int)
+    return _end_in_zero(table.sigmas[list(dict.fromkeys(indices.tolist()))])
+
+
+def linear_quadratic(table: NoiseTable, steps: int, threshold: float = 0.025) -> Tensor:
+    """The removed share of sigma_max grows linearly to `threshold` over the first half, then quadratically to 1 with the same
+    slope at the joint (Polyak et al. 2024, "Movie Gen")."""
+    linear_steps = steps // 2
+    if linear_steps == 0:
+        return torch.tensor([table.sigma_max, 0.0])
+    slope, quadratic_steps = threshold / linear_steps, steps - linear_steps
+    curvature = (1 - slope * steps) / quadratic_steps**2
+    removed = [slope * i + curvature * max(i - linear_steps, 0) ** 2 for i in range(steps)]
+    return torch.tensor([1 - share for share in removed] + [0.0]) * table.sigma_max
+
+
+def kl_optimal(table: NoiseTable, steps: int) -> Tensor:
+    """Equal distances in atan sigma (Sabour et al. 2024, "Align Your Steps")."""
+    return _end_in_zero(torch.linspace(math.atan(table.sigma_max), math.atan(table.sigma_min), steps).tan())
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "normal": normal,
+    "karras": karras,
+    "exponential": exponential,
+    "sgm_uniform": sgm_uniform,
+    "simple": simple,
+    "ddim_uniform": ddim_uniform,
+    "beta": beta,
+    "linear_quadratic": linear_quadratic,
+    "kl_optimal": kl_optimal,
+}
+
+
+def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0, sampler: str = "euler") -> tuple[float, ...]:
+    """The sigmas of `steps` steps, ending in 0, as a spec holds them; none at denoise 0.
+
+    `denoise` below 1 takes the end of a schedule that is as much longer: the last `steps` intervals of int(steps / denoise).
+    Raises InputError for an unknown scheduler or fewer than one step.
+    """
+    require_scheduler(scheduler)
+    if steps < 1:
+        raise InputError(f"steps: expected at least 1, got {steps}")
+    if denoise <= 0:
+        return ()
+    cut = denoise <= 0.9999
+    longer = int(steps / denoise) if cut else steps
+    if sampler in DISCARD_PENULTIMATE:
+        sigmas = SCHEDULES[scheduler](table, longer + 1)
+        sigmas = torch.cat([sigmas[:-2], sigmas[-1:]])
+    else:
+        sigmas = SCHEDULES[scheduler](table, longer)
+    return tuple((sigmas[-(steps + 1) :] if cut else sigmas).tolist())
+
+
+def slice_steps(sigmas: tuple[float, ...], start: int, end: int, force_full_denoise: bool) -> tuple[float, ...]:
+    """The part between two steps; cut before its end it leaves noise, unless `force_full_denoise` makes its last step go to 0.
+    Nothing where `start` is not before the end."""
+    if end < len(sigmas) - 1:
+        sigmas = sigmas[: end + 1]
+        if force_full_denoise:
+            sigmas = (*sigmas[:-1], 0.0)
+    return sigmas[start:] if start < len(sigmas) - 1 else ()
+
+
+def _end_in_zero(sigmas: Tensor) -> Tensor:
+    return torch.cat([sigmas, sigmas.new_zeros(1)])

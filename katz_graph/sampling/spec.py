@@ -1,0 +1,36 @@
+"""What to sample, as data that is known before the run and can be sent: by one of our samplers, or by a diffusers scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SamplingSpec:
+    """A run of one of our samplers, with the node ecosystem's semantics."""
+
+    sampler: str
+    sigmas: tuple[float, ...]  # [N + 1], from schedules.schedule and slice_steps; empty: the latent stays as it is
+    seed: int
+    add_noise: bool = True
+    mask: Tensor | None = None  # [H, W], [B, H, W] or [B, 1, H, W] in any size, 1 = repaint
+    batch_index: tuple[int, ...] | None = None  # [B]: which draw of the seed each sample gets
+
+
+@dataclass(frozen=True, slots=True)
+class DiffusersSpec:
+    """A run of a diffusers scheduler, with the semantics of diffusers' own pipelines."""
+
+    scheduler_class: str  # a scheduler of diffusers, as "EulerDiscreteScheduler"
+    steps: int
+    seed: int
+    scheduler_config: Mapping[str, Any] = field(default_factory=dict)
+    strength: float = 1.0  # img2img's share of the schedule; at 1 the latent gives only its shape (txt2img)
+    eta: float = 0.0  # handed to schedulers that take it
+
+
+Spec = SamplingSpec | DiffusersSpec

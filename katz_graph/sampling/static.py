@@ -1,0 +1,32 @@
+"""What is known of a run before it starts, without its latent: which evaluations, and in which of them a window is open."""
+
+from __future__ import annotations
+
+from katz_graph.sampling.diffusers_process import prepare_scheduler
+from katz_graph.sampling.evaluation import Evaluation
+from katz_graph.sampling.names import require_sampler
+from katz_graph.sampling.noise_table import NoiseTable
+from katz_graph.sampling.samplers import SAMPLERS, evaluations
+from katz_graph.sampling.spec import DiffusersSpec, Spec
+
+
+def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
+    """All calls of the model that the run will make, in order."""
+    if isinstance(spec, DiffusersSpec):
+        return prepare_scheduler(spec, "cpu").evaluations
+    require_sampler(spec.sampler)
+    return evaluations(SAMPLERS[spec.sampler], spec.sigmas)
+
+
+def active_evaluations(spec: Spec, table: NoiseTable, start_percent: float, end_percent: float) -> tuple[bool, ...]:
+    """For each evaluation: does what has this window (a ControlNet, a conditioning's range) act in it?
+
+    Ours: by noise level, sigma(end) <= sigma <= sigma(start). diffusers: by count, as its ControlNet pipelines do: off while
+    i / N < start or (i + 1) / N > end.
+    """
+    known = evaluations_of(spec)
+    if isinstance(spec, DiffusersSpec):
+        count = len(known)
+        return tuple(not (i / count < start_percent or (i + 1) / count > end_percent) for i in range(count))
+    first, last = table.percent_to_sigma(start_percent), table.percent_to_sigma(end_percent)
+    return tuple(last <= evaluation.sigma <= first for evaluation in known)

@@ -1,0 +1,155 @@
+"""Whole requests: what they ask, what they give, and that they do not disturb each other."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.sampling.evaluation import Step
+from katz_graph.sampling.names import SAMPLER_NAMES
+from katz_graph.sampling.noise import initial_noise
+from katz_graph.sampling.noise_table import noise_table
+from katz_graph.sampling.prediction import to_denoised
+from katz_graph.sampling.process import Process, start_process
+from katz_graph.sampling.schedules import schedule, slice_steps
+from katz_graph.sampling.spec import SamplingSpec
+from katz_graph.sampling.static import active_evaluations, evaluations_of
+
+torch.set_num_threads(1)
+TABLE = noise_table({})
+SHAPE = (2, 4, 8, 6)
+EMPTY = torch.zeros(SHAPE)
+ORIGINAL = initial_noise(SHAPE, 99) * 0.6
+
+
+def spec(sampler: str = "euler", steps: int = 6, seed: int = 5, denoise: float = 1.0) -> SamplingSpec:
+    return SamplingSpec(sampler=sampler, sigmas=schedule("karras", TABLE, steps, denoise, sampler), seed=seed)
+
+
+def start(spec: SamplingSpec, latent: Tensor = EMPTY, dtype: torch.dtype = torch.float32) -> Process:
+    return start_process(spec, latent, TABLE, "cpu", dtype)
+
+
+def model(step: Step) -> Tensor:
+    """Some smooth function of what a model gets, as an epsilon."""
+    return torch.sin(step.model_input.float() * 2 + step.timestep / 300).roll(1, -1)
+
+
+def run(process: Process) -> tuple[Tensor, list[Step]]:
+    steps = []
+    while (step := process.next_step()) is not None:
+        steps.append(step)
+        process.advance(to_denoised(model(step), step))
+    return process.result, steps
+
+
+@pytest.mark.parametrize("sampler", SAMPLER_NAMES)
+def test_the_list_of_evaluations_is_what_is_asked(sampler: str) -> None:
+    _, steps = run(process := start(spec(sampler)))
+    assert [(s.index, s.step, s.sigma) for s in steps] == [(e.index, e.step, e.sigma) for e in process.evaluations]
+    assert evaluations_of(spec(sampler)) == process.evaluations
+    assert len(steps) == (11 if sampler == "heun" else 6)
+
+
+@pytest.mark.parametrize("sampler", SAMPLER_NAMES)
+def test_interleaved_requests_give_the_bits_of_running_alone(sampler: str) -> None:
+    one, other = spec(sampler, steps=5, seed=1), spec("euler_ancestral", steps=7, seed=2)
+    alone = [run(start(one))[0], run(start(other))[0]]
+    together = [start(one), start(other)]
+    while any(process.next_step() for process in together):
+        for process in together:
+            if (step := process.next_step()) is not None:
+                process.advance(to_denoised(model(step), step))
+    assert all(torch.equal(process.result, expected) for process, expected in zip(together, alone, strict=True))
+
+
+def test_ddim_is_euler_without_a_mask_and_redraws_the_noise_under_one() -> None:
+    assert torch.equal(run(start(spec("ddim")))[0], run(start(spec("euler")))[0])
+    mask = torch.zeros(8, 6)
+    _, ddim = run(start(replace(spec("ddim"), mask=mask), ORIGINAL))
+    _, euler = run(start(replace(spec("euler"), mask=mask), ORIGINAL))
+    assert torch.equal(ddim[2].x, ORIGINAL + initial_noise(SHAPE, 6) * ddim[2].sigma)
+    assert torch.equal(euler[2].x, ORIGINAL + initial_noise(SHAPE, 5) * euler[2].sigma)
+
+
+@pytest.mark.parametrize("sampler", SAMPLER_NAMES)
+def test_a_mask_leaves_the_kept_part_as_it_was(sampler: str) -> None:
+    mask = torch.zeros(8, 6)
+    mask[2:5, 1:4] = 1
+    result, steps = run(start(replace(spec(sampler, denoise=0.8), mask=mask), ORIGINAL))
+    kept = (mask == 0).expand(SHAPE)
+    # euler and heun step to 0 by x - (x - original), which rounds; the others take the last prediction itself
+    tolerance = 0 if sampler in ("euler_ancestral", "dpmpp_2m") else 1e-6
+    torch.testing.assert_close(result[kept], ORIGINAL[kept], rtol=0, atol=tolerance)
+    assert (result[~kept] - ORIGINAL[~kept]).abs().mean() > 0.1
+    assert all(torch.equal(s.x[kept].isfinite(), torch.ones_like(s.x[kept], dtype=torch.bool)) for s in steps)
+
+
+def test_what_the_model_gets() -> None:
+    _, steps = run(start(spec(steps=4), dtype=torch.float16))
+    first = steps[0]
+    assert first.model_input.dtype == torch.float16 and first.x.dtype == torch.float32
+    assert first.timestep == 999 and steps[-1].timestep == 0 and first.parametrisation == "epsilon"
+    torch.testing.assert_close(first.model_input, initial_noise(SHAPE, 5).half())
+
+
+def test_an_image_to_image_run_starts_from_the_latent_at_its_noise_level() -> None:
+    request = spec(denoise=0.5)
+    first = start(request, ORIGINAL).next_step()
+    assert first is not None
+    torch.testing.assert_close(first.x, ORIGINAL + initial_noise(SHAPE, 5) * request.sigmas[0])
+
+
+def test_the_second_half_continues_the_first() -> None:
+    whole = spec(steps=6)
+    first = replace(whole, sigmas=slice_steps(whole.sigmas, 0, 3, force_full_denoise=False))
+    second = replace(whole, sigmas=slice_steps(whole.sigmas, 3, 10000, force_full_denoise=True), add_noise=False)
+    assert torch.equal(run(start(second, run(start(first))[0]))[0], run(start(whole))[0])
+
+
+def test_a_run_without_steps_leaves_the_latent() -> None:
+    process = start(replace(spec(), sigmas=()), ORIGINAL)
+    assert process.next_step() is None and process.evaluations == ()
+    assert torch.equal(process.result, ORIGINAL)
+
+
+def test_batch_index_repeats_one_picture_of_a_batch() -> None:
+    batch = run(start(replace(spec("ddim"), batch_index=(0, 1))))[0]
+    single = run(start(replace(spec("ddim"), batch_index=(1,)), EMPTY[:1]))[0]
+    assert torch.equal(single[0], batch[1])
+
+
+def test_v_prediction_models_are_asked_the_same_and_read_otherwise() -> None:
+    table = noise_table({"prediction_type": "v_prediction"})
+    picture = ORIGINAL
+    process = start_process(spec(), EMPTY, table, "cpu", torch.float32)
+    while (step := process.next_step()) is not None:
+        noise = (step.x - picture) / step.sigma
+        velocity = (noise - step.sigma * picture) / math.sqrt(1 + step.sigma**2)
+        process.advance(to_denoised(velocity, step))
+    torch.testing.assert_close(process.result, picture, rtol=0, atol=1e-4)
+
+
+def test_the_next_step_waits_and_the_result_comes_last() -> None:
+    process = start(spec(steps=1))
+    step = process.next_step()
+    assert step is not None and process.next_step() is step
+    with pytest.raises(RuntimeError, match="0 of 1"):
+        _ = process.result
+    process.advance(EMPTY)
+    with pytest.raises(RuntimeError, match="done"):
+        process.advance(EMPTY)
+    with pytest.raises(InputError, match="lms"):
+        start(replace(spec(), sampler="lms"))
+
+
+def test_a_window_is_open_between_its_two_noise_levels() -> None:
+    request = replace(spec(), sigmas=schedule("normal", TABLE, 5))  # timesteps 999, 749.25, 499.5, 249.75, 0
+    assert active_evaluations(request, TABLE, 0.0, 1.0) == (True,) * 5
+    assert active_evaluations(request, TABLE, 0.2, 0.6) == (False, True, True, False, False)
+    assert active_evaluations(request, TABLE, 0.0, 0.5) == (True, True, True, False, False)  # 0.5 is timestep 499.5 itself
+    assert active_evaluations(replace(request, sampler="heun"), TABLE, 0.7, 1.0) == (False,) * 5 + (True,) * 4
+    assert active_evaluations(request, TABLE, 0.3, 0.4) == (False,) * 5
