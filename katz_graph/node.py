@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from katz_graph.context import Context
+from katz_graph.graph import Expansion
 from katz_graph.wires import Socket
 
 KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
@@ -153,9 +154,12 @@ class Node(BaseModel):
             else:
                 leading = [arguments.pop(name, wire.default) for name, wire in wires.items() if wire.kind is wire.POSITIONAL_OR_KEYWORD]
                 result = run(build(values), *leading, *(values.get(name) for name in _numbered(variadic)), **arguments)
-            return result if isinstance(result, tuple) or len(outputs) != 1 else (result,)
+            if several or isinstance(result, Expansion):
+                return result
+            return (result,) if outputs else ()
 
         outputs = _outputs(cls, signature.return_annotation)
+        several = get_origin(signature.return_annotation) is tuple  # a single output may be a tuple itself
         needs = getattr(cls, "needs", None)
         fingerprint = getattr(cls, "fingerprint", None)
         return NodeType(
@@ -222,8 +226,8 @@ def _knob(cls: type[Node], name: str, info: FieldInfo) -> Input:
         required=info.is_required(),
         knob=True,
         default=None if info.default is PydanticUndefined else info.default,
-        minimum=next((float(n.ge if isinstance(n, Ge) else n.gt) for n in notes if isinstance(n, (Ge, Gt))), None),  # type: ignore[arg-type]
-        maximum=next((float(n.le if isinstance(n, Le) else n.lt) for n in notes if isinstance(n, (Le, Lt))), None),  # type: ignore[arg-type]
+        minimum=next((n.ge if isinstance(n, Ge) else n.gt for n in notes if isinstance(n, (Ge, Gt))), None),  # type: ignore[arg-type]
+        maximum=next((n.le if isinstance(n, Le) else n.lt for n in notes if isinstance(n, (Le, Lt))), None),  # type: ignore[arg-type]
         choices=get_args(info.annotation) if get_origin(info.annotation) is Literal else None,
         folder=folder,
         help=info.description or "",

@@ -34,7 +34,7 @@ class VAEDecode(Node, category="latent"):
     """Latent to picture."""
 
     def run(self, samples: Latent, vae: Vae, context: Context) -> Image:
-        return context.engine.decode_latent(vae, samples["samples"])
+        return context.engine.decode_latent(vae, samples["samples"], context)
 
 
 class VAEEncode(Node, category="latent"):
@@ -48,7 +48,7 @@ class VAEEncode(Node, category="latent"):
             )
         top, left = height % CELL // 2, width % CELL // 2
         cropped = pixels[:, top : top + height - height % CELL, left : left + width - width % CELL, :3]
-        return {"samples": context.engine.encode_image(vae, cropped)}
+        return {"samples": context.engine.encode_image(vae, cropped, context)}
 
 
 class SetLatentNoiseMask(Node, category="latent/inpaint"):

@@ -9,11 +9,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from katz_graph.errors import InputError
 from katz_graph.planner.program import Program, Variant
 from katz_graph.planner.region import Operation, Ref
-from katz_graph.recipe import digest
+from katz_graph.recipe import Conditioning, digest
 
-ATTENDING = ("unet_encoder", "unet_mid", "unet_decoder", "controlnet")  # stages with cross-attention
+PER_TEXT = {"kept": "keys_values", "added": "added_embedding"}  # what a stage takes -> what computes it from model and text
+TAKES = {  # per stage with a text
+    "unet_encoder": ("kept", "added"),
+    "unet_mid": ("kept",),
+    "unet_decoder": ("kept",),
+    "controlnet": ("kept", "added"),
+}
 
 
 def hoist(program: Program) -> Program:
@@ -26,14 +33,16 @@ def hoist(program: Program) -> Program:
         return Ref(name)
 
     def rewrite(operation: Operation) -> Operation:
-        if operation.stage not in ATTENDING:
+        if operation.stage not in TAKES:
             return operation
         inputs = dict(operation.inputs)
         entry = inputs.pop("conditioning")
+        _check_entry(operation, entry)
         model = inputs.get("model") or inputs.get("control_net")
         text_key = digest(entry)[:12]
         inputs["text"] = once("text_encoder", text_key, {"entry": entry})
-        inputs["kept"] = once("keys_values", f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
+        for name in TAKES[operation.stage]:
+            inputs[name] = once(PER_TEXT[name], f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
         if operation.stage == "controlnet":
             image = inputs.pop("image")
             key = f"{image.digest[:12]}:{digest(model)[:12]}"
@@ -45,3 +54,16 @@ def hoist(program: Program) -> Program:
 
     variants = tuple(rewritten(variant) for variant in program.variants)
     return replace(program, variants=variants, before=tuple(before.values()))
+
+
+def _check_entry(operation: Operation, entries: Conditioning) -> None:
+    """A stage takes one prompt; what else a conditioning can carry has nodes of its own inside a region."""
+    where = f"node {operation.id} ({operation.type}), conditioning"
+    if len(entries) != 1:
+        raise InputError(f"{where}: expected one prompt, got {len(entries)}; give each its own branch and join them with BlendPredictions")
+    if entries[0].control:
+        raise InputError(
+            f"{where}: it carries a ControlNet, which acts only in a KSampler; link a ControlNet node to the UNetDecoder instead"
+        )
+    if (entries[0].start_percent, entries[0].end_percent) != (0.0, 1.0):
+        raise InputError(f"{where}: it is limited to a part of the schedule; use StepWindow and Switch instead")

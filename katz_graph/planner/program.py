@@ -36,16 +36,17 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one operation costs, free of any device: floating-point operations (a multiply-add is two) and bytes."""
+    """What one operation costs, free of any device: floating-point operations (a multiply-add is two), bytes, and kernels started."""
 
     flops: float = 0.0
     weight_bytes: float = 0.0
     activation_bytes: float = 0.0
     output_bytes: float = 0.0
+    kernels: float = 0.0
 
     def batched(self, others: int) -> Work:
         """The work of `others` equal operations in one call: weights are read once."""
-        return Work(self.flops * others, self.weight_bytes, self.activation_bytes * others, self.output_bytes * others)
+        return Work(self.flops * others, self.weight_bytes, self.activation_bytes * others, self.output_bytes * others, self.kernels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,13 @@ class Device:
     name: str
     flops_per_second: float
     bytes_per_second: float
-    seconds_per_call: float = 0.0
+    seconds_per_kernel: float = 0.0
 
     def seconds(self, work: Work) -> float:
-        """Roofline: the larger of arithmetic and memory time, plus what a call costs (Williams et al. 2009)."""
+        """Roofline: the larger of arithmetic and memory time, plus the start of each kernel (Williams et al. 2009)."""
         arithmetic = work.flops / self.flops_per_second
         memory = (work.weight_bytes + work.activation_bytes) / self.bytes_per_second
-        return max(arithmetic, memory) + self.seconds_per_call
+        return max(arithmetic, memory) + work.kernels * self.seconds_per_kernel
 
 
 @dataclass(frozen=True, slots=True)

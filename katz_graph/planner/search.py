@@ -9,6 +9,7 @@ from typing import Any
 import networkx
 
 from katz_graph.planner.decompose import COSTED
+from katz_graph.planner.hoist import PER_TEXT, TAKES
 from katz_graph.planner.program import Call, Device, Program, Variant
 from katz_graph.planner.region import Operation, Previous, Ref
 
@@ -91,14 +92,15 @@ def _merged_graph(operations: Iterable[Operation], groups: Sequence[Sequence[str
 
 
 def _before_calls(program: Program, calls: Sequence[Sequence[Call]], device: Device) -> tuple[Call, ...]:
-    """Hoisted work in order; keys and values that only a batched call reads are computed in the same batch."""
+    """Hoisted work in order; what a batched call reads is computed in the same batch."""
     operations = {op.id: op for variant in program.variants for op in variant.operations}
     batches: dict[str, tuple[str, ...]] = {}
     for call in (call for variant in calls for call in variant if len(call.operations) > 1):
-        kept = tuple(operations[name].inputs["kept"].operation for name in call.operations)
-        if len(set(kept)) == len(kept) and not any(name in batches for name in kept):
-            batches |= dict.fromkeys(kept, kept)
+        for name in TAKES.get(call.stage, ()):
+            group = tuple(operations[member].inputs[name].operation for member in call.operations)
+            if len(set(group)) == len(group) and not any(member in batches for member in group):
+                batches |= dict.fromkeys(group, group)
     ordered = dict.fromkeys(batches.get(operation.id, (operation.id,)) for operation in program.before)
     stages = {operation.id: operation.stage for operation in program.before}
-    ready = sorted(ordered, key=lambda group: stages[group[0]] == "keys_values")  # text encodings first
+    ready = sorted(ordered, key=lambda group: stages[group[0]] in PER_TEXT.values())  # texts first
     return tuple(_call(program, group, stages[group[0]], device) for group in ready)

@@ -1,0 +1,125 @@
+"""The engine on one device: compiles step regions, runs them on its worker, and runs VAE calls on the same worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from katz_graph.context import Context
+from katz_graph.events import Busy, Evaluated, Planned
+from katz_graph.executor.calibrate import calibrated
+from katz_graph.executor.execution import Execution, Timing
+from katz_graph.executor.models import Models
+from katz_graph.executor.worker import Job, Single, Worker
+from katz_graph.planner.compile import Known, compile_region
+from katz_graph.planner.count import count_work
+from katz_graph.planner.program import Device, Program
+from katz_graph.planner.region import Region
+from katz_graph.planner.schedule import decider, sampling_of
+from katz_graph.recipe import VaeRecipe
+from katz_graph.sampling.static import evaluations_of
+from katz_graph.wires import LatentSamples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """`batching` None lets the planner choose; `cache` keeps measured rates."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    batching: bool | None = None
+    cache: Path | None = None
+
+
+@dataclass(slots=True)
+class Report:
+    """What sampling and the VAE took in this engine's life, for figures that are printed."""
+
+    programs: list[Program] = field(default_factory=list)
+    timings: list[Timing] = field(default_factory=list)
+    vae: float = 0.0
+
+
+class LocalEngine:
+    """One device in this process. `close` it, or use it in a `with` statement."""
+
+    def __init__(self, options: EngineOptions | None = None, models: Models | None = None) -> None:
+        self.options = options or EngineOptions()
+        self.models = models or Models(self.options.device, self.options.dtype)
+        self.report = Report()
+        self.device: Device = calibrated(self.options.device, self.models.device, self.models.dtype, self.options.cache)
+        self._worker = Worker(self.options.device)
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the worker after the unit that runs."""
+        self._worker.close()
+
+    def plan(self, region: Region, after: str = "emit") -> Program:
+        """Compile a region for this engine's device."""
+        return plan_region(region, self.device, self.options.batching, after)
+
+    def submit(self, region: Region, program: Program, context: Context) -> Job:
+        """Start sampling; the job's result is the latent [B, C, h, w], unscaled."""
+        spec, table = sampling_of(region.begin)
+        latent = region.begin.inputs["latent_image"]["samples"]
+        node = region.end.id
+
+        def on_evaluation(done: int, total: int) -> None:
+            context.report(Evaluated(node, done, total))
+
+        return self._worker.submit(Execution(program, spec, table, latent, self.models, on_evaluation))
+
+    def sample(self, region: Region, context: Context) -> LatentSamples:
+        program = self.plan(region)
+        context.report(Planned(region.end.id, program))
+        job = self.submit(region, program, context)
+        samples = job.result()
+        timing = cast(Execution, job.task).timing
+        self.report.programs.append(program)
+        self.report.timings.append(timing)
+        for span in timing.spans:
+            context.report(Busy(self.options.device, span.name, region.end.id, span.start, span.seconds, span.evaluation))
+        return cast(LatentSamples, {**region.begin.inputs["latent_image"], "samples": samples})
+
+    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context) -> Tensor:
+        return self._vae("VAE encode", lambda: self.models.encode_image(vae, pixels), context)
+
+    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context) -> Tensor:
+        return self._vae("VAE decode", lambda: self.models.decode_latent(vae, samples), context)
+
+    def _vae(self, name: str, run: Callable[[], Any], context: Context) -> Tensor:
+        task = Single(run)
+        result, redone = self._worker.submit(task).result()
+        self.report.vae += task.seconds
+        context.report(Busy(self.options.device, name, "", task.start, task.seconds))
+        if redone:
+            context.warn(f"{name}: half precision overflowed, so it was redone in float32")
+        return cast(Tensor, result)
+
+
+def plan_region(region: Region, device: Device, batching: bool | None = None, after: str = "emit") -> Program:
+    """Compile a region for one device without running it."""
+    spec, table = sampling_of(region.begin)
+    known = Known(
+        schedule=evaluations_of(spec),
+        decide=decider(spec, table),
+        shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
+        count=count_work,
+        devices=(device,),
+        batching=batching,
+    )
+    return compile_region(region, known, after)

@@ -1,0 +1,59 @@
+"""What went wrong in a node, as one line that names the node. The cause stays attached for those who debug."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.wording import one_line, shorten, show
+
+LONGEST = 400  # characters of a foreign message
+FULL = (errno.ENOSPC, errno.EDQUOT)
+OUT_OF_MEMORY = "the device is out of memory; use a smaller size or batch, or another device"
+
+
+def node_failure(name: str, error: BaseException) -> KatzError:
+    """The error of the node called `name`: InputError stays one, everything else is a RunError; `__cause__` is the original."""
+    if isinstance(error, (KeyboardInterrupt, Cancelled)):
+        return error if isinstance(error, Cancelled) else Cancelled("cancelled")
+    kind: type[KatzError] = InputError if isinstance(error, (InputError, ValidationError)) else RunError
+    failure = kind("\n".join(f"{name}: {line}" for line in _lines(error)))
+    failure.__cause__ = error
+    return failure
+
+
+def _lines(error: BaseException) -> list[str]:
+    if isinstance(error, KatzError):
+        return [one_line(line) for line in str(error).split("\n")]
+    if isinstance(error, ValidationError):
+        return [f"{'.'.join(map(str, part['loc']))}: got {show(part.get('input'))}; {part['msg']}" for part in error.errors()]
+    if isinstance(error, MemoryError):
+        return ["out of memory; use a smaller size or batch"]
+    if _device_is_full(error):
+        return [OUT_OF_MEMORY]
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f" ({one_line(str(error.filename))})" if error.filename else ""
+        return [
+            f"the disk is full{where}; free some space or choose another --output" if error.errno in FULL else f"{error.strerror}{where}"
+        ]
+    return [_foreign(error)]
+
+
+def _device_is_full(error: BaseException) -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+
+
+def _foreign(error: BaseException) -> str:
+    """Type and message of an exception that nobody wrote for people, and the line of code that raised it."""
+    message = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return one_line(f"{type(error).__name__}{': ' if message else ''}{shorten(message, LONGEST)}{place}")

@@ -1,0 +1,59 @@
+"""The live models of one device: loaded on demand, with the weight set that a recipe asks for made resident before they are handed out."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.executor.weight_set import WeightSets
+from katz_graph.models import text, vae
+from katz_graph.models.features import TextEncoding
+from katz_graph.models.load import ModelStore
+from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
+
+
+class Models:
+    """Used by one worker thread at a time. `patching` counts the seconds spent on changing weight sets."""
+
+    def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, store: ModelStore | None = None) -> None:
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.store = store or ModelStore()
+        self.patching = 0.0
+        self._sets: dict[Component, WeightSets] = {}
+
+    def unet(self, recipe: ModelRecipe) -> Any:
+        module = self.store.unet(recipe.unet, self.device, self.dtype)
+        self._resident(recipe.unet, module, recipe.loras, "unet")
+        return module
+
+    def control_net(self, recipe: ControlNetRecipe) -> Any:
+        return self.store.controlnet(recipe.control_net, self.device, self.dtype)
+
+    def encode_text(self, clip: ClipRecipe, prompt: str) -> TextEncoding:
+        """[1, T, D], and pooled [1, P] where the family has it."""
+        encoders = []
+        for number, recipe in enumerate(clip.encoders):
+            module = self.store.text_encoder(recipe.encoder, self.device, self.dtype)
+            self._resident(recipe.encoder, module, clip.loras, ("text_encoder", "text_encoder_2")[number])
+            encoders.append((module, self.store.tokenizer(recipe.tokenizer)))
+        return text.encode(encoders, prompt, clip.last_layer)
+
+    def decode_latent(self, recipe: VaeRecipe, samples: Tensor) -> tuple[Tensor, bool]:
+        """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU, and whether it had to be redone in float32."""
+        picture, redone = vae.decode(self.store.vae(recipe.vae, self.device, self.dtype), samples.to(self.device))
+        return picture.cpu(), redone
+
+    def encode_image(self, recipe: VaeRecipe, pixels: Tensor) -> tuple[Tensor, bool]:
+        latent, redone = vae.encode(self.store.vae(recipe.vae, self.device, self.dtype), pixels.to(self.device))
+        return latent.cpu(), redone
+
+    def _resident(self, part: Component, module: Any, loras: tuple[Lora, ...], target: str) -> None:
+        started = time.perf_counter()
+        if part not in self._sets:
+            self._sets[part] = WeightSets(module, target)
+        self._sets[part].use(loras)
+        self.patching += time.perf_counter() - started

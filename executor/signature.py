@@ -1,0 +1,109 @@
+"""Typed Merkle signatures: what decides a node's result, as one digest. Ids do not matter; 1, 1.0 and true are three values.
+
+Linear: a link contributes its source's signature, never the source's ancestry.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import struct
+import sys
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Any
+
+from katz_graph.graph import Link
+
+Signature = bytes
+SIZE = 20  # bytes; two of 2^64 different nodes would have to meet
+
+
+class Unsignable(Exception):
+    """A value whose content cannot be told: what depends on it is never cached."""
+
+
+def node_signature(type_: str, fingerprint: Any, inputs: Mapping[str, Any], sources: Mapping[str, Signature]) -> Signature:
+    """What decides a node's result: type, fingerprint, literals with their types, links as (signature of the source, output).
+
+    `sources` has the signature of every node that `inputs` link to. Unsignable when a literal or the fingerprint is.
+    """
+    parts = [_name(type_)]
+    try:
+        parts.append(value_token(fingerprint))
+        for name in sorted(inputs):
+            value = inputs[name]
+            token = b"L" + sources[value.node] + struct.pack(">q", value.output) if isinstance(value, Link) else value_token(value)
+            parts += (_name(name), token)
+    except RecursionError:
+        raise Unsignable("a value that holds itself") from None
+    return hashlib.blake2b(b"".join(parts), digest_size=SIZE).digest()
+
+
+def value_token(value: Any) -> bytes:
+    """Bytes that are equal exactly for values of equal type and content. NaN is equal to nothing, so it is Unsignable."""
+    if value is None:
+        return b"N"
+    kind = type(value)
+    if kind is bool:
+        return b"T" if value else b"F"
+    if kind is int:
+        return b"i" + _sized(value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    if kind is float:
+        if math.isnan(value):
+            raise Unsignable("NaN")
+        return b"f" + struct.pack(">d", value)
+    if kind is str:
+        return b"s" + _sized(value.encode("utf-8", "surrogatepass"))
+    if kind in (bytes, bytearray):
+        return b"b" + _sized(bytes(value))
+    if kind in (list, tuple):
+        return _sequence(b"l" if kind is list else b"t", map(value_token, value))
+    if isinstance(value, Mapping):
+        return _sequence(b"d", sorted(value_token(key) + value_token(item) for key, item in value.items()))
+    if kind in (set, frozenset):
+        return _sequence(b"S", sorted(map(value_token, value)))
+    if isinstance(value, Enum):
+        return b"e" + _named(kind) + _sized(value.name.encode())
+    if isinstance(value, PurePath):
+        return b"p" + _sized(str(value).encode("utf-8", "surrogatepass"))
+    if dataclasses.is_dataclass(value):
+        fields = [getattr(value, field.name) for field in dataclasses.fields(value) if field.compare]
+        return b"r" + _named(kind) + _sequence(b"t", map(value_token, fields))
+    return _array(value)
+
+
+def _array(value: Any) -> bytes:
+    """Tensors and NumPy arrays by their bytes; neither library is imported for it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise Unsignable(str(value.layout))
+        data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        return b"a" + _sized(f"{value.dtype}{tuple(value.shape)}".encode()) + hashlib.blake2b(data, digest_size=SIZE).digest()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
+        data = numpy.ascontiguousarray(value).tobytes()
+        return b"n" + _sized(f"{value.dtype}{value.shape}".encode()) + hashlib.blake2b(data, digest_size=SIZE).digest()
+    raise Unsignable(type(value).__name__)
+
+
+@lru_cache(maxsize=4096)
+def _name(text: str) -> bytes:
+    return _sized(text.encode("utf-8", "surrogatepass"))
+
+
+def _named(kind: type) -> bytes:
+    return _sized(f"{kind.__module__}.{kind.__qualname__}".encode())
+
+
+def _sized(data: bytes) -> bytes:
+    return struct.pack(">Q", len(data)) + data
+
+
+def _sequence(mark: bytes, tokens: Iterable[bytes]) -> bytes:
+    listed = list(tokens)
+    return mark + struct.pack(">Q", len(listed)) + b"".join(listed)

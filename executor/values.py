@@ -1,0 +1,66 @@
+"""The values of one evaluation (or of what precedes the loop), by the operations that made them, batched calls included."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from katz_graph.executor.batching import merge, split
+from katz_graph.planner.region import Previous, Ref
+
+
+class Values:
+    """Results of calls. A batched result stays whole until somebody reads one part of it."""
+
+    def __init__(self, outer: Values | None = None, slots: dict[int, Any] | None = None) -> None:
+        self._outer = outer
+        self._slots = slots or {}
+        self._results: dict[tuple[str, ...], tuple[Any, ...]] = {}
+        self._owner: dict[str, tuple[str, ...]] = {}
+        self._merged: dict[tuple[Ref, ...], Any] = {}
+
+    def put(self, operations: tuple[str, ...], outputs: tuple[Any, ...]) -> None:
+        self._results[operations] = outputs
+        self._owner |= dict.fromkeys(operations, operations)
+
+    def resolve(self, value: Any) -> Any:
+        """The value of a reference or slot; anything else is itself."""
+        if isinstance(value, Previous):
+            return self._slots[value.slot]
+        if not isinstance(value, Ref):
+            return value
+        if value.operation not in self._owner:
+            if self._outer is None:
+                raise KeyError(f"operation {value.operation} has not run")
+            return self._outer.resolve(value)
+        operations = self._owner[value.operation]
+        if len(operations) > 1:
+            for name, outputs in zip(operations, split(self._results[operations], len(operations)), strict=True):
+                self.put((name,), outputs)
+        return self._results[(value.operation,)][value.output]
+
+    def gather(self, values: Sequence[Any]) -> Any:
+        """What several operations of one call take, concatenated; a result that was made by the same batch is taken whole."""
+        if len(values) == 1:
+            return self.resolve(values[0])
+        whole = self._whole(values)
+        if whole is not None:
+            return whole
+        merged = merge([self.resolve(value) for value in values])
+        if self._outer is not None and all(isinstance(value, Ref) and value.operation not in self._owner for value in values):
+            self._outer._keep(values, merged)
+        return merged
+
+    def _keep(self, values: Sequence[Ref], merged: Any) -> None:
+        """Remember a concatenation of what precedes the loop, so that it is made once."""
+        self._merged[tuple(values)] = merged
+
+    def _whole(self, values: Sequence[Any]) -> Any | None:
+        if not all(isinstance(value, Ref) and value.output == values[0].output for value in values):
+            return None
+        outputs = self._results.get(tuple(value.operation for value in values))
+        if outputs is not None:
+            return outputs[values[0].output]
+        if tuple(values) in self._merged:
+            return self._merged[tuple(values)]
+        return None if self._outer is None else self._outer._whole(values)

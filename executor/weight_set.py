@@ -1,0 +1,79 @@
+"""Which LoRAs are merged into a live module. Weights are changed in place, so their addresses, and CUDA graphs over them, stay valid."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.adapters.lora import Factors, fit, read_lora
+from katz_graph.recipe import FileIdentity, Lora
+
+FILES_KEPT = 8  # that a module's sets are made of, so that switching between them reads nothing
+
+
+class WeightSets:
+    """The resident weight set of one module: a UNet or a text encoder.
+
+    A set is made from the originals plus all its deltas in order, accumulated in float32 and rounded once; the empty set is the originals,
+    bit for bit. Not for use by several threads at once.
+    """
+
+    def __init__(self, module: Any, part: str = "unet") -> None:
+        self._weights: dict[str, Tensor] = dict(module.named_parameters())
+        self._originals: dict[str, Tensor] = {}  # on the CPU, of weights that some set has touched
+        self._touched: frozenset[str] = frozenset()
+        self._resident: tuple[Lora, ...] = ()
+        layers = module.config.layers_per_block if part == "unet" else 2
+
+        @lru_cache(maxsize=FILES_KEPT)
+        def fitted(file: FileIdentity) -> Mapping[str, Factors]:
+            return fit(read_lora(file, layers), part, module)
+
+        self._fitted = fitted
+
+    @property
+    def resident(self) -> tuple[Lora, ...]:
+        """Without those of strength 0, which are none."""
+        return self._resident
+
+    @torch.no_grad()
+    def use(self, loras: tuple[Lora, ...]) -> float:
+        """Make a set resident; the seconds it took, 0 when it was there.
+
+        InputError when a file does not fit: the resident set then stays as it was.
+        """
+        wanted = tuple(lora for lora in loras if lora.strength != 0)
+        if wanted == self._resident:
+            return 0.0
+        begin = time.perf_counter()
+        factors = [(self._fitted(lora.file), lora.strength) for lora in wanted]
+        touched = frozenset(name for modules, _ in factors for name in modules)
+        try:
+            for name in sorted(touched):
+                self._originals.setdefault(name, self._weights[name].detach().to("cpu", copy=True))
+                self._write(name, [(modules[name], strength) for modules, strength in factors if name in modules])
+            self._restore(self._touched - touched)
+        except BaseException:
+            self._restore(frozenset(self._originals))
+            self._touched, self._resident = frozenset(), ()
+            raise
+        self._touched, self._resident = touched, wanted
+        if any(weight.is_cuda for weight in self._weights.values()):
+            torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:
+        weight = self._weights[name]
+        total = self._originals[name].to(weight.device, torch.float32, copy=True)
+        for factors, strength in deltas:
+            total += factors.delta(strength, weight.device, weight.shape)
+        weight.copy_(total)
+
+    def _restore(self, names: frozenset[str]) -> None:
+        for name in names:
+            self._weights[name].copy_(self._originals[name])

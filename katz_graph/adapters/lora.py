@@ -1,0 +1,160 @@
+"""LoRA files as data, what they add to a module's weights, and whether they fit it.
+
+A LoRA adds to each weight W that it names: strength · (alpha / rank) · B A (Hu et al. 2021, section 4.1).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from katz_graph.adapters.naming import PARTS, unified
+from katz_graph.errors import InputError
+from katz_graph.models.identity import file_identity, read_json
+from katz_graph.recipe import FileIdentity
+
+METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration in a file
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factors:
+    """One module's LoRA."""
+
+    down: Tensor  # A: [r, in] or [r, in, kh, kw]
+    up: Tensor  # B: [out, r] or [out, r, 1, 1]
+    alpha: float
+
+    @property
+    def rank(self) -> int:
+        return self.down.shape[0]
+
+    @property
+    def shape(self) -> list[int]:
+        """Of the weight it was made for."""
+        return [self.up.shape[0], *self.down.shape[1:]]
+
+    def delta(self, strength: float, device: torch.device, shape: torch.Size) -> Tensor:
+        """strength · (alpha / rank) · B A in float32, as a weight of this shape."""
+        up, down = (factor.to(device, torch.float32).flatten(1) for factor in (self.up, self.down))
+        return (up @ down).mul_(strength * self.alpha / self.rank).view(shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoraFile:
+    """A LoRA file by module paths of diffusers' UNet and transformers' text encoders."""
+
+    path: str
+    unet: Mapping[str, Factors]
+    text_encoders: tuple[Mapping[str, Factors], Mapping[str, Factors]]
+
+    def part(self, name: str) -> Mapping[str, Factors]:
+        """What is for `unet`, `text_encoder` or `text_encoder_2`."""
+        return dict(zip(PARTS, (self.unet, *self.text_encoders), strict=True))[name]
+
+
+def read_lora(file: FileIdentity, layers_per_block: int = 2) -> LoraFile:
+    """Read a LoRA file. `layers_per_block` is the UNet's. InputError when it is no LoRA, or another file than when it was named."""
+    if file_identity(file.path) != file:
+        raise InputError(f"{file.path}: changed since the workflow began to use it: run the workflow again")
+    try:
+        with safe_open(file.path, framework="pt") as content:
+            tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 (not a mapping)
+            metadata = content.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{file.path}: cannot be read: {error}") from None
+    if not tensors:
+        raise InputError(f"{file.path}: holds no tensors, expected a LoRA")
+    named = unified(file.path, tensors, layers_per_block)
+    config = _adapter_config(file.path, metadata)
+    parts = {
+        part: {module: _factors(file.path, part, module, entry, config) for module, entry in modules.items()}
+        for part, modules in named.items()
+    }
+    return LoraFile(file.path, parts["unet"], (parts["text_encoder"], parts["text_encoder_2"]))
+
+
+def fit(lora: LoraFile, part: str, module: nn.Module) -> dict[str, Factors]:
+    """The part's factors by the names of the module's weights. Works on modules without memory (torch's meta device) too.
+
+    InputError naming the first that does not fit, and both shapes.
+    """
+    weights = dict(module.named_parameters())
+    fitted = {}
+    for path, factors in lora.part(part).items():
+        name = next((name for name in _aliases(path, part) if name in weights), None)
+        if name is None:
+            raise InputError(
+                f"{lora.path}: made for another architecture: {part}.{path} (shape {factors.shape}) does not exist in this model; "
+                "choose a LoRA made for it"
+            )
+        if _without_ones(factors.shape) != _without_ones(list(weights[name].shape)):
+            raise InputError(
+                f"{lora.path}: made for another architecture: {part}.{path} has shape {factors.shape}, "
+                f"this model {list(weights[name].shape)}; choose a LoRA made for it"
+            )
+        fitted[name] = factors
+    return fitted
+
+
+def _aliases(path: str, part: str) -> tuple[str, ...]:
+    """transformers' CLIPTextModel lost its `text_model.` level; files have it, or have not."""
+    if part == "unet":
+        return (f"{path}.weight",)
+    bare = path.removeprefix("text_model.")
+    return f"{bare}.weight", f"text_model.{bare}.weight"
+
+
+def _without_ones(shape: list[int]) -> list[int]:
+    """A linear layer is a 1x1 convolution: models of one family have one or the other."""
+    return shape[:2] if all(side == 1 for side in shape[2:]) else shape
+
+
+def _factors(path: str, part: str, module: str, entry: Mapping[str, Tensor], config: Mapping[str, Any]) -> Factors:
+    down, up = entry["A"], entry["B"]
+    if (
+        down.ndim != up.ndim
+        or down.ndim not in (2, 4)
+        or up.shape[1] != down.shape[0]
+        or any(side != 1 for side in up.shape[2:])
+        or not down.shape[0]
+    ):
+        raise InputError(f"{path}: {part}.{module}: factors of shape {list(up.shape)} and {list(down.shape)} do not make a weight")
+    alpha = entry["alpha"].item() if "alpha" in entry else _alpha(config, part, module, down.shape[0])
+    return Factors(down, up, float(alpha))
+
+
+def _alpha(config: Mapping[str, Any], part: str, module: str, rank: int) -> float:
+    """PEFT's rules: a pattern for the module, else the file's one alpha, else the rank. Rank-stabilised LoRA divides by √rank instead."""
+    patterns = config.get(f"{part}.alpha_pattern") or {}
+    pattern = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", module)), None)
+    alpha = config.get(f"{part}.lora_alpha", rank) if pattern is None else patterns[pattern]
+    return float(alpha) * math.sqrt(rank) if config.get(f"{part}.use_rslora") else float(alpha)
+
+
+def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]:
+    """PEFT's configuration, from the file's metadata (diffusers) or from adapter_config.json beside it (PEFT), by `part.name`."""
+    beside = Path(path).with_name("adapter_config.json")
+    if METADATA in metadata:
+        try:
+            config = json.loads(metadata[METADATA])
+        except (ValueError, RecursionError):
+            config = None
+        if not isinstance(config, dict):
+            raise InputError(f"{path}: its {METADATA} is not a JSON object")
+    elif Path(path).name == "adapter_model.safetensors" and beside.exists():
+        config = {f"unet.{name}": value for name, value in read_json(beside).items()}
+    else:
+        config = {}
+    dora = next((name for name, value in config.items() if name.endswith("use_dora") and value), None)
+    if dora:
+        raise InputError(f"{path}: DoRA is not supported ({dora}), expected LoRA")
+    return config

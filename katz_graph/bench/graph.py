@@ -1,0 +1,114 @@
+"""What a graph costs besides its nodes: parse, validate, sign and run chains and fans of trivial nodes, cold and fully cached."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Mapping
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from katz_graph.bench.result import BenchResult, medians
+from katz_graph.context import Context, Engine
+from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.graph_run import GraphResult, run_graph
+from katz_graph.folders import Folders
+from katz_graph.formats.read import parse_workflow
+from katz_graph.formats.strict_json import parse_json
+from katz_graph.node import ANY, Input, NodeType, Output
+from katz_graph.packs import Registry
+from katz_graph.validate import check
+
+if TYPE_CHECKING:
+    from katz_graph.events import Event
+
+SIZES = (1_000, 10_000)
+REPEATS = 5
+COLD_SECONDS = 2.0  # of the largest size
+CACHED_SECONDS = 0.5
+FLATNESS = 2.0  # time per node, largest size against smallest
+
+
+class QuietContext:
+    """A context for nodes that need nothing."""
+
+    metadata: Mapping[str, Any] = {}
+    output_directory = Path()
+    folders = Folders()
+
+    @property
+    def engine(self) -> Engine:
+        raise NotImplementedError("trivial nodes need no engine")
+
+    def warn(self, message: str) -> None: ...
+
+    def wrote(self, path: Path) -> None: ...
+
+    def report(self, event: Event) -> None: ...
+
+    def check_cancelled(self) -> None: ...
+
+
+def _type(name: str, inputs: tuple[Input, ...], run: Callable[[Context, Mapping[str, Any]], Any], is_output: bool = False) -> NodeType:
+    return NodeType(name, name, "bench", "", {port.name: port for port in inputs}, (Output("value", "INT"),), is_output, run)
+
+
+STEP = Input("step", "INT", required=True, knob=True, minimum=0, maximum=1e9)
+SOURCE = Input("source", "INT", required=False, knob=False)
+SOURCES = tuple(Input(f"source_{number}", ANY, required=False, knob=False) for number in range(max(SIZES)))
+NODES = (
+    _type("Add", (STEP, SOURCE), lambda context, values: (values["step"] + values.get("source", 0),)),
+    _type("Last", (SOURCE,), lambda context, values: (values["source"],), is_output=True),
+    _type("Gather", SOURCES, lambda context, values: (sum(values.values()),), is_output=True),
+)
+REGISTRY = Registry({kind.name: kind for kind in NODES})
+
+
+def chain(size: int) -> str:
+    """Each node reads the one before; the last one is the output."""
+    nodes: dict[str, Any] = {"1": {"class_type": "Add", "inputs": {"step": 1}}}
+    for number in range(2, size):
+        nodes[str(number)] = {"class_type": "Add", "inputs": {"step": number, "source": [str(number - 1), 0]}}
+    nodes[str(size)] = {"class_type": "Last", "inputs": {"source": [str(size - 1), 0]}}
+    return json.dumps(nodes)
+
+
+def fan(size: int) -> str:
+    """One node, read by all but one of the others, and these by the output."""
+    nodes: dict[str, Any] = {"1": {"class_type": "Add", "inputs": {"step": 1}}}
+    for number in range(2, size):
+        nodes[str(number)] = {"class_type": "Add", "inputs": {"step": number, "source": ["1", 0]}}
+    nodes[str(size)] = {"class_type": "Gather", "inputs": {f"source_{number}": [str(number), 0] for number in range(2, size)}}
+    return json.dumps(nodes)
+
+
+def run_text(text: str, cache: ResultCache) -> GraphResult:
+    """The whole way from a file's text to its outputs."""
+    graph = check(parse_workflow(parse_json(text)).graph, REGISTRY).or_raise()
+    result = run_graph(graph, REGISTRY, QuietContext(), cache)
+    result.raise_failures()
+    return result
+
+
+def run() -> BenchResult:
+    actions: dict[str, Callable[[], object]] = {}
+    for shape in (chain, fan):
+        for size in SIZES:
+            text, warm = shape(size), ResultCache()
+            run_text(text, warm)
+            actions[f"{shape.__name__}_{size}_cold"] = lambda text=text: run_text(text, ResultCache())  # type: ignore[misc]
+            actions[f"{shape.__name__}_{size}_cached"] = lambda text=text, warm=warm: run_text(text, warm)  # type: ignore[misc]
+    gc.collect()
+    seconds = medians(actions, REPEATS)
+    metrics, bounds, ok = dict(seconds), dict[str, str](), True
+    small, large = SIZES
+    for kind, state in product(("chain", "fan"), ("cold", "cached")):
+        name, flatness, limit = f"{kind}_{large}_{state}", f"{kind}_{state}_flatness", COLD_SECONDS if state == "cold" else CACHED_SECONDS
+        ratio = (seconds[name] / large) / (seconds[f"{kind}_{small}_{state}"] / small)
+        metrics[flatness] = ratio
+        bounds[name] = f"< {limit} s"
+        bounds[flatness] = f"< {FLATNESS}: time per node, {large} nodes against {small}"
+        ok &= seconds[name] < limit and ratio < FLATNESS
+    table = [(name, round(value, 4), 1e6 * value / int(name.split("_")[1])) for name, value in seconds.items()]
+    return BenchResult("graph", ok, metrics, bounds, ("median of 5", "seconds", "microseconds per node"), table)

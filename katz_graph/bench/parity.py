@@ -1,0 +1,219 @@
+"""`katz bench parity`: our step regions against plain loops over diffusers' modules, and DiffusersSampler against the stock pipelines.
+
+float32, one thread. Largest absolute difference of the final latent over its range: at most 1e-5 everywhere, and exactly 0 where order and
+batching of the operations are the same and both run on the very modules (one call per branch, the reference on the engine's weights in
+memory: equal weights elsewhere in memory already move small matrix products by a rounding).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from torch import Tensor
+
+from katz_graph.bench import parity_reference as reference
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.quiet import quiet
+from katz_graph.bench.random_models import Family, make_controlnet, make_lora, make_pipeline
+from katz_graph.bench.requests import region_of, sample, sampler_region
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.engine import EngineOptions, LocalEngine
+from katz_graph.folders import MINI
+from katz_graph.models.family import controlnet_recipe, pipeline_recipes
+from katz_graph.planner.region import Region
+from katz_graph.planner.schedule import sampling_of
+from katz_graph.sampling.spec import SamplingSpec
+
+BOUND = 1e-5  # of the latent's range: batching and threads alone move it by about 1e-6
+CONTROLS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))  # strength and window of each ControlNet
+STRENGTHS = (0.4, 0.25)  # of each LoRA
+SPLIT, BATCHED, SAME = "one call per branch", "batched", "same modules"
+SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Euler": ("EulerDiscreteScheduler", {}),
+    "Euler ancestral": ("EulerAncestralDiscreteScheduler", {}),
+    "DDIM": ("DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False}),  # as Stable Diffusion is configured
+    "DPM++ 2M Karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
+    "UniPC": ("UniPCMultistepScheduler", {}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The files of one family."""
+
+    name: str
+    pipeline: Path
+    xl: bool
+    controls: tuple[Path, ...]
+    loras: tuple[Path, ...]
+
+
+def random_models(folder: Path, family: Family) -> Models:
+    """Pipeline, three ControlNets, and two LoRAs of different rank and alpha that share layers, the second with a text-encoder part."""
+    make_pipeline(folder / family, family, seed=1)
+    controls = tuple(folder / f"{family}-control{number}" for number in range(3))
+    for number, control in enumerate(controls):
+        make_controlnet(control, family, seed=10 + number)
+    loras = (folder / f"{family}-first.safetensors", folder / f"{family}-second.safetensors")
+    make_lora(loras[0], family, rank=4, alpha=2.0, naming="kohya", seed=20, text_encoder=False)
+    make_lora(loras[1], family, rank=8, alpha=8.0, naming="peft", seed=21, text_encoder=True)
+    return Models(family, folder / family, family == "sdxl", controls, loras)
+
+
+def mini_models() -> Models:
+    """The miniature family."""
+    controls = tuple(sorted(path for path in (MINI / "controlnet").iterdir() if path.is_dir()))
+    return Models("mini", MINI / "pipeline", True, (*controls, *controls)[:3], tuple(sorted((MINI / "loras").glob("*.safetensors")))[:2])
+
+
+def cases(models: Models) -> Iterator[Case]:
+    """0, 1, 3 ControlNets with 0, 1, 2 LoRAs, from noise, from a picture, under a mask, in a batch; the samplers take turns."""
+    size = 16 if models.name == "mini" else 8
+    generator = torch.Generator().manual_seed(3)
+    image = torch.rand(1, size * 8, size * 8, 3, generator=generator)
+    latent = torch.randn(1, 4, size, size, generator=generator)
+    mask = torch.zeros(size, size)
+    mask[size // 4 : size // 2, 2 : size // 2] = 1.0
+    empty = torch.zeros(1, 4, size, size)
+    kinds: dict[str, dict[str, Any]] = {
+        "text": {"latent": empty},
+        "picture": {"latent": latent, "denoise": 0.6},
+        "mask": {"latent": latent, "mask": mask},
+        "batch of 2": {"latent": empty.repeat(2, 1, 1, 1)},
+    }
+    samplers = tuple(reference.LOOPS)
+    for number, (controls, loras, kind) in enumerate((c, r, k) for c in (0, 1, 3) for r in (0, 1, 2) for k in kinds):
+        yield Case(
+            name=f"{models.name}, {controls} ControlNets, {loras} LoRAs, {kind}",
+            pipeline=models.pipeline,
+            xl=models.xl,
+            sampler=samplers[number % len(samplers)],
+            steps=5,
+            image=image,
+            controls=tuple(ControlCase(models.controls[i], *CONTROLS[i]) for i in range(controls)),
+            loras=tuple(zip(models.loras[:loras], STRENGTHS, strict=False)),
+            **kinds[kind],
+        )
+
+
+def difference(ours: Tensor, theirs: Tensor) -> float:
+    """Largest absolute difference over the range of `theirs`."""
+    return float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))
+
+
+def against_plain_loop(case: Case, engine: LocalEngine) -> tuple[float, float]:
+    """The engine's final latent against the plain loop with the same batching: on the engine's own modules, and on others.
+
+    The engine's batching must be decided.
+    """
+    region = sampler_region(case)
+    spec, _ = sampling_of(region.begin)
+    batched = engine.options.batching
+    assert isinstance(spec, SamplingSpec) and batched is not None
+    ours = sample(engine, region)
+    pipeline, controls = engines_modules(case, engine, region)
+    shared = reference.sample(case, spec.sigmas, batched, pipeline, controls)
+    return difference(ours, shared), difference(ours, reference.sample(case, spec.sigmas, batched))
+
+
+def engines_modules(case: Case, engine: LocalEngine, region: Region) -> tuple[Any, list[Any]]:
+    """A stock pipeline around the modules that the engine has just run, LoRAs in place, and the engine's ControlNets."""
+    models = engine.models
+    _, clip, _ = pipeline_recipes(case.pipeline)
+    pipeline = reference.load(replace(case, loras=()))
+    pipeline.unet = models.unet(region.begin.inputs["model"])
+    for encoder, name in zip(clip.encoders, ("text_encoder", "text_encoder_2"), strict=False):
+        setattr(pipeline, name, models.store.text_encoder(encoder.encoder, models.device, models.dtype))
+    return pipeline, [models.control_net(controlnet_recipe(control.folder)) for control in case.controls]
+
+
+def against_pipeline(case: Case, scheduler: str, engine: LocalEngine) -> float:
+    """DiffusersSampler's final latent against the stock pipeline's, with the same scheduler, seed and ControlNets."""
+    name, config = SCHEDULERS[scheduler]
+    inputs = {"scheduler_class": name, "scheduler_config": json.dumps(config), "steps": case.steps, "seed": case.seed}
+    ours = sample(engine, region_of("DiffusersStepBegin", inputs | {"strength": 1.0}, case))
+    pipeline = reference.load_with_controls(case)
+    pipeline.scheduler = getattr(diffusers, name).from_config(pipeline.scheduler.config, **config)
+    height, width = (side * 8 for side in case.latent.shape[-2:])
+    controls: dict[str, Any] = {}
+    if case.controls:
+        image = case.image.movedim(-1, 1)
+        controls = {
+            "image": [image] * len(case.controls),
+            "controlnet_conditioning_scale": [control.strength for control in case.controls],
+            "control_guidance_start": [control.start for control in case.controls],
+            "control_guidance_end": [control.end for control in case.controls],
+        }
+    result = pipeline(
+        prompt=case.prompt,
+        negative_prompt=case.negative,
+        height=height,
+        width=width,
+        num_inference_steps=case.steps,
+        guidance_scale=case.guidance,
+        generator=torch.Generator().manual_seed(case.seed),
+        output_type="latent",
+        **controls,
+    ).images
+    return difference(ours, result / pipeline.vae.config.scaling_factor)
+
+
+def unchanged_weights(case: Case) -> bool:
+    """Whether every weight is, after a run with LoRAs and one without, bit-equal to before."""
+    with LocalEngine(EngineOptions()) as engine:
+        model, clip, _ = pipeline_recipes(case.pipeline)
+        modules = [engine.models.unet(model)] + [
+            engine.models.store.text_encoder(encoder.encoder, engine.models.device, engine.models.dtype) for encoder in clip.encoders
+        ]
+        before = [parameter.clone() for module in modules for parameter in module.parameters()]
+        sample(engine, sampler_region(case))
+        sample(engine, sampler_region(replace(case, loras=())))
+        after = [parameter for module in modules for parameter in module.parameters()]
+    return all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def run() -> BenchResult:
+    """All families, all cases, both ways of batching."""
+    torch.set_num_threads(1)
+    rows: list[list[Any]] = []
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        families = [random_models(Path(folder), "sd1"), random_models(Path(folder), "sdxl"), mini_models()]
+        for models in families:
+            rows += _plain_rows(models)
+            rows += _pipeline_rows(models)
+        restored = all(unchanged_weights(list(cases(models))[-1]) for models in families)
+    exact = [row for row in rows if row[1] == f"{SPLIT}, {SAME}"]
+    metrics = {
+        "largest_difference": max(row[2] for row in rows),
+        "largest_difference_same_order": max(row[2] for row in exact),
+        "cases": len(rows),
+        "weights_restored": restored,
+    }
+    ok = metrics["largest_difference"] <= BOUND and metrics["largest_difference_same_order"] == 0.0 and restored
+    bounds = {"largest_difference": f"<= {BOUND}", "largest_difference_same_order": "== 0", "weights_restored": "== True"}
+    return BenchResult("parity", ok, metrics, bounds, ("case", "how", "difference / range"), rows)
+
+
+def _plain_rows(models: Models) -> Iterator[list[Any]]:
+    for batching, how in ((False, SPLIT), (True, BATCHED)):
+        with LocalEngine(EngineOptions(batching=batching)) as engine:
+            for case in cases(models):
+                shared, loaded = against_plain_loop(case, engine)
+                yield [f"{case.name}, {case.sampler}", f"{how}, {SAME}", shared]
+                yield [f"{case.name}, {case.sampler}", f"{how}, loaded apart", loaded]
+
+
+def _pipeline_rows(models: Models) -> Iterator[list[Any]]:
+    some = {case.name: case for case in cases(models)}
+    with LocalEngine(EngineOptions(batching=True)) as engine:
+        for controls in (0, 1, 3):
+            case = replace(some[f"{models.name}, {controls} ControlNets, 0 LoRAs, text"], steps=8)
+            for scheduler in SCHEDULERS:
+                yield [f"{models.name}, {controls} ControlNets, {scheduler}", "stock pipeline", against_pipeline(case, scheduler, engine)]

@@ -1,0 +1,61 @@
+"""Runs one sampler's request on an engine without a workflow file around it: for benches and tests that compare latents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from katz_graph.bench.parity_reference import Case
+from katz_graph.executor.context import RunContext
+from katz_graph.executor.engine import LocalEngine
+from katz_graph.folders import Folders
+from katz_graph.graph import Graph
+from katz_graph.models.family import controlnet_recipe, pipeline_recipes
+from katz_graph.models.identity import file_identity
+from katz_graph.packs import load_registry
+from katz_graph.planner.expand import expand_sampling
+from katz_graph.planner.region import Region, bind_region, region_nodes
+from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture
+
+
+def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
+    """The region of a sampler for a case; `begin` and `inputs` say which kind, the case says the rest."""
+    model, clip, _ = pipeline_recipes(case.pipeline)
+    for path, strength in case.loras:
+        lora = Lora(file_identity(path), strength)
+        model, clip = model.with_lora(lora), clip.with_lora(lora)
+    uses = tuple(
+        ControlUse(controlnet_recipe(control.folder), Picture.of(case.image), control.strength, control.start, control.end)
+        for control in case.controls
+    )
+    latent: dict[str, Any] = {"samples": case.latent}
+    if case.mask is not None:
+        latent["noise_mask"] = case.mask.repeat_interleave(8, -2).repeat_interleave(8, -1)[None, None]
+    positive, negative = ((ConditioningEntry(clip, text, uses),) for text in (case.prompt, case.negative))
+    expansion = expand_sampling(begin, {**inputs, "model": model, "latent_image": latent}, model, positive, negative, case.guidance)
+    return bind(expansion.graph, expansion.outputs[0].node)
+
+
+def bind(graph: Graph, end: str) -> Region:
+    """A region whose inputs are all values."""
+    registry, _ = load_registry()
+    return bind_region(graph, registry, region_nodes(graph, end), {})
+
+
+def sampler_region(case: Case) -> Region:
+    """The region of a KSampler."""
+    inputs = {"sampler_name": case.sampler, "scheduler": "normal", "steps": case.steps, "seed": case.seed, "denoise": case.denoise}
+    return region_of("StepBegin", inputs, case)
+
+
+def sample(engine: LocalEngine, region: Region) -> Tensor:
+    """The final latent, unscaled."""
+    return engine.sample(region, bare_context(engine))["samples"]
+
+
+def bare_context(engine: LocalEngine) -> RunContext:
+    """A context that writes nothing."""
+    return RunContext(engine, Folders(), Path())

@@ -1,0 +1,57 @@
+"""What a bench gives: figures with the bounds they are held to, as a table for people and one line of JSON for scripts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """`metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns` and `table` are for people."""
+
+    bench: str
+    ok: bool
+    metrics: Mapping[str, Any]
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+    columns: Sequence[str] = ()
+    table: Sequence[Sequence[Any]] = ()
+
+    def line(self) -> str:
+        """The last line of `--json`."""
+        return json.dumps({"bench": self.bench, "ok": self.ok, "metrics": dict(self.metrics), "bounds": dict(self.bounds)})
+
+
+def report(result: BenchResult, as_json: bool = False) -> None:
+    """Print the table, what is held to which bound, and with `as_json` the line for scripts last."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False, stderr=as_json)
+    table = Table(title=f"katz bench {result.bench}", title_justify="left")
+    for number, column in enumerate(result.columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for row in result.table:
+        table.add_row(*(cell if isinstance(cell, str) else f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))
+    console.print(table)
+    for name, bound in result.bounds.items():
+        value = result.metrics.get(name)
+        console.print(f"{name}: {f'{value:.4g}' if isinstance(value, float) else value} (bound: {bound})")
+    console.print("ok" if result.ok else "NOT within bounds")
+    if as_json:
+        print(result.line())
+
+
+def medians(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each action. They take turns, so that a busy moment of the machine meets all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(repeats):
+        for name, action in actions.items():
+            started = time.perf_counter()
+            action()
+            seconds[name].append(time.perf_counter() - started)
+    return {name: median(values) for name, values in seconds.items()}

@@ -1,0 +1,50 @@
+"""`katz nodes` and `katz models`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from katz_graph.describe import node_json, node_list, node_page, nodes_json
+from katz_graph.errors import InputError
+from katz_graph.folders import Folders
+from katz_graph.packs import load_registry
+from katz_graph.settings import Settings
+from katz_graph.wording import suggest
+
+MODEL_KINDS = ("checkpoints", "loras", "controlnet", "vae", "embeddings")
+
+
+def show_nodes(name: str | None, packs: Sequence[Path], as_json: bool) -> None:
+    """All node types, or one. InputError for a name that does not exist."""
+    settings = Settings.read(packs=packs)
+    registry, problems = load_registry(settings.packs)
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    folders = Folders(settings.models, settings.input, settings.output)
+    if name is not None and name not in registry:
+        raise InputError(f"there is no node {name!r}{suggest(name, registry)}; `katz nodes` lists them")
+    if as_json:
+        print(json.dumps(nodes_json(registry.values(), folders) if name is None else node_json(registry[name], folders)))
+        return
+    Console().print(node_list(registry) if name is None else node_page(registry[name], folders))
+
+
+def show_models(models: Sequence[Path], as_json: bool) -> None:
+    """The names that loaders accept, by kind."""
+    settings = Settings.read(models=models)
+    folders = Folders(settings.models, settings.input, settings.output)
+    names = {kind: list(folders.choices(kind)) for kind in MODEL_KINDS}
+    if as_json:
+        print(json.dumps(names))
+        return
+    table = Table("kind", "name", box=None, pad_edge=False, header_style="bold")
+    for kind, found in names.items():
+        for number, name in enumerate(found or ("(none)",)):
+            table.add_row(kind if number == 0 else "", name)
+    Console().print(table)

@@ -1,0 +1,158 @@
+"""`katz`: commands, options and exit codes. Imports neither torch nor diffusers before a command needs them."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from katz_graph.cli.session import Options
+from katz_graph.errors import InputError, KatzError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0] if __doc__ else None
+)
+
+WorkflowArgument = Annotated[Path, typer.Argument(help="a workflow (JSON), or a PNG that carries one", show_default=False)]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="NODE.INPUT=VALUE, for example 3.steps=30")]
+Seed = Annotated[int | None, typer.Option(help="for every seed in the workflow", min=0)]
+Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0")]
+Threads = Annotated[int | None, typer.Option(help="of the CPU; as many as cores unless given")]
+Place = Annotated[list[str] | None, typer.Option(help="STAGE=DEVICE: pin a stage")]
+Allow = Annotated[str, typer.Option(help="approximations by name: stale-controlnet, async-lora")]
+ModelFolders = Annotated[list[Path] | None, typer.Option("--models", help="a folder of models (checkpoints/, loras/, ...)")]
+PackFolders = Annotated[list[Path] | None, typer.Option("--packs", help="a folder of node packs")]
+InputFolder = Annotated[Path | None, typer.Option("--input", help="where LoadImage looks")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
+
+
+@app.command()
+def run(
+    workflow: WorkflowArgument,
+    sets: Sets = None,
+    seed: Seed = None,
+    devices: Devices = None,
+    threads: Threads = None,
+    place: Place = None,
+    allow: Allow = "",
+    output: Annotated[Path | None, typer.Option(help="where pictures go")] = None,
+    trace: Annotated[Path | None, typer.Option(help="write a trace for Perfetto")] = None,
+    why: Annotated[bool, typer.Option("--why", help="say for every node why it ran")] = False,
+    models: ModelFolders = None,
+    packs: PackFolders = None,
+    input: InputFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Run a workflow and write its pictures."""
+    from katz_graph.cli.run import RunOptions
+    from katz_graph.cli.run import run as run_workflow
+
+    options = Options(workflow, sets or (), seed, devices, threads, place or (), allow, models or (), packs or (), input, output)
+    run_workflow(options, RunOptions(trace, why, as_json))
+
+
+@app.command()
+def plan(
+    workflow: WorkflowArgument,
+    sets: Sets = None,
+    seed: Seed = None,
+    devices: Devices = None,
+    threads: Threads = None,
+    link: Annotated[str | None, typer.Option(help="GBPS[,MS]: the link between devices")] = None,
+    place: Place = None,
+    allow: Allow = "",
+    after: Annotated[
+        str, typer.Option(help="stop behind this pass: expand, variants, hoist, decompose, cost, search, segment, emit")
+    ] = "emit",
+    svg: Annotated[Path | None, typer.Option(help="draw two evaluations")] = None,
+    models: ModelFolders = None,
+    packs: PackFolders = None,
+    input: InputFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a workflow compiles to, without running a model."""
+    from katz_graph.cli.plan import plan as plan_workflow
+    from katz_graph.cli.session import check_link
+
+    check_link(link)
+    options = Options(workflow, sets or (), seed, devices, threads, place or (), allow, models or (), packs or (), input)
+    plan_workflow(options, after, as_json, svg)
+
+
+@app.command()
+def nodes(
+    name: Annotated[str | None, typer.Argument(help="explain this one", show_default=False)] = None,
+    packs: PackFolders = None,
+    as_json: Json = False,
+) -> None:
+    """List the node types, or explain one."""
+    from katz_graph.cli.listings import show_nodes
+
+    show_nodes(name, packs or (), as_json)
+
+
+@app.command()
+def models(models: ModelFolders = None, as_json: Json = False) -> None:
+    """List the models that loaders can choose from."""
+    from katz_graph.cli.listings import show_models
+
+    show_models(models or (), as_json)
+
+
+@app.command()
+def profile(devices: Devices = None, threads: Threads = None, as_json: Json = False) -> None:
+    """Measure the device anew: what the planner's predictions rest on."""
+    from katz_graph.cli.profile import profile as profile_device
+
+    profile_device(devices or "cpu", threads, as_json)
+
+
+@app.command()
+def bench(
+    name: Annotated[str | None, typer.Argument(help="which one; without a name they are listed")] = None, as_json: Json = False
+) -> None:
+    """Measure, and compare with the bounds that must hold."""
+    from katz_graph.bench.command import run_bench
+
+    if not run_bench(name, as_json):
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Entry point of `katz`: every error is a line, never a traceback."""
+    try:
+        result = app(standalone_mode=False)
+        sys.exit(result if isinstance(result, int) else 0)
+    except typer.Exit as exit:
+        sys.exit(exit.exit_code)
+    except KatzError as error:
+        _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("cancelled", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+    except MemoryError:
+        _fail("out of memory; use a smaller size or batch", 1)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(where + ("the disk is full" if full else error.strerror or str(error)), 1)
+    except Exception as error:
+        if _is_usage(error):
+            _fail(getattr(error, "format_message")(), InputError.exit_code)  # noqa: B009
+        _fail(f"internal error: {type(error).__name__}: {error}".splitlines()[0], 1)
+
+
+def _is_usage(error: Exception) -> bool:
+    """Wrong options: click's own errors, whichever click typer brings."""
+    return any(kind.__name__ == "ClickException" for kind in type(error).__mro__)
+
+
+def _fail(message: str, code: int) -> None:
+    for line in message.split("\n"):
+        print(f"error: {line}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,95 @@
+"""`katz plan`: what a workflow's samplers compile to, without running a model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from katz_graph.cli.session import Options, Session, dtype_of, open_session, use_threads
+from katz_graph.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from katz_graph.context import Context
+    from katz_graph.planner.program import Device, Program
+    from katz_graph.planner.region import Region
+    from katz_graph.recipe import VaeRecipe
+    from katz_graph.wires import LatentSamples
+
+
+@dataclass(slots=True)
+class PlanningEngine:
+    """Stands in for the engine: compiles what it is asked to sample, and gives zeros of the right shape for what a model would make."""
+
+    device: Device
+    after: str
+    programs: list[Program] = field(default_factory=list)
+
+    def sample(self, region: Region, context: Context) -> LatentSamples:
+        from katz_graph.executor.engine import plan_region
+
+        self.programs.append(plan_region(region, self.device, after=self.after))
+        return region.begin.inputs["latent_image"]  # type: ignore[no-any-return]
+
+    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context) -> Tensor:
+        from katz_graph.models.family import vae_shape
+
+        shape = vae_shape(vae)
+        return pixels.new_zeros(len(pixels), shape.latent_channels, pixels.shape[1] // shape.factor, pixels.shape[2] // shape.factor)
+
+    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context) -> Tensor:
+        from katz_graph.models.family import vae_shape
+
+        factor = vae_shape(vae).factor
+        return samples.new_zeros(len(samples), samples.shape[2] * factor, samples.shape[3] * factor, 3)
+
+
+def plan(options: Options, after: str, as_json: bool, svg: Path | None) -> None:
+    """Print the plan of every sampler of a workflow."""
+    from katz_graph.planner.compile import PASSES
+
+    if after not in PASSES:
+        raise InputError(f"--after {after}: no such pass; choose one of {', '.join(PASSES)}")
+    session = open_session(options)
+    programs = compile_workflow(session, after)
+    from katz_graph.planner.present import as_json as program_json
+    from katz_graph.planner.present import as_svg, as_text
+
+    if svg is not None:
+        if not programs[0].segments:
+            raise InputError("--svg draws segments; use it without --after, or with --after segment or emit")
+        try:
+            svg.write_text(as_svg(programs[0]))
+        except OSError as error:
+            raise RunError(f"{svg}: cannot write the picture ({error.strerror})") from None
+        session.say(f"wrote {svg}")
+    if as_json:
+        print(json.dumps([program_json(program) for program in programs] if len(programs) > 1 else program_json(programs[0])))
+        return
+    for program in programs:
+        print(as_text(program))
+
+
+def compile_workflow(session: Session, after: str) -> list[Program]:
+    """The programs of all samplers that the outputs need. Nodes up to the outputs run, but no model does."""
+    import torch
+
+    from katz_graph.executor.cache import ResultCache
+    from katz_graph.executor.calibrate import calibrated
+    from katz_graph.executor.context import RunContext
+    from katz_graph.executor.graph_run import run_graph
+
+    use_threads(session.device, session.options.threads)
+    device = calibrated(session.device, torch.device(session.device), dtype_of(session.device), session.settings.cache)
+    engine = PlanningEngine(device, after)
+    context = RunContext(engine, session.folders, session.settings.output, {}, on_warning=session.warn)
+    outputs = [call for call in session.graph.nodes.values() if session.registry[call.type].is_output]
+    before_outputs = dict.fromkeys(link.node for call in outputs for _, link in call.links())
+    result = run_graph(session.graph, session.registry, context, ResultCache("none"), targets=before_outputs)
+    result.raise_failures()
+    if not engine.programs:
+        raise InputError(f"{session.options.workflow}: there is no sampler in this workflow, so there is nothing to plan")
+    return engine.programs

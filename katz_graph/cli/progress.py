@@ -1,0 +1,42 @@
+"""A progress bar per sampler, counted in model evaluations. Silent when nobody looks at a terminal."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from katz_graph.events import Evaluated, Event
+
+
+class _Rate(ProgressColumn):
+    """Evaluations a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text("" if not task.speed else f"{task.speed:.1f} it/s", style="progress.data.speed")
+
+
+class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
+    """Listens to events and draws."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._tasks: dict[str, int] = {}
+
+    def __enter__(self) -> EvaluationProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._progress.stop()
+
+    def listen(self, event: Event) -> None:
+        if not isinstance(event, Evaluated):
+            return
+        if event.node not in self._tasks:
+            self._tasks[event.node] = self._progress.add_task(f"node {event.node}", total=event.total)
+        self._progress.update(self._tasks[event.node], completed=event.done)  # type: ignore[arg-type]

@@ -1,0 +1,119 @@
+"""`katz run`: a workflow to pictures, with progress for people and one JSON line for scripts."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from katz_graph.cli.overrides import first_seed
+from katz_graph.cli.progress import EvaluationProgress
+from katz_graph.cli.session import Options, Session, dtype_of, open_session, use_threads
+from katz_graph.cli.trace import write_trace
+from katz_graph.errors import KatzError
+from katz_graph.events import Busy, Event
+from katz_graph.formats.api import to_api
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a run is reported."""
+
+    trace: Path | None = None
+    why: bool = False
+    as_json: bool = False
+
+
+def run(options: Options, how: RunOptions) -> None:
+    """Run the workflow. Errors are raised after what could be written was announced."""
+    started = time.perf_counter()
+    session = open_session(options)
+    from katz_graph.executor.cache import ResultCache
+    from katz_graph.executor.context import RunContext
+    from katz_graph.executor.engine import EngineOptions, LocalEngine
+    from katz_graph.executor.events import NodeEvent
+    from katz_graph.executor.graph_run import run_graph
+
+    use_threads(session.device, options.threads)
+    batching = session.workflow.run.get("batching")
+    engine_options = EngineOptions(session.device, dtype_of(session.device), batching, session.settings.cache)
+    spans: list[Busy] = []
+
+    def on_node(event: NodeEvent) -> None:
+        if event.kind == "done":
+            spans.append(Busy("graph", event.type, event.node, time.perf_counter() - event.seconds, event.seconds))
+        if how.why and event.kind in ("done", "cached", "failed") and event.why:
+            session.say(f"node {event.node} ({event.type}): {event.kind}: {event.why}")
+
+    with LocalEngine(engine_options) as engine, EvaluationProgress(session.console) as progress:
+
+        def listen(event: Event) -> None:
+            progress.listen(event)
+            if isinstance(event, Busy):
+                spans.append(event)
+
+        context = RunContext(engine, session.folders, session.settings.output, metadata(session), listen, session.warn)
+        try:
+            result = run_graph(session.graph, session.registry, context, ResultCache("classic"), on_event=on_node)
+            failure: KatzError | None = None
+            try:
+                result.raise_failures()
+            except KatzError as error:
+                failure = error
+        finally:
+            if how.trace is not None:
+                write_trace(how.trace, spans)
+    total = time.perf_counter() - started
+    _tell(session, how, engine.report, context.files, total)
+    if failure is not None:
+        raise failure
+
+
+def metadata(session: Session) -> dict[str, str]:
+    """The text chunks of written pictures: the graph as it runs, and what it takes to paint the same bytes again."""
+    api = to_api(session.graph)
+    return {
+        "prompt": json.dumps(api, ensure_ascii=True),
+        "katz": json.dumps({"approximations": [], "devices": session.device, "version": _version()}),
+    }
+
+
+def _tell(session: Session, how: RunOptions, report: Any, files: list[Path], total: float) -> None:
+    predicted = sum(program.prediction.planned for program in report.programs if program.prediction)
+    seconds = {
+        "total": total,
+        "prepare": sum(timing.prepare for timing in report.timings),
+        "denoise": sum(timing.denoise for timing in report.timings),
+        "vae": report.vae,
+    }
+    for file in files:
+        session.say(f"wrote {file}")
+    if report.programs:
+        sampling = seconds["prepare"] + seconds["denoise"]
+        close = f", {predicted / sampling:.0%} of it" if sampling else ""
+        session.say(f"sampling took {sampling:.2f} s (predicted {predicted:.2f} s{close}), all of it {total:.2f} s")
+    if not how.as_json:
+        return
+    from katz_graph.planner.present import as_json
+
+    plans = [as_json(program) for program in report.programs]
+    print(
+        json.dumps(
+            {
+                "outputs": [str(file) for file in files],
+                "seed": first_seed(session.graph),
+                "seconds": seconds,
+                "predicted_seconds": predicted if report.programs else None,
+                "plan": plans[0] if len(plans) == 1 else plans,
+                "approximations": [],
+            }
+        )
+    )
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("katz-graph")

@@ -1,0 +1,154 @@
+"""What `katz run` and `katz plan` share: settings, nodes, a checked workflow with its overrides, and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from katz_graph.cli.overrides import set_inputs, set_seed
+from katz_graph.errors import InputError
+from katz_graph.folders import Folders
+from katz_graph.formats.read import read_workflow
+from katz_graph.formats.workflow import Workflow
+from katz_graph.graph import Graph
+from katz_graph.packs import Registry, load_registry
+from katz_graph.settings import Settings
+from katz_graph.validate import check
+
+APPROXIMATIONS = ("stale-controlnet", "async-lora")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said."""
+
+    workflow: Path
+    sets: Sequence[str] = ()
+    seed: int | None = None
+    devices: str | None = None
+    threads: int | None = None
+    place: Sequence[str] = ()
+    allow: str = ""
+    models: Sequence[Path] = ()
+    packs: Sequence[Path] = ()
+    input: Path | None = None
+    output: Path | None = None
+
+
+@dataclass(slots=True)
+class Session:
+    """A workflow ready to run. `say` prints a line for people, on standard error."""
+
+    options: Options
+    settings: Settings
+    registry: Registry
+    workflow: Workflow
+    graph: Graph
+    folders: Folders
+    console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True))
+
+    def say(self, message: str) -> None:
+        self.console.print(escape(message))
+
+    def warn(self, message: str) -> None:
+        self.console.print(f"[yellow]warning:[/] {escape(message)}")
+
+    @property
+    def device(self) -> str:
+        return one_device(self.options.devices or self.workflow.run.get("devices") or "cpu")
+
+
+def open_session(options: Options) -> Session:
+    """Read, change and check a workflow. InputError with a line per problem; warnings are printed."""
+    check_allowed(options.allow)
+    settings = Settings.read(options.models, options.packs, options.input, options.output)
+    registry, pack_problems = load_registry(settings.packs)
+    workflow = read_workflow(options.workflow)
+    folders = Folders(settings.models, settings.input, settings.output)
+    graph, notes = set_inputs(workflow.graph, registry, options.sets)
+    seed = options.seed if options.seed is not None else workflow.run.get("seed")
+    if seed is not None:
+        graph, changed = set_seed(graph, registry, seed)
+        notes += changed
+    session = Session(options, settings, registry, workflow, graph, folders)
+    for note in notes:
+        session.say(f"set {note}")
+    for problem in pack_problems:
+        session.warn(str(problem))
+    checked = check(graph, registry, folders)
+    for warning in checked.warnings:
+        session.warn(str(warning))
+    try:
+        session.graph = checked.or_raise()
+    except InputError as error:
+        raise InputError("\n".join(f"{options.workflow}: {line}" for line in str(error).split("\n"))) from None
+    for place in options.place:
+        check_place(place, session.device)
+    return session
+
+
+def one_device(devices: str) -> str:
+    """The one device that this version plans for. InputError for several, for unknown ones and for those that are not there."""
+    name = devices.strip()
+    if "," in name or "*" in name or name == "ray":
+        raise InputError(f"--devices {devices}: plans for several devices are not built yet; give one: cpu, cuda:0")
+    if name == "cpu":
+        return name
+    kind, _, number = name.partition(":")
+    if kind != "cuda" or (number and not number.isdigit()):
+        raise InputError(f"--devices {devices}: not a device; give cpu, or cuda:0")
+    import torch
+
+    if int(number or 0) >= torch.cuda.device_count():
+        raise InputError(f"--devices {devices}: torch sees {torch.cuda.device_count()} CUDA devices here; give cpu")
+    return f"cuda:{int(number or 0)}"
+
+
+def check_allowed(names: str) -> None:
+    """InputError for an approximation that does not exist."""
+    for name in filter(None, (part.strip() for part in names.split(","))):
+        if name not in APPROXIMATIONS:
+            raise InputError(f"--allow {name}: no such approximation; choose from {', '.join(APPROXIMATIONS)}")
+
+
+def check_link(link: str | None) -> None:
+    """InputError unless a link reads GBPS[,MS]. One device has no links, so nothing else comes of it yet."""
+    try:
+        numbers = [float(part) for part in (link or "1").split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or numbers[0] <= 0:
+        raise InputError(f"--link {link}: expected GBPS or GBPS,MS, for example 25,0.05")
+
+
+def check_place(place: str, device: str) -> None:
+    """InputError unless a pin reads STAGE=DEVICE with the device of this run."""
+    stage, equals, where = place.partition("=")
+    if not (equals and stage and where):
+        raise InputError(f"--place {place}: expected STAGE=DEVICE, for example controlnet=cpu")
+    if one_device(where) != device:
+        raise InputError(f"--place {place}: this run has the device {device} only")
+
+
+def use_threads(device: str, threads: int | None) -> None:
+    """One worker with as many threads as cores, unless told."""
+    import os
+
+    import torch
+
+    if threads is not None and threads < 1:
+        raise InputError(f"--threads {threads}: expected at least 1")
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(threads or available)
+
+
+def dtype_of(device: str) -> Any:
+    """Half precision where a GPU runs it fast, float32 elsewhere."""
+    import torch
+
+    return torch.float16 if device.startswith("cuda") else torch.float32

@@ -1,0 +1,190 @@
+"""Model and picture folders as people have them: what can be chosen, and where a chosen name lies.
+
+Knows nothing of what is in the files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from katz_graph.errors import InputError
+from katz_graph.wording import listed, show, suggest
+
+WEIGHTS = (".safetensors",)
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
+MINI = Path(__file__).parent / "mini" / "weights"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:")  # how a name begins that is no relative one
+SETTLED = 2.0  # seconds after which a folder's time of change surely tells of the next change
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What one kind of choice is: the folders it lies in, file endings, and the file that marks a whole folder as one choice."""
+
+    folders: tuple[str, ...]
+    endings: tuple[str, ...] = WEIGHTS
+    marker: str | None = None
+
+
+KINDS: Mapping[str, Kind] = {
+    "checkpoints": Kind(("checkpoints",), marker="model_index.json"),
+    "controlnet": Kind(("controlnet",), marker="config.json"),
+    "vae": Kind(("vae",), marker="config.json"),
+    "clip": Kind(("text_encoders", "clip")),
+    "unet": Kind(("diffusion_models", "unet"), marker="config.json"),
+    "input": Kind(("",), PICTURES),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    files: Mapping[str, Path]
+    visited: tuple[tuple[Path, int], ...]  # folder, time of its last change
+    taken: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Roots of model folders in order, and the folders of pictures. The models that the package ships come last.
+
+    `paths`: whether a model may also be named by a path outside of the roots, or by a hub id; a server says no.
+    """
+
+    models: tuple[Path, ...] = ()
+    input: Path = Path("input")
+    output: Path = Path("output")
+    paths: bool = True
+    _listings: dict[str, _Listing] = field(default_factory=dict, compare=False, repr=False)
+
+    def choices(self, kind: str) -> tuple[str, ...]:
+        """Names of one kind, '/'-separated and sorted. Listed again when a folder has changed."""
+        return tuple(sorted(self._files(kind)))
+
+    def resolve(self, kind: str, name: str) -> Path:
+        """The file or diffusers folder called `name`. InputError names near names and where was searched.
+
+        A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to fetch.
+        """
+        found = self._local(kind, name)
+        if found is not None:
+            return found
+        if self._may_be_on_hub(kind, name):
+            return Path(name)
+        raise InputError(self._unknown(kind, name))
+
+    def _local(self, kind: str, name: str) -> Path | None:
+        files = self._files(kind)
+        found = files.get(name) or files.get(name.replace("\\", "/"))
+        if found is not None:
+            return found
+        marker = _kind(kind).marker
+        if self.paths and marker and _holds(Path(name), marker):
+            return Path(name)
+        if "\0" in name or ".." in re.split(r"[/\\]", name) or OUTSIDE.match(name):
+            folder = f", or a folder that holds {marker}" if self.paths and marker else ""
+            raise InputError(f"{show(name)} points outside of the {kind} folders; use a name inside them{folder}")
+        return None
+
+    def _may_be_on_hub(self, kind: str, name: str) -> bool:
+        is_file = name.endswith((*WEIGHTS, *PICKLES))
+        return self.paths and _kind(kind).marker is not None and not is_file and HUB_ID.fullmatch(name) is not None
+
+    def _unknown(self, kind: str, name: str) -> str:
+        if name.lower().endswith(PICKLES) and kind != "input":
+            return (
+                f"{show(name)} is a pickle, which can run code when it is opened, so it is never loaded; "
+                "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
+            )
+        choices = self.choices(kind)
+        suggestion = suggest(name, choices) or (f"; there is {listed(choices)}" if choices else "; there is none")
+        searched = ", ".join(map(str, self._roots(kind))) or "no folder: there is no model folder"
+        return f"{show(name)} is not in {kind}{suggestion} (searched {searched})"
+
+    def _roots(self, kind: str) -> list[Path]:
+        if kind == "input":
+            return [self.input]
+        return [root / folder for root in self.models for folder in _kind(kind).folders]
+
+    def _files(self, kind: str) -> Mapping[str, Path]:
+        known = self._listings.get(kind)
+        if known is not None and _current(known):
+            return known.files
+        taken = time.time()
+        files: dict[str, Path] = {}
+        visited: list[tuple[Path, int]] = []
+        for root in self._roots(kind):
+            for name, path in _walk(root, _kind(kind), visited):
+                files.setdefault(name, path)
+        for name, path in _shipped(kind):
+            files.setdefault(name, path)
+        self._listings[kind] = _Listing(files, tuple(visited), taken)
+        return files
+
+
+def _kind(kind: str) -> Kind:
+    return KINDS.get(kind) or Kind((kind,))
+
+
+def _holds(folder: Path, marker: str) -> bool:
+    try:
+        return (folder / marker).is_file()
+    except (OSError, ValueError):  # a name that is too long, or holds a zero byte
+        return False
+
+
+def _walk(root: Path, kind: Kind, visited: list[tuple[Path, int]]) -> Iterator[tuple[str, Path]]:
+    """Choices below `root`. Links to folders are followed once each, so that a loop ends."""
+    pending = [root]
+    seen: set[tuple[int, int]] = set()
+    while pending:
+        folder = pending.pop()
+        try:
+            state = folder.stat()
+            entries = [] if (state.st_dev, state.st_ino) in seen else sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            visited.append((folder, 0))
+            continue
+        seen.add((state.st_dev, state.st_ino))
+        visited.append((folder, state.st_mtime_ns))
+        names = {entry.name for entry in entries}
+        if kind.marker in names and folder != root:
+            yield folder.relative_to(root).as_posix(), folder
+            continue
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = Path(entry.path)
+            if entry.is_dir():
+                pending.append(path)
+            elif entry.name.lower().endswith(kind.endings) and entry.is_file():
+                yield path.relative_to(root).as_posix(), path
+
+
+def _current(listing: _Listing) -> bool:
+    return all(_changed_ns(folder) == then and listing.taken - then / 1e9 > SETTLED for folder, then in listing.visited)
+
+
+def _changed_ns(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _shipped(kind: str) -> Iterator[tuple[str, Path]]:
+    """The miniature models and example pictures that the package brings."""
+    if kind == "checkpoints" and (MINI / "pipeline").is_dir():
+        yield "katz-mini", MINI / "pipeline"
+    elif kind == "controlnet":
+        yield from ((f"katz-mini-{folder.name}", folder) for folder in sorted((MINI / kind).glob("*")) if folder.is_dir())
+    elif kind == "loras":
+        yield from ((f"katz-mini-{file.name}", file) for file in sorted((MINI / kind).glob("*.safetensors")))
+    elif kind == "input":
+        yield from ((file.name, file) for file in sorted((MINI / "examples").glob("*.png")))

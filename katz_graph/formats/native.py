@@ -1,0 +1,53 @@
+"""Katz Graph's own wrapper around an API document: layout and run options travel with the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.formats.api import from_api, holds_infinite, to_api
+from katz_graph.formats.workflow import Workflow
+from katz_graph.wording import show
+
+FORMAT = "katz"
+VERSION = 1
+PARTS = ("format", "version", "graph", "layout", "run")
+
+
+def is_native(document: Mapping[str, Any]) -> bool:
+    return isinstance(document.get("format"), str)
+
+
+def from_native(document: Mapping[str, Any]) -> Workflow:
+    """The workflow of a parsed wrapper. InputError for another format, a newer version, or parts that are no objects."""
+    if document["format"] != FORMAT:
+        raise InputError(f'format is {show(document["format"])}, expected "{FORMAT}"')
+    version = document.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise InputError(f"version is {show(version)}, expected {VERSION}")
+    if version > VERSION:
+        raise InputError(f"version {version} was written by a newer Katz Graph; this one reads up to version {VERSION}")
+    if "graph" not in document:
+        raise InputError('has no "graph"')
+    around = {part: document.get(part, {}) for part in ("layout", "run")}
+    for part, value in around.items():
+        if not isinstance(value, Mapping):
+            raise InputError(f"{part} is {show(value)}, expected an object")
+    extra = {key: value for key, value in document.items() if key not in PARTS}
+    for part, value in {**around, **extra}.items():
+        if holds_infinite(value):
+            raise InputError(f"{part} holds NaN or infinity")
+    return Workflow(from_api(document["graph"]), around["layout"], around["run"], extra)
+
+
+def to_native(workflow: Workflow) -> dict[str, Any]:
+    """The wrapper of a workflow; `from_native` of it is the workflow again."""
+    parts = {"layout": dict(workflow.layout), "run": dict(workflow.run)}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "graph": to_api(workflow.graph),
+        **{part: value for part, value in parts.items() if value},
+        **workflow.extra,
+    }

@@ -1,0 +1,73 @@
+"""JSON text to data, refusing what would surprise later: duplicate keys, infinite numbers, unpaired surrogates, nesting without end."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.wording import shorten, show
+
+DEPTH = 100
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def parse_json(text: str) -> Any:
+    """Data of a JSON text. InputError names line and column. NaN is let through: what reads it knows which input it came to."""
+    if not text.strip():
+        raise InputError("is empty")
+    try:
+        data = json.loads(text, object_pairs_hook=_unique, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise InputError(f"broken JSON at line {error.lineno}, column {error.colno}: {_explained(error)}") from None
+    except ValueError:  # Python's own limit for the digits of an integer
+        raise InputError("a whole number has thousands of digits") from None
+    except RecursionError:
+        raise InputError(_too_deep()) from None
+    if _deeper_than(data, DEPTH):
+        raise InputError(_too_deep())
+    if SURROGATE.search(text):
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InputError(r"a text holds half of a surrogate pair (\ud800 to \udfff), which is no character") from None
+    return data
+
+
+def _too_deep() -> str:
+    return f"nested more than {DEPTH} levels deep; no workflow needs that"
+
+
+def _explained(error: json.JSONDecodeError) -> str:
+    rest = error.doc[error.pos : error.pos + 20].split("\n")[0]
+    found = f", found {show(shorten(rest, 16))}" if rest else ", but the file ends here" if error.pos >= len(error.doc.rstrip()) else ""
+    return f"{error.msg[0].lower()}{error.msg[1:]}{found}"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise InputError(f"the key {show(twice)} stands twice in one object")
+    return result
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise InputError(f"the number {shorten(text, 30)} is too large")
+    return number
+
+
+def _deeper_than(data: Any, limit: int) -> bool:
+    layer = [data]
+    for _ in range(limit):
+        layer = [
+            child for value in layer if isinstance(value, (dict, list)) for child in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not layer:
+            return False
+    return True

@@ -1,0 +1,79 @@
+"""Cross-attention whose keys and values are computed once per text instead of at every step, for any diffusers module with `Attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch.nn.functional as F
+from diffusers.models.attention_processor import Attention, AttnProcessor2_0
+from torch import Tensor, nn
+
+KeysValues = Mapping[str, tuple[Tensor, Tensor]]
+"""By the name of a cross-attention layer: key and value, each [B, T, heads · head width], as its projections give them."""
+
+
+class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
+    """Scaled dot-product attention that reads its key and value from `kept`, and computes them when they are not there.
+
+    It knows its layer's name and nothing else, so one module serves many requests. diffusers hands an argument on only when a processor's
+    signature names it, and warns per layer otherwise: hence `kept` by name, and this processor on self-attention layers too.
+    """
+
+    def __init__(self, layer: str) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        temb: Tensor | None = None,
+        kept: KeysValues | None = None,
+    ) -> Tensor:
+        pair = kept.get(self.layer) if kept else None
+        if pair is None:
+            computed: Tensor = super().__call__(attn, hidden_states, encoder_hidden_states, attention_mask, temb)
+            return computed
+
+        def heads(x: Tensor) -> Tensor:  # [B, T, heads · width] -> [B, heads, T, width]
+            return x.view(x.shape[0], -1, attn.heads, x.shape[-1] // attn.heads).transpose(1, 2)
+
+        query, key, value = heads(attn.to_q(hidden_states)), heads(pair[0]), heads(pair[1])
+        mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(hidden_states.shape[0], -1, pair[0].shape[-1])
+        projected = attn.to_out[1](attn.to_out[0](mixed))
+        if attn.residual_connection:
+            projected = projected + hidden_states
+        result: Tensor = projected / attn.rescale_output_factor
+        return result
+
+
+def install(module: Any) -> None:
+    """Give every attention layer of a UNet or ControlNet its processor."""
+    module.set_attn_processor({name: KeptAttention(name.removesuffix(".processor")) for name in module.attn_processors})
+
+
+def cross_attention_keys_values(module: nn.Module, text_hidden: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    """Keys and values of all cross-attention layers for a text [B, T, D], bit-equal to what each layer computes at every step.
+
+    They hold as long as the module's weights do: make them anew for another weight set.
+    """
+    return {name: (layer.to_k(text_hidden), layer.to_v(text_hidden)) for name, layer in _cross_attention_layers(module)}
+
+
+def _cross_attention_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, layer in module.named_modules():
+        if (
+            isinstance(layer, Attention)
+            and isinstance(layer.processor, KeptAttention)
+            and layer.is_cross_attention
+            and not _normalises(layer)
+        ):
+            yield name, layer
+
+
+def _normalises(layer: Any) -> bool:
+    """Layers that norm the text or the keys are left to compute them."""
+    return layer.norm_cross is not None or layer.norm_k is not None

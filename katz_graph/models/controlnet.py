@@ -1,0 +1,58 @@
+"""A ControlNet in two stages: the embedding of its reference image, once per request, and its residuals, once per step.
+
+Together bit-equal to the `forward` of diffusers' ControlNetModel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from katz_graph.models.attention import KeysValues
+from katz_graph.models.embedding import conditioned, step_embedding
+from katz_graph.models.features import Residuals, TextEncoding
+from katz_graph.models.unet import has_cross_attention
+
+if TYPE_CHECKING:
+    from katz_graph.sampling.evaluation import Step
+
+
+def embed_reference(controlnet: Any, image: Tensor) -> Tensor:
+    """[B, 3, H, W] in 0..1 -> [B, C, H/8, W/8], the same at every step."""
+    if controlnet.config.controlnet_conditioning_channel_order == "bgr":
+        image = image.flip(dims=[1])
+    result: Tensor = controlnet.controlnet_cond_embedding(image.to(controlnet.conv_in.weight))
+    return result
+
+
+def control(
+    controlnet: Any,
+    step: Step,
+    text: TextEncoding,
+    reference: Tensor,
+    strength: float,
+    kept: KeysValues | None = None,
+    added: Tensor | None = None,
+) -> Residuals:
+    """The residuals at this step, times `strength`.
+
+    reference: from `embed_reference`, [B, C, h, w] or [1, C, h, w]; kept, added: as for the UNet.
+    """
+    sample = step.model_input.to(controlnet.conv_in.weight.dtype)
+    embedding = step_embedding(controlnet, sample, step.timestep, text, added)
+    hidden = controlnet.conv_in(sample) + reference
+    skips: tuple[Tensor, ...] = (hidden,)
+    for block in controlnet.down_blocks:
+        arguments = conditioned(text, kept) if has_cross_attention(block) else {}
+        hidden, new = block(hidden_states=hidden, temb=embedding, **arguments)
+        skips += new
+    if controlnet.mid_block is not None:
+        arguments = conditioned(text, kept) if has_cross_attention(controlnet.mid_block) else {}
+        hidden = controlnet.mid_block(hidden, embedding, **arguments)
+    down = [convolution(skip) * strength for convolution, skip in zip(controlnet.controlnet_down_blocks, skips, strict=True)]
+    middle = controlnet.controlnet_mid_block(hidden) * strength
+    if controlnet.config.global_pool_conditions:
+        down = [residual.mean(dim=(2, 3), keepdim=True) for residual in down]
+        middle = middle.mean(dim=(2, 3), keepdim=True)
+    return Residuals(tuple(down), middle)

@@ -1,0 +1,37 @@
+"""What a UNet or ControlNet makes of a step's time and of SDXL's pooled text and picture sizes: one vector that all its blocks take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.models.features import TextEncoding
+
+
+def step_embedding(module: Any, sample: Tensor, timestep: Tensor | float, text: TextEncoding, added: Tensor | None = None) -> Tensor:
+    """[B, E] for a model input [B, C, h, w]. `added` is `added_embedding` computed before; without it, it is computed now."""
+    timesteps = torch.as_tensor(timestep, device=sample.device).reshape(-1).expand(sample.shape[0])
+    embedding: Tensor = module.time_embedding(module.time_proj(timesteps).to(sample.dtype))
+    added = added_embedding(module, text) if added is None else added
+    return embedding if added is None else embedding + added
+
+
+def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
+    """SDXL's embedding [B, E] of pooled text and picture sizes, the same at every step; None for models without it."""
+    if module.config.addition_embed_type is None:
+        return None
+    if text.pooled is None or text.sizes is None:
+        raise InputError(
+            "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode the prompt with SDXL's text encoders"
+        )
+    sizes = module.add_time_proj(text.sizes.flatten()).reshape(text.pooled.shape[0], -1)
+    result: Tensor = module.add_embedding(torch.cat([text.pooled, sizes], dim=-1).to(text.hidden.dtype))
+    return result
+
+
+def conditioned(text: TextEncoding, kept: Any) -> dict[str, Any]:
+    """Arguments of a block with cross-attention: the text, and keys and values computed before."""
+    return {"encoder_hidden_states": text.hidden, "cross_attention_kwargs": {"kept": kept} if kept else None}

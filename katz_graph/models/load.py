@@ -1,0 +1,142 @@
+"""From components to live modules of diffusers and transformers, each loaded once. Local safetensors only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+from diffusers.utils import logging as diffusers_logging
+from safetensors import SafetensorError
+from transformers.utils import logging as transformers_logging
+
+from katz_graph.errors import InputError, RunError
+from katz_graph.models import attention
+from katz_graph.models.family import config, expect_class
+from katz_graph.models.identity import variant
+from katz_graph.recipe import Component
+
+SHOWN = 3  # mismatches that an error names
+
+TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection}
+
+
+class ModelStore:
+    """Live modules by component, device and dtype, in eval mode and without gradients: what is equal is loaded once and shared.
+
+    A module's weights may be patched in place by whoever holds it (a weight set); the store knows nothing of that.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Component, str, torch.dtype | None], Any] = {}
+        self._lock = RLock()
+
+    def unet(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
+        return self._once(part, device, dtype, lambda: _attended(_load(diffusers.UNet2DConditionModel, part, dtype)))
+
+    def controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
+        return self._once(part, device, dtype, lambda: _attended(_load(diffusers.ControlNetModel, part, dtype)))
+
+    def vae(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
+        return self._once(part, device, dtype, lambda: _load(diffusers.AutoencoderKL, part, dtype))
+
+    def text_encoder(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
+        names = config(part).get("architectures") or ["CLIPTextModel"]
+        if names[0] not in TEXT_ENCODERS:
+            raise InputError(f"{part.folder}: config.json describes {names[0]}, expected {' or '.join(TEXT_ENCODERS)}")
+        return self._once(part, device, dtype, lambda: _load(TEXT_ENCODERS[names[0]], part, dtype))
+
+    def tokenizer(self, part: Component) -> Any:
+        return self._once(part, "cpu", None, lambda: _load_tokenizer(part))
+
+    def release(self, part: Component | None = None) -> None:
+        """Forget one component's modules, or all. Whoever still holds one keeps it alive."""
+        with self._lock:
+            self._kept = {key: module for key, module in self._kept.items() if part is not None and key[0] != part}
+
+    def _once(self, part: Component, device: torch.device | str, dtype: torch.dtype | None, load: Callable[[], Any]) -> Any:
+        key = (part, str(torch.device(device)), dtype)
+        with self._lock:
+            if key not in self._kept:
+                module = load()
+                self._kept[key] = module if dtype is None else _placed(module, part, device)
+            return self._kept[key]
+
+
+def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
+    if model.__module__.startswith("diffusers"):
+        expect_class(part, model.__name__)
+    with quiet():
+        try:
+            module, report = model.from_pretrained(
+                part.folder,
+                dtype=dtype,
+                variant=variant(part),
+                use_safetensors=True,
+                local_files_only=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+            raise InputError(f"{part.folder}: cannot be loaded as {model.__name__}: {_first_line(error)}") from error
+    _check_report(part, model.__name__, report)
+    return module.eval().requires_grad_(False)
+
+
+def _check_report(part: Component, name: str, report: dict[str, Any]) -> None:
+    weights = next(file.path for file in part.files if file.path.endswith(".safetensors"))
+    mismatched = [f"{key} is {list(got)}, expected {list(wanted)}" for key, got, wanted in sorted(report["mismatched_keys"])]
+    for problem, keys in (
+        ("of another shape", mismatched),
+        ("missing", sorted(report["missing_keys"])),
+        ("unknown", sorted(report["unexpected_keys"])),
+    ):
+        if keys:
+            more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+            raise InputError(f"{weights}: does not fit config.json beside it ({name}): {problem}: {'; '.join(keys[:SHOWN])}{more}")
+
+
+def _attended(module: Any) -> Any:
+    attention.install(module)
+    return module
+
+
+def _placed(module: Any, part: Component, device: torch.device | str) -> Any:
+    try:
+        return module.to(device)
+    except torch.OutOfMemoryError:
+        raise RunError(f"{part.folder}: does not fit into the memory of {device}: free some, or use a smaller model or dtype") from None
+
+
+def _load_tokenizer(part: Component) -> Any:
+    with quiet():
+        try:
+            return transformers.CLIPTokenizer.from_pretrained(part.folder, local_files_only=True)
+        except Exception as error:  # the tokenizers library raises bare Exception
+            raise InputError(f"{part.folder}: cannot be loaded as CLIPTokenizer: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the libraries' progress bars and notes: what matters of them becomes an error of ours."""
+    bars = transformers_logging.is_progress_bar_enabled()
+    levels = diffusers_logging.get_verbosity(), transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    diffusers_logging.set_verbosity(logging.CRITICAL)
+    transformers_logging.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        diffusers_logging.set_verbosity(levels[0])
+        transformers_logging.set_verbosity(levels[1])
+        if bars:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,90 @@
+"""The prompt syntax that people know: `(text)` weighs 1.1, `(text:1.3)` sets the weight, nesting multiplies, `\\(` is a parenthesis.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+Token = tuple[int, float]  # id and weight
+
+GROUP_WEIGHT = 1.1
+WORD = 8  # shorter runs of tokens are not torn apart at the end of a chunk
+ESCAPES = {"\\(": "\ue000", "\\)": "\ue001"}
+
+
+def weighted_segments(text: str) -> list[tuple[str, float]]:
+    """The prompt as runs of one weight, in order. A parenthesis without its partner is text. `(a:1.3)` inside another group weighs 1.3."""
+    for escape, stand_in in ESCAPES.items():
+        text = text.replace(escape, stand_in)
+    closing = _pairs(text)
+    segments: list[tuple[str, float]] = []
+    weights, ends = [1.0], [(len(text), len(text))]  # of the groups that are open; an end: of the group's text, of the group
+    start = position = 0
+
+    def emit(end: int) -> None:
+        if end > start:
+            segments.append((_unescape(text[start:end]), weights[-1]))
+
+    while position < len(text):
+        content_end, group_end = ends[-1]
+        if position == content_end:
+            emit(position)
+            weights.pop()
+            ends.pop()
+            start = position = group_end + 1
+        elif position in closing:
+            emit(position)
+            weight, content_end = _group(text, position, closing[position], weights[-1])
+            weights.append(weight)
+            ends.append((content_end, closing[position]))
+            start = position = position + 1
+        else:
+            position += 1
+    emit(len(text))
+    return segments
+
+
+def chunks(segments: Sequence[Sequence[Token]], size: int) -> list[list[Token]]:
+    """Tokens in rows of at most `size`, at least one row. A segment of fewer than 8 tokens begins a new row rather than being torn."""
+    rows: list[list[Token]] = [[]]
+    for segment in segments:
+        if len(segment) < WORD and len(rows[-1]) + len(segment) > size:
+            rows.append([])
+        for token in segment:
+            if len(rows[-1]) == size:
+                rows.append([])
+            rows[-1].append(token)
+    return rows
+
+
+def _pairs(text: str) -> dict[int, int]:
+    open_positions: list[int] = []
+    pairs = {}
+    for position, letter in enumerate(text):
+        if letter == "(":
+            open_positions.append(position)
+        elif letter == ")" and open_positions:
+            pairs[open_positions.pop()] = position
+    return pairs
+
+
+def _group(text: str, start: int, end: int, outer: float) -> tuple[float, int]:
+    """Weight of the group between two parentheses, and where its text ends."""
+    colon = text.rfind(":", start + 2, end)
+    if colon > 0:
+        try:
+            weight = float(text[colon + 1 : end])
+        except ValueError:
+            weight = math.nan
+        if math.isfinite(weight):
+            return weight, colon
+    return outer * GROUP_WEIGHT, end
+
+
+def _unescape(text: str) -> str:
+    for escape, stand_in in ESCAPES.items():
+        text = text.replace(stand_in, escape[1])
+    return text

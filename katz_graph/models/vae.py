@@ -1,0 +1,51 @@
+"""Latents to pictures and back, on diffusers' AutoencoderKL. Latents are the VAE's own, not multiplied by its scaling factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError, RunError
+
+
+def decode(vae: Any, samples: Tensor) -> tuple[Tensor, bool]:
+    """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1, and whether half precision overflowed and it was redone in float32.
+
+    InputError for the wrong number of channels; RunError when the picture has NaN or infinity even in float32.
+    """
+    if samples.ndim != 4 or samples.shape[1] != vae.config.latent_channels:
+        raise InputError(
+            f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, {vae.config.latent_channels}, height, width]"
+        )
+    picture, redone = _finite(vae, samples, lambda model, z: model.decode(z).sample, "VAE decode")
+    return (picture.movedim(1, -1).float() / 2 + 0.5).clamp(0, 1), redone
+
+
+def encode(vae: Any, pixels: Tensor) -> tuple[Tensor, bool]:
+    """[B, H, W, 3] in 0..1, sides multiples of the VAE's factor -> the posterior's mean float32 [B, C, h, w]; redone as for `decode`."""
+    if pixels.ndim != 4 or pixels.shape[3] < 3:
+        raise InputError(f"VAE encode: the picture has shape {list(pixels.shape)}, expected [batch, height, width, 3]")
+    mean, redone = _finite(vae, pixels[..., :3].movedim(-1, 1) * 2 - 1, lambda model, x: model.encode(x).latent_dist.mean, "VAE encode")
+    return mean.float(), redone
+
+
+def _finite(vae: Any, x: Tensor, function: Callable[[Any, Tensor], Tensor], name: str) -> tuple[Tensor, bool]:
+    weight = next(vae.parameters())
+    with torch.no_grad():
+        result = function(vae, x.to(weight))
+        if result.isfinite().all():
+            return result, False
+        if weight.dtype != torch.float32:
+            result = function(deepcopy(vae).float(), x.to(weight.device, torch.float32))
+            if result.isfinite().all():
+                return result, True
+    given = (
+        "it was given NaN or infinity: look at what made them"
+        if not x.isfinite().all()
+        else "its input was finite: the VAE's weights may be broken"
+    )
+    raise RunError(f"{name}: the result holds NaN or infinity in float32 too; {given}")

@@ -1,0 +1,181 @@
+"""Node packs: where node types come from. Built-in nodes and anyone's installed pack use the same entry points; folders hold loose packs.
+
+A pack that does not import is reported and left out; it never stops the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import entry_points
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+
+from katz_graph.node import Node, NodeType
+from katz_graph.wording import nearest, one_line
+
+GROUP = "katz_graph.nodes"
+BUILTIN = "builtin"  # the entry point of our own nodes: first, so that no pack overrides them
+
+
+@dataclass(frozen=True, slots=True)
+class PackProblem:
+    """Why a pack, or one node of it, was left out."""
+
+    pack: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"pack {self.pack}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Registry(Mapping[str, NodeType]):
+    """All node types by name."""
+
+    types: Mapping[str, NodeType]
+
+    def __getitem__(self, name: str) -> NodeType:
+        return self.types[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.types)
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def nearest(self, name: str) -> str | None:
+        """The known type that `name` most looks like."""
+        return nearest(name, self.types)
+
+
+Adapter = Callable[[ModuleType], Iterable[type[Node] | NodeType] | None]
+
+
+def native_nodes(module: ModuleType) -> list[type[Node]] | None:
+    """The `NODES` of a module, else the Node classes with a `run` that it, or a module inside it, defines; None when there are none."""
+    if hasattr(module, "NODES"):
+        return list(module.NODES)
+    inside = f"{module.__name__}."
+    found = [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, Node)
+        and hasattr(value, "run")
+        and not name.startswith("_")
+        and f"{value.__module__}.".startswith(inside)
+    ]
+    return list(dict.fromkeys(found)) or None
+
+
+ADAPTERS: tuple[Adapter, ...] = (native_nodes,)
+"""One for each convention that packs follow, asked in order; each answers None when a module does not follow its own."""
+
+
+Load = Callable[[], ModuleType]
+
+
+def load_registry(folders: Iterable[Path] = ()) -> tuple[Registry, list[PackProblem]]:
+    """Every node type of the installed packs and of those in `folders`. Of two of one name the first wins; built-in ones are first."""
+    types: dict[str, NodeType] = {}
+    problems: list[PackProblem] = []
+    seen: set[int] = set()  # a package may show what its modules define
+    for pack, load in chain(_installed(), _loose(folders, problems)):
+        module = _guarded(pack, load, problems)
+        found = [] if module is None else [node for node in _found(module) if id(node) not in seen]
+        seen.update(map(id, found))
+        for node in _described_nodes(pack, found, problems):
+            if node.name in types:
+                problems.append(PackProblem(pack, f"node {node.name} is already there from pack {types[node.name].pack}; it was left out"))
+            else:
+                types[node.name] = node
+    return Registry(types), problems
+
+
+def _installed() -> Iterator[tuple[str, Load]]:
+    """The modules of the entry points. A package gives each of its modules, so that one that fails leaves the others."""
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name != BUILTIN, point.name)):
+        yield point.name, partial(importlib.import_module, point.module)
+        imported = sys.modules.get(point.module)
+        for inner in pkgutil.iter_modules(getattr(imported, "__path__", ())):
+            yield point.name, partial(importlib.import_module, f"{point.module}.{inner.name}")
+
+
+def _loose(folders: Iterable[Path], problems: list[PackProblem]) -> Iterator[tuple[str, Load]]:
+    """Each Python file and package directly inside the folders, by name."""
+    for folder in folders:
+        if not folder.is_dir():
+            problems.append(PackProblem(str(folder), "no such folder of packs"))
+            continue
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith((".", "__")) or path.name.endswith(".disabled"):
+                continue
+            start = path / "__init__.py" if path.is_dir() else path
+            if start.suffix == ".py" and start.is_file():
+                yield path.stem, partial(_import_file, start)
+
+
+def _import_file(file: Path) -> ModuleType:
+    """Import a loose file, or a package by its `__init__.py`, under a name that no other pack has."""
+    package = file.name == "__init__.py"
+    path = file.parent if package else file
+    name = f"katz_pack_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}".replace(".", "_")
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=[str(path)] if package else None)
+    assert spec is not None and spec.loader is not None  # a .py file always has a loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        for loaded in [known for known in sys.modules if f"{known}.".startswith(f"{name}.")]:
+            del sys.modules[loaded]
+        raise
+    return module
+
+
+def _guarded(pack: str, load: Load, problems: list[PackProblem]) -> ModuleType | None:
+    """The module, or None and a problem. What a pack prints goes to stderr, because results are printed to stdout."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return load()
+    except (Exception, SystemExit) as error:
+        problems.append(PackProblem(pack, f"{_described(error)}; it was left out"))
+        return None
+
+
+def _described(error: BaseException) -> str:
+    """Exception type, its last line, and where: the innermost place outside of the import machinery."""
+    last = str(error).strip().split("\n")[-1]
+    if isinstance(error, SyntaxError):
+        last, place = error.msg, f"{Path(error.filename or '?').name}:{error.lineno}"
+    else:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
+        outside = [frame for frame in frames if frame.filename not in (__file__, importlib.__file__)]
+        place = f"{'/'.join(Path(outside[-1].filename).parts[-2:])}:{outside[-1].lineno}" if outside else ""
+    return one_line(f"{type(error).__name__}: {last}" + (f" ({place})" if place else ""))
+
+
+def _found(module: ModuleType) -> list[type[Node] | NodeType]:
+    for adapter in ADAPTERS:
+        found = adapter(module)
+        if found is not None:
+            return list(found)
+    return []
+
+
+def _described_nodes(pack: str, found: Iterable[type[Node] | NodeType], problems: list[PackProblem]) -> Iterator[NodeType]:
+    for node in found:
+        try:
+            yield replace(node if isinstance(node, NodeType) else node.describe(), pack=pack)
+        except Exception as error:
+            problems.append(PackProblem(pack, f"{_described(error)}; the node was left out"))

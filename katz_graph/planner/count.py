@@ -1,0 +1,55 @@
+"""Counts the work of operations from the configurations of their models: no weights are read and nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from katz_graph.models.family import config
+from katz_graph.models.shapes import stage_work
+from katz_graph.planner.program import Work
+from katz_graph.planner.region import Operation
+from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, ModelRecipe
+
+TOKENS = 77  # of a prompt: longer ones are counted as one chunk, which moves the prediction by their share of cross-attention only
+MODEL_STAGES = ("unet_encoder", "unet_mid", "unet_decoder", "controlnet", "controlnet_reference", "keys_values")
+
+
+def count_work(operation: Operation, shape: tuple[int, ...], value_bytes: int = 4) -> Work:
+    """The work of one operation for a latent [B, C, h, w]; nothing for what computes next to nothing."""
+    batch, _, height, width = shape
+    inputs = operation.inputs
+    if operation.stage == "text_encoder":
+        (entry,) = inputs["entry"]
+        return _text_work(entry, value_bytes)
+    if operation.stage not in MODEL_STAGES:
+        return Work()
+    last = inputs.get("last_block", -1)
+    return stage_work(
+        config(_component(inputs)),
+        operation.stage,  # type: ignore[arg-type]
+        batch,
+        height,
+        width,
+        TOKENS,
+        inputs.get("first_block", 0),
+        None if last == -1 else last,
+        value_bytes,
+    )
+
+
+def _text_work(entry: ConditioningEntry, value_bytes: int) -> Work:
+    clip: ClipRecipe = entry.clip
+    works = [stage_work(config(encoder.encoder), "text_encoder", 1, 0, 0, TOKENS, value_bytes=value_bytes) for encoder in clip.encoders]
+    return Work(
+        flops=sum(work.flops for work in works),
+        weight_bytes=sum(work.weight_bytes for work in works),
+        activation_bytes=sum(work.activation_bytes for work in works),
+        output_bytes=sum(work.output_bytes for work in works),
+        kernels=sum(work.kernels for work in works),
+    )
+
+
+def _component(inputs: Mapping[str, Any]) -> Component:
+    model = inputs.get("model") or inputs["control_net"]
+    return model.unet if isinstance(model, ModelRecipe) else model.control_net

@@ -1,0 +1,274 @@
+"""Validation before anything runs: every problem of a graph at once, each a line with what came, what was expected and the way out.
+
+Linear in nodes and links, without recursion. What no output needs gives warnings: people keep spare nodes around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from katz_graph.errors import InputError
+from katz_graph.folders import Folders
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.literals import check_literal
+from katz_graph.node import ANY, Input, NodeType
+from katz_graph.planner.region import region_problems
+from katz_graph.wording import listed, nearest, one_line, shorten, show
+
+SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
+CYCLE_SHOWN = 8  # nodes of a cycle in a message
+
+WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}  # sockets that also take what another one gives
+
+Types = Mapping[str, NodeType]
+Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]
+RULES: tuple[Rule, ...] = (region_problems,)
+"""Checks over several nodes, as (node, input, message). They see graphs whose links and types are sound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong. `node` is empty for what concerns the whole graph, `input` for what concerns a whole node."""
+
+    node: str
+    type: str
+    input: str
+    message: str
+    severity: Literal["error", "warning"] = "error"
+    title: str = ""
+
+    def __str__(self) -> str:
+        if not self.node:
+            return one_line(self.message)
+        return one_line(f"{node_name(self.node, self.type, self.title)}{f', {shorten(self.input)}' if self.input else ''}: {self.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A graph whose literals have the types of their inputs (`"5"` is 5, a list stays a list), and what was found."""
+
+    graph: Graph
+    problems: tuple[Problem, ...]
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.severity == "warning")
+
+    def or_raise(self) -> Graph:
+        """The graph; InputError with a line per error when there are any."""
+        if self.errors:
+            raise InputError("\n".join(map(str, self.errors)))
+        return self.graph
+
+
+def node_name(identifier: str, kind: str, title: str = "") -> str:
+    """How messages call a node: id, type, and the title that a person gave it."""
+    called = f' "{shorten(title, 40)}"' if title and title != kind else ""
+    return one_line(f"node {shorten(identifier)} ({shorten(kind)}{called})")
+
+
+def validate(graph: Graph, types: Types, folders: Folders | None = None, rules: Iterable[Rule] = RULES) -> list[Problem]:
+    """All problems of a graph, in the order of the file."""
+    return list(check(graph, types, folders, rules).problems)
+
+
+def check(graph: Graph, types: Types, folders: Folders | None = None, rules: Iterable[Rule] = RULES) -> Checked:
+    """All problems of a graph, and the graph with checked literals. Without `folders`, names of files are not checked."""
+    order = {identifier: number for number, identifier in enumerate(graph.nodes)}
+    single = _SingleNodes(graph, types, folders)
+    checked = Graph({identifier: single.node(identifier, call) for identifier, call in graph.nodes.items()})
+    cycles = list(find_cycles(single.sources))
+    needed = _needed(graph, types, single.sources)
+    unsound = single.unsound.union(*cycles)
+    found = single.problems + [_cycle_problem(graph, cycle) for cycle in cycles]
+    if unsound.isdisjoint(needed):
+        whole = checked if not unsound else Graph({identifier: checked.nodes[identifier] for identifier in order if identifier in needed})
+        found += [Problem(node, graph.nodes[node].type, name, message) for rule in rules for node, name, message in rule(whole, types)]
+    problems = [_weighed(problem, types, needed, single) for problem in found]
+    if not any(types[call.type].is_output for call in graph.nodes.values() if call.type in types):
+        problems.append(_no_output(types))
+    return Checked(checked, tuple(sorted(problems, key=lambda problem: order.get(problem.node, len(order)))))
+
+
+class _SingleNodes:
+    """What is wrong with each node looked at on its own, and with the links it reads."""
+
+    def __init__(self, graph: Graph, types: Types, folders: Folders | None) -> None:
+        self.graph, self.types, self.folders = graph, types, folders
+        self.problems: list[Problem] = []
+        self.unsound: set[str] = set()  # nodes of unknown type or with links that lead nowhere
+        self.sources: dict[str, list[str]] = {}  # for each node, those that it reads
+        self._files: dict[tuple[str, str], str | None] = {}
+        self._near: dict[tuple[str, int], str] = {}
+
+    @cached_property
+    def read(self) -> set[str]:
+        """Nodes that another one reads."""
+        return {source for sources in self.sources.values() for source in sources}
+
+    def node(self, identifier: str, call: NodeCall) -> NodeCall:
+        """The node with checked literals."""
+
+        def report(name: str, message: str, severity: Literal["error", "warning"] = "error") -> None:
+            self.problems.append(Problem(identifier, call.type, name, message, severity, call.title))
+
+        kind = self.types.get(call.type)
+        if kind is None:
+            self.unsound.add(identifier)
+            report("", f"there is no node type of this name{self._suggest(call.type, self.types)}; `katz nodes` lists what there is")
+        inputs: dict[str, Any] = {}
+        sources = self.sources[identifier] = []
+        for name, value in call.inputs.items():
+            expected = kind.inputs.get(name) if kind else None
+            if isinstance(value, Link):
+                if value.node in self.graph.nodes:
+                    sources.append(value.node)
+                for message in self._link(identifier, value, expected):
+                    report(name, message)
+                inputs[name] = value
+            elif expected is not None and (value is not None or expected.required):
+                try:
+                    inputs[name] = self._literal(value, expected)
+                except ValueError as error:
+                    report(name, str(error))
+            if kind and expected is None:
+                report(name, f"{call.type} has no input of this name{self._suggest(name, kind.inputs)}; it takes no part", "warning")
+        for name, missing in kind.inputs.items() if kind else ():
+            if missing.required and name not in call.inputs:
+                report(name, f"is missing; expected {_expected_source(missing)}")
+        return NodeCall(call.type, inputs, call.title)
+
+    def _link(self, reader: str, link: Link, expected: Input | None) -> Iterator[str]:
+        source = self.graph.nodes.get(link.node)
+        if source is None:
+            self.unsound.add(reader)
+            yield f"links to node {show(link.node)}, which is not in the workflow"
+            return
+        kind = self.types.get(source.type)
+        if kind is None:
+            return
+        if not 0 <= link.output < len(kind.outputs):
+            self.unsound.add(reader)
+            outputs = ", ".join(f"{number} ({output.name})" for number, output in enumerate(kind.outputs))
+            name = node_name(link.node, source.type, source.title)
+            yield f"links to output {link.output} of {name}, which has {outputs or 'no outputs'}"
+        elif expected and not connects(kind.outputs[link.output].socket, expected.socket):
+            came, name = kind.outputs[link.output], node_name(link.node, source.type, source.title)
+            yield f"got {came.socket} from output {link.output} ({came.name}) of {name}, expected {expected.socket}"
+
+    def _literal(self, value: Any, expected: Input) -> Any:
+        checked = check_literal(value, expected)
+        if expected.folder and self.folders and isinstance(checked, str):
+            key = expected.folder, checked
+            if key not in self._files:
+                try:
+                    self.folders.resolve(*key)
+                    self._files[key] = None
+                except InputError as error:
+                    self._files[key] = str(error)
+            if refused := self._files[key]:
+                raise ValueError(refused)
+        return checked
+
+    def _suggest(self, name: str, known: Mapping[str, Any]) -> str:
+        key = name, id(known)
+        if key not in self._near and len(self._near) < SUGGESTIONS:
+            close = nearest(name, known)
+            self._near[key] = f"; did you mean {show(close)}?" if close else ""
+        return self._near.get(key, "")
+
+
+def connects(source: str, target: str) -> bool:
+    """Whether an output of socket `source` may feed an input of socket `target`. `*` takes and gives all; `A,B` is either."""
+    if source == target or ANY in (source, target):
+        return True
+    given = {socket for name in source.split(",") for socket in (name, *WIDENED.get(name, ()))}
+    return not given.isdisjoint(target.split(","))
+
+
+def _expected_source(missing: Input) -> str:
+    return "a value" if missing.knob else f"a link to an output of type {missing.socket}"
+
+
+def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """A cycle of every knot of cycles, in the direction of the data, from its first node in the file; they share no node. Linear.
+
+    `sources` has, for each node, those of the others that it reads.
+    """
+    stuck = _behind_cycles(sources)
+    order = {identifier: number for number, identifier in enumerate(stuck)}
+    visited: set[str] = set()
+    for node in stuck:
+        walk: dict[str, None] = {}
+        while node not in visited:
+            visited.add(node)
+            walk[node] = None
+            node = next(source for source in sources[node] if source in stuck)
+        if node in walk:
+            ids = list(walk)
+            cycle = ids[ids.index(node) :][::-1]
+            first = cycle.index(min(cycle, key=order.__getitem__))
+            yield tuple(cycle[first:] + cycle[:first])
+
+
+def _behind_cycles(sources: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The nodes that no topological order reaches: each reads at least one other of them."""
+    waiting = {identifier: len(read) for identifier, read in sources.items()}
+    readers: dict[str, list[str]] = {}
+    for identifier, read in sources.items():
+        for source in read:
+            readers.setdefault(source, []).append(identifier)
+    ready = [identifier for identifier, count in waiting.items() if not count]
+    while ready:
+        node = ready.pop()
+        del waiting[node]
+        for reader in readers.get(node, ()):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return waiting
+
+
+def describe_cycle(cycle: Sequence[str], nodes: Mapping[str, NodeCall]) -> str:
+    """`1 (A) -> 2 (B) -> 1 (A)`, shortened in the middle."""
+    names = [f"{shorten(identifier)} ({shorten(nodes[identifier].type)})" for identifier in (*cycle, cycle[0])]
+    if len(names) > CYCLE_SHOWN:
+        names[CYCLE_SHOWN - 2 : -1] = [f"... {len(names) - CYCLE_SHOWN + 1:,} more ..."]
+    return " -> ".join(names)
+
+
+def _cycle_problem(graph: Graph, cycle: Sequence[str]) -> Problem:
+    call = graph.nodes[cycle[0]]
+    path = describe_cycle(cycle, graph.nodes)
+    message = f"stands in a cycle: {path}; remove a link (a loop over steps uses the slots of StepBegin and StepEnd)"
+    return Problem(cycle[0], call.type, "", message, "error", call.title)
+
+
+def _needed(graph: Graph, types: Types, sources: Mapping[str, Sequence[str]]) -> set[str]:
+    """The output nodes and all that they read, directly or not."""
+    pending = [identifier for identifier, call in graph.nodes.items() if call.type in types and types[call.type].is_output]
+    needed = set(pending)
+    while pending:
+        for source in sources[pending.pop()]:
+            if source not in needed:
+                needed.add(source)
+                pending.append(source)
+    return needed
+
+
+def _weighed(problem: Problem, types: Types, needed: set[str], single: _SingleNodes) -> Problem:
+    """A problem of a node that no output needs is a warning; a node of unknown type that reads and is not read may be an output."""
+    may_be_output = problem.type not in types and single.sources[problem.node] and problem.node not in single.read
+    return problem if problem.node in needed or may_be_output else replace(problem, severity="warning")
+
+
+def _no_output(types: Types) -> Problem:
+    outputs = listed(sorted(name for name, kind in types.items() if kind.is_output))
+    return Problem("", "", "", f"the workflow has no output node, so nothing would run; add one of {outputs or 'those that packs bring'}")

@@ -1,0 +1,53 @@
+"""How values and names are written in messages for people: one printable line, shortened, with the nearest known name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+SHOWN = 60  # characters of a value in a message
+COMPARED = 80  # characters of a name that are compared with known ones
+
+
+def one_line(text: str) -> str:
+    """`text` without line breaks, escape sequences and other characters that a terminal would act on."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else " " if char in "\n\r\t" else char.encode("unicode_escape").decode() for char in text)
+
+
+def shorten(text: str, limit: int = SHOWN) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def show(value: Any) -> str:
+    """A value as it would stand in the workflow file, shortened."""
+    if isinstance(value, (str, int, float, bool)) or value is None:
+        return one_line(shorten(json.dumps(value if not isinstance(value, str) else value[: SHOWN + 1], ensure_ascii=False)))
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}"
+    if isinstance(value, dict):
+        return f"an object of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most looks like, letter case aside; None when none is near."""
+    by_folded = {candidate.casefold()[:COMPARED]: candidate for candidate in known}
+    close = difflib.get_close_matches(name.casefold()[:COMPARED], by_folded, n=1, cutoff=0.6)
+    return by_folded[close[0]] if close else None
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean "..."?`, or nothing."""
+    close = nearest(name, known)
+    return f"; did you mean {show(close)}?" if close is not None else ""
+
+
+def listed(names: Iterable[str], limit: int = 8) -> str:
+    """Names for a sentence, the rest counted."""
+    known = list(names)
+    more = f" and {len(known) - limit:,} more" if len(known) > limit else ""
+    return ", ".join(one_line(shorten(name)) for name in known[:limit]) + more

@@ -1,0 +1,105 @@
+"""Families are told apart by configuration alone, and parts that do not fit each other are named."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from tiny_models import FAMILIES, control_recipe, pipeline_folder, recipes
+
+from katz_graph.errors import InputError
+from katz_graph.models.family import architecture, check_controlnet, pipeline_recipes, prediction_type, scheduler_config, vae_shape
+
+
+@pytest.fixture
+def changed(tmp_path):
+    def change(family, file, **values):
+        folder = tmp_path / "model"
+        shutil.copytree(pipeline_folder(family), folder)
+        path = folder / file
+        settings = {name: value for name, value in (json.loads(path.read_text()) | values).items() if value is not ...}
+        path.write_text(json.dumps(settings))
+        return folder
+
+    return change
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_families(family):
+    model, clip, vae = recipes(family)
+    shape = architecture(model.unet)
+    assert shape.family == family
+    assert len(clip.encoders) == (2 if family == "sdxl" else 1)
+    assert shape.pooled_width == (40 if family == "sdxl" else None)
+    assert (shape.latent_channels, shape.down_blocks, shape.up_blocks, shape.layers_per_block) == (4, 3, 3, 2)
+    assert prediction_type(model) == ("v_prediction" if family == "sd2" else "epsilon")
+    assert scheduler_config(model)["beta_schedule"] == "scaled_linear"
+    assert (vae_shape(vae).factor, vae_shape(vae).scaling_factor) == (8, 0.13025 if family == "sdxl" else 0.18215)
+    check_controlnet(control_recipe(family), model)
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "words"),
+    [
+        ("unet/config.json", {"cross_attention_dim": 768}, "takes text of width 768, the pipeline's text encoders give 32"),
+        ("unet/config.json", {"cross_attention_dim": [8, 8]}, r"\[8, 8\] as cross_attention_dim, expected a number"),
+        ("unet/config.json", {"block_out_channels": ...}, "None as block_out_channels, expected a list"),
+        ("unet/config.json", {"down_block_types": ["SimpleCrossAttnDownBlock2D"]}, "SimpleCrossAttnDownBlock2D is not supported"),
+        ("unet/config.json", {"num_class_embeds": 1000}, "num_class_embeds is 1000"),
+        ("unet/config.json", {"addition_embed_type": "image"}, "'image', expected none"),
+        ("unet/config.json", {"_class_name": "FluxTransformer2DModel"}, "describes FluxTransformer2DModel"),
+        ("unet/config.json", {"in_channels": 9}, "takes 9 latent channels, the VAE has 4"),
+        ("vae/config.json", {"shift_factor": 0.1}, "shifts its latents"),
+        ("vae/config.json", {"_class_name": "AutoencoderTiny"}, "describes AutoencoderTiny, expected AutoencoderKL"),
+        ("scheduler/scheduler_config.json", {"prediction_type": "sample"}, "'sample', expected 'epsilon'"),
+        ("model_index.json", {"text_encoder": [None, None]}, "has no text_encoder"),
+    ],
+)
+def test_what_does_not_fit_is_named(changed, file, values, words):
+    with pytest.raises(InputError, match=words):
+        pipeline_recipes(changed("sd1", file, **values))
+
+
+def test_sdxl_with_one_encoder(changed):
+    with pytest.raises(InputError, match="text of width 80, the pipeline's text encoders give 32"):
+        pipeline_recipes(changed("sdxl", "model_index.json", text_encoder_2=[None, None]))
+
+
+def test_a_name_that_is_neither_folder_nor_hub_id():
+    with pytest.raises(InputError, match="no such file or folder"):
+        pipeline_recipes("/nowhere/at/all")
+    with pytest.raises(InputError, match="no such file or folder"):
+        pipeline_recipes("model.safetensors")
+
+
+def test_hub_id_without_network(monkeypatch):
+    import huggingface_hub
+
+    def unreachable(*arguments, **options):
+        raise ConnectionError("Name or service not known\nmore")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", unreachable)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    with pytest.raises(InputError, match=r"^someone/something: no such local folder, .*hub: Name or service not known$"):
+        pipeline_recipes("someone/something")
+
+
+def test_hub_id_is_fetched_without_doubles(monkeypatch):
+    import huggingface_hub
+
+    asked = {}
+
+    names = ("unet/m.safetensors", "unet/m.fp16.safetensors", "vae/m.fp16.safetensors")
+    info = SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in names])
+
+    def fetch(name, **options):
+        asked.update(options, name=name)
+        return str(pipeline_folder("sd1"))
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", lambda *arguments, **options: info)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    assert pipeline_recipes("someone/something") == recipes("sd1")
+    assert asked["name"] == "someone/something"
+    assert "unet/m.fp16.safetensors" in asked["ignore_patterns"]
+    assert "vae/m.fp16.safetensors" not in asked["ignore_patterns"]
+    assert not any("bin" in pattern for pattern in asked["allow_patterns"])

@@ -1,0 +1,113 @@
+"""Equal components are one module; weights that do not fit their configuration are named."""
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import FAMILIES, control_recipe, controlnet_folder, pipeline_folder, recipes
+
+from katz_graph.errors import InputError
+from katz_graph.models.family import controlnet_recipe, pipeline_recipes
+from katz_graph.models.load import ModelStore
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loaded_once_and_frozen(family):
+    store = ModelStore()
+    model, clip, vae = recipes(family)
+    modules = [
+        store.unet(model.unet, "cpu", torch.float32),
+        store.vae(vae.vae, "cpu", torch.float16),
+        store.controlnet(control_recipe(family).control_net, "cpu", torch.bfloat16),
+        *(store.text_encoder(one.encoder, "cpu", torch.float32) for one in clip.encoders),
+    ]
+    for module in modules:
+        assert not module.training
+        assert not any(parameter.requires_grad for parameter in module.parameters())
+    assert [module.dtype for module in modules[:3]] == [torch.float32, torch.float16, torch.bfloat16]
+    assert store.unet(recipes(family)[0].unet, torch.device("cpu"), torch.float32) is modules[0]
+    assert store.unet(model.unet, "cpu", torch.float16) is not modules[0]
+    assert store.tokenizer(clip.encoders[0].tokenizer) is store.tokenizer(clip.encoders[0].tokenizer)
+    store.release(model.unet)
+    assert store.unet(model.unet, "cpu", torch.float32) is not modules[0]
+    assert store.vae(vae.vae, "cpu", torch.float16) is modules[1]
+    store.release()
+    assert store.vae(vae.vae, "cpu", torch.float16) is not modules[1]
+
+
+def test_loading_prints_nothing(capfd):
+    store = ModelStore()
+    model, clip, _ = recipes("sdxl")
+    store.unet(model.unet, "cpu", torch.float32)
+    store.text_encoder(clip.encoders[1].encoder, "cpu", torch.float32)
+    assert capfd.readouterr() == ("", "")
+
+
+def change_shape(weights, key):
+    weights[key] = torch.zeros(3, 3)
+
+
+def remove(weights, key):
+    del weights[key]
+
+
+def add(weights, key):
+    weights[f"{key}.surplus"] = torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [(change_shape, r"of another shape: {} is \[3, 3\], expected \["), (remove, "missing: {}$"), (add, r"unknown: {}\.surplus$")],
+)
+@pytest.mark.parametrize(
+    ("part", "file", "key"),
+    [
+        ("unet", "diffusion_pytorch_model.safetensors", "conv_in.weight"),
+        ("vae", "diffusion_pytorch_model.safetensors", "decoder.conv_in.weight"),
+        ("text_encoder", "model.safetensors", "final_layer_norm.weight"),
+    ],
+)
+def test_weights_that_do_not_fit(tmp_path, part, file, key, change, words):
+    shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
+    path = tmp_path / "model" / part / file
+    weights = load_file(path)
+    change(weights, key)
+    save_file(weights, path, {"format": "pt"})
+    model, clip, vae = pipeline_recipes(tmp_path / "model")
+    store = ModelStore()
+    with pytest.raises(InputError, match=f"^{path}: does not fit config.json beside it .*" + words.format(key)):
+        store.unet(model.unet, "cpu", torch.float32)
+        store.vae(vae.vae, "cpu", torch.float32)
+        store.text_encoder(clip.encoders[0].encoder, "cpu", torch.float32)
+
+
+def test_text_encoders_with_the_old_names_load_too(tmp_path):
+    shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
+    path = tmp_path / "model" / "text_encoder" / "model.safetensors"
+    weights = load_file(path)
+    old = {f"text_model.{name}": value for name, value in weights.items()}
+    save_file(old | {"text_model.embeddings.position_ids": torch.arange(77)[None]}, path, {"format": "pt"})
+    _, clip, _ = pipeline_recipes(tmp_path / "model")
+    module = ModelStore().text_encoder(clip.encoders[0].encoder, "cpu", torch.float32)
+    assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+
+
+def test_a_file_that_changed_since_the_recipe_was_made(tmp_path):
+    shutil.copytree(controlnet_folder("sd1"), tmp_path / "control")
+    recipe = controlnet_recipe(tmp_path / "control")
+    (tmp_path / "control" / "config.json").write_text("{}")
+    from katz_graph.models import family
+
+    family._config.cache_clear()
+    with pytest.raises(InputError, match="changed since the workflow began"):
+        ModelStore().controlnet(recipe.control_net, "cpu", torch.float32)
+
+
+def test_a_tokenizer_that_is_none(tmp_path):
+    shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
+    for path in (tmp_path / "model" / "tokenizer").iterdir():
+        path.write_text("{}")
+    _, clip, _ = pipeline_recipes(tmp_path / "model")
+    with pytest.raises(InputError, match="cannot be loaded as CLIPTokenizer"):
+        ModelStore().tokenizer(clip.encoders[0].tokenizer)

@@ -1,0 +1,73 @@
+"""Costs from configurations: whole equals the sum of its blocks, and known sizes of known models."""
+
+import pytest
+from tiny_models import FAMILIES, control_recipe, controlnet, recipes, unet
+
+from katz_graph.models.family import config
+from katz_graph.models.shapes import stage_work
+
+SDXL = {
+    "_class_name": "UNet2DConditionModel",
+    "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
+    "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
+    "block_out_channels": [320, 640, 1280],
+    "cross_attention_dim": 2048,
+    "attention_head_dim": [5, 10, 20],
+    "use_linear_projection": True,
+    "transformer_layers_per_block": [1, 2, 10],
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 256,
+    "projection_class_embeddings_input_dim": 2816,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_blocks_sum_up_to_the_whole(family):
+    settings = config(recipes(family)[0].unet)
+    for stage in ("unet_encoder", "unet_decoder"):
+        whole = stage_work(settings, stage, 1, 9, 8)
+        parts = [stage_work(settings, stage, 1, 9, 8, first_block=block, last_block=block) for block in range(3)]
+        for field in ("flops", "weight_bytes", "activation_bytes", "kernels"):
+            assert sum(getattr(part, field) for part in parts) == getattr(whole, field)
+    weights = sum(stage_work(settings, stage, 1, 8, 8).weight_bytes for stage in ("unet_encoder", "unet_mid", "unet_decoder"))
+    assert weights == sum(parameter.nbytes for parameter in unet(family).parameters())
+
+
+def test_sizes_follow_batch_and_precision():
+    settings = config(recipes("sdxl")[0].unet)
+    one, two = stage_work(settings, "unet_mid", 1, 8, 8), stage_work(settings, "unet_mid", 2, 8, 8)
+    assert (two.flops, two.weight_bytes, two.output_bytes) == (2 * one.flops, one.weight_bytes, 2 * one.output_bytes)
+    half = stage_work(settings, "unet_mid", 1, 8, 8, value_bytes=2)
+    assert (half.flops, half.weight_bytes, half.activation_bytes) == (one.flops, one.weight_bytes / 2, one.activation_bytes / 2)
+    assert one.output_bytes == 32 * 2 * 2 * 4  # [1, 32, 2, 2] float32
+    assert stage_work(settings, "unet_decoder", 1, 8, 8).output_bytes == 4 * 8 * 8 * 4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_keeping_keys_and_values_moves_their_work(family):
+    settings = config(recipes(family)[0].unet)
+    stages = ("unet_encoder", "unet_mid", "unet_decoder")
+    kept = sum(stage_work(settings, stage, 1, 8, 8).flops for stage in stages)
+    computed = sum(stage_work(settings, stage, 1, 8, 8, kept=False).flops for stage in stages)
+    assert computed - kept == stage_work(settings, "keys_values", 1, 8, 8).flops > 0
+
+
+def test_control_text_and_vae():
+    settings = config(control_recipe("sdxl").control_net)
+    step, reference = stage_work(settings, "controlnet", 1, 8, 8), stage_work(settings, "controlnet_reference", 1, 8, 8)
+    assert step.weight_bytes + reference.weight_bytes == sum(parameter.nbytes for parameter in controlnet("sdxl").parameters())
+    assert reference.output_bytes == 16 * 8 * 8 * 4
+    _, clip, vae = recipes("sdxl")
+    text = stage_work(config(clip.encoders[1].encoder), "text_encoder", 1, 0, 0, tokens=154)
+    assert text.output_bytes == 154 * 48 * 4
+    assert text.flops == 2 * stage_work(config(clip.encoders[1].encoder), "text_encoder", 1, 0, 0).flops
+    assert stage_work(config(vae.vae), "vae_decode", 1, 8, 8).output_bytes == 3 * 64 * 64 * 4
+    assert stage_work(config(vae.vae), "vae_encode", 1, 8, 8).output_bytes == 4 * 8 * 8 * 4
+
+
+def test_full_size_sdxl_without_its_weights():
+    """2.57 billion parameters, and about 6 TFLOP for 1024 x 1024 pixels (Podell et al. 2023 give the parameters)."""
+    works = [stage_work(SDXL, stage, 1, 128, 128, value_bytes=2) for stage in ("unet_encoder", "unet_mid", "unet_decoder")]
+    assert sum(work.weight_bytes for work in works) / 2 == pytest.approx(2.567e9, rel=1e-3)
+    assert 5.5e12 < sum(work.flops for work in works) < 7e12
+    assert sum(work.activation_bytes for work in works) < 30e9  # attention scores are never written

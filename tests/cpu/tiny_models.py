@@ -1,0 +1,109 @@
+"""Random models on disk for tests, made once per test process, and what a test needs around them."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from katz_graph.bench.random_models import Naming, make_controlnet, make_lora, make_pipeline
+from katz_graph.models.family import Family, controlnet_recipe, pipeline_recipes
+from katz_graph.models.features import TextEncoding
+from katz_graph.models.identity import file_identity
+from katz_graph.models.load import ModelStore
+from katz_graph.recipe import ClipRecipe, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
+from katz_graph.sampling.evaluation import Step
+
+FAMILIES: tuple[Family, ...] = ("sd1", "sd2", "sdxl")
+
+torch.set_num_threads(1)
+
+
+@cache
+def folder() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="katz-tiny-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@cache
+def pipeline_folder(family: Family) -> Path:
+    make_pipeline(folder() / family, family, seed=1)
+    return folder() / family
+
+
+@cache
+def controlnet_folder(family: Family, seed: int = 10) -> Path:
+    path = folder() / f"{family}-controlnet-{seed}"
+    make_controlnet(path, family, seed)
+    return path
+
+
+@cache
+def lora_file(
+    family: Family, rank: int = 3, alpha: float = 2.0, naming: Naming = "peft", seed: int = 20, text_encoder: bool = True
+) -> Path:
+    path = folder() / f"{family}-{rank}-{alpha}-{naming}-{seed}-{text_encoder}.safetensors"
+    make_lora(path, family, rank, alpha, naming, seed, text_encoder)
+    return path
+
+
+def recipes(family: Family) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
+    return pipeline_recipes(pipeline_folder(family))
+
+
+def control_recipe(family: Family, seed: int = 10) -> ControlNetRecipe:
+    return controlnet_recipe(controlnet_folder(family, seed))
+
+
+def lora(family: Family, strength: float = 1.0, **made: Any) -> Lora:
+    return Lora(file_identity(lora_file(family, **made)), strength)
+
+
+@cache
+def unet(family: Family, dtype: torch.dtype = torch.float32) -> Any:
+    """A module that tests may read but not change."""
+    return ModelStore().unet(recipes(family)[0].unet, "cpu", dtype)
+
+
+@cache
+def controlnet(family: Family, dtype: torch.dtype = torch.float32, seed: int = 10) -> Any:
+    return ModelStore().controlnet(control_recipe(family, seed).control_net, "cpu", dtype)
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def random_step(batch: int, height: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 0, timestep: float = 500.0) -> Step:
+    x = random(batch, 4, height, width, seed=seed)
+    return Step(index=0, step=0, sigma=1.0, x=x, model_input=x.to(dtype), timestep=timestep, parametrisation="epsilon")
+
+
+def random_text(module: Any, batch: int, tokens: int = 9, dtype: torch.dtype = torch.float32, seed: int = 0) -> TextEncoding:
+    config = module.config
+    hidden = random(batch, tokens, config.cross_attention_dim, seed=seed + 100, dtype=dtype)
+    if config.addition_embed_type is None:
+        return TextEncoding(hidden)
+    pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
+    sizes = torch.tensor([[64.0, 72.0, 0.0, 0.0, 64.0, 72.0]], dtype=dtype).expand(batch, -1)
+    return TextEncoding(hidden, random(batch, pooled, seed=seed + 200, dtype=dtype), sizes)
+
+
+def diffusers_arguments(step: Step, text: TextEncoding) -> dict[str, Any]:
+    """Arguments of diffusers' own forward."""
+    added = None if text.pooled is None else {"text_embeds": text.pooled, "time_ids": text.sizes}
+    return {"sample": step.model_input, "timestep": step.timestep, "encoder_hidden_states": text.hidden, "added_cond_kwargs": added}
+
+
+def snapshot(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def assert_same(module: nn.Module, before: dict[str, Tensor]) -> None:
+    changed = [name for name, value in module.state_dict().items() if not torch.equal(value, before[name])]
+    assert not changed

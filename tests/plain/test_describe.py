@@ -1,0 +1,43 @@
+"""`katz nodes` and `katz nodes NAME`: what a person and a script learn of a node."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+from rich.console import Console
+from trivial_nodes import TYPES
+
+from katz_graph.describe import node_json, node_list, node_page, nodes_json
+from katz_graph.folders import Folders
+
+
+def printed(renderable: object) -> str:
+    console = Console(file=StringIO(), width=200)
+    console.print(renderable)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_list_has_every_node_with_what_it_does() -> None:
+    text = printed(node_list(TYPES))
+    assert all(name in text for name in TYPES)
+    assert "A whole number." in text
+
+
+def test_a_page_explains_knobs_wires_and_outputs() -> None:
+    text = printed(node_page(TYPES["Knobs"]))
+    assert "One knob of each kind." in text
+    assert "a whole number from 1 to 10" in text and "one of nearest, bilinear, bicubic" in text and '"nearest"' in text
+    assert "0 INT" in text and "1 STRING" in text
+    assert "the number" in printed(node_page(TYPES["Number"]))
+    lazy = printed(node_page(TYPES["Choose"]))
+    assert "optional, evaluated only when asked for" in lazy
+    assert "(must be given)" in printed(node_page(TYPES["LoadFile"], Folders()))
+
+
+def test_json_says_the_same() -> None:
+    described = node_json(TYPES["Knobs"])
+    assert described["inputs"]["count"] == {"type": "INT", "kind": "knob", "required": False, "default": 1, "minimum": 1, "maximum": 10}
+    assert described["inputs"]["mode"]["choices"] == ["nearest", "bilinear", "bicubic"]
+    assert described["outputs"] == [{"name": "INT", "type": "INT"}, {"name": "STRING", "type": "STRING"}]
+    assert set(json.loads(json.dumps(nodes_json(TYPES.values(), Folders())))) == set(TYPES)

@@ -1,0 +1,156 @@
+"""What decides whether two nodes have the same result, and which results are kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trivial_nodes import node, run
+
+from katz_graph.errors import InputError
+from katz_graph.executor.cache import Entry, ResultCache
+from katz_graph.executor.signature import Unsignable, node_signature, value_token
+from katz_graph.graph import Link
+from katz_graph.recipe import FileIdentity, Lora
+
+FILE = FileIdentity("a", 1, 2, "h")
+DIFFERENT: list[Any] = [
+    None, True, False, 0, 1, -1, 128, -128, 256, 2**64, 0.0, -0.0, 1.0, 1.5, "", "1", "a", b"a",
+    [], (), {}, [1], (1,), [1.0], [True], [[1]], [1, [2]], [[1], 2],
+    ["a", "b"], ["ab", ""], {"a": 1}, {"a": 1.0}, {"b": 1}, {"a": {"b": 1}}, {1: "a"}, frozenset(), Path("a"),
+    Lora(FILE, 1.0), Lora(FILE, 0.5), Lora(FileIdentity("a", 1, 3, "h"), 1.0),
+    numpy.zeros(2), numpy.zeros(2, numpy.float32), numpy.zeros((2, 1)), numpy.ones(2),
+]  # fmt: skip
+
+
+def test_different_values_have_different_tokens() -> None:
+    tokens = [value_token(value) for value in DIFFERENT]
+    for (one, a), (other, b) in combinations(zip(DIFFERENT, tokens, strict=True), 2):
+        assert a != b, (one, other)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(VALUES, VALUES)
+def test_tokens_are_equal_exactly_for_equal_typed_values(one: Any, other: Any) -> None:
+    """repr tells 1 from 1.0 from True, and 0.0 from -0.0."""
+
+    def ordered(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: ordered(value[key]) for key in sorted(value)}
+        return [ordered(item) for item in value] if isinstance(value, list) else value
+
+    assert (value_token(one) == value_token(other)) == (repr(ordered(one)) == repr(ordered(other)))
+
+
+def test_the_order_of_a_mapping_does_not_matter() -> None:
+    assert value_token({"a": 1, "b": 2}) == value_token({"b": 2, "a": 1})
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("nan")], object(), lambda: 1, {"x": object()}])
+def test_what_cannot_be_told_is_never_cached(value: Any) -> None:
+    with pytest.raises(Unsignable):
+        value_token(value)
+
+
+def test_a_value_that_holds_itself() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(Unsignable):
+        node_signature("A", None, {"x": loop}, {})
+
+
+def test_tensors_by_content() -> None:
+    torch = pytest.importorskip("torch")
+    one = torch.arange(6, dtype=torch.float32)
+    assert value_token(one) == value_token(one.clone())
+    assert value_token(one.reshape(2, 3).T) == value_token(one.reshape(2, 3).T.contiguous())
+    distinct = [one, one + 1, one.reshape(2, 3), one.double(), one.bfloat16(), torch.tensor(1.0), torch.zeros(0)]
+    assert len({value_token(tensor) for tensor in distinct}) == len(distinct)
+
+
+def test_a_signature_knows_type_fingerprint_output_and_source_but_no_ids() -> None:
+    def signature(kind: str = "A", fingerprint: Any = None, node: str = "1", output: int = 0, source: bytes = b"s" * 20) -> bytes:
+        return node_signature(kind, fingerprint, {"x": Link(node, output), "y": 1}, {node: source})
+
+    assert signature(node="other") == signature()
+    others = [signature("B"), signature(fingerprint="changed"), signature(output=1), signature(source=b"t" * 20)]
+    assert len({signature(), *others}) == 5
+
+
+def test_signatures_do_not_depend_on_the_hash_seed() -> None:
+    code = (
+        "from katz_graph.executor.signature import node_signature;"
+        "print(node_signature('A', {'x', 'y', 'z'}, {'b': {'k': 1, 'l': 2}, 'a': 'text'}, {}).hex())"
+    )
+    seen = {
+        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("values", [(1, 1.0), (1, True), (0, False), (0.0, False), (1.0, True), ("1", 1), (0.0, -0.0)])
+def test_an_any_typed_node_tells_one_from_true(values: tuple[Any, Any]) -> None:
+    cache = ResultCache()
+    for value in values:
+        came = run({"1": node("Echo", value=value), "2": node("Save", value=["1", 0])}, cache).result.outputs["2"][0]
+        assert came == value and type(came) is type(value)
+
+
+def entry(value: Any) -> Entry:
+    return Entry((value,))
+
+
+def test_classic_drops_what_the_last_graph_does_not_use() -> None:
+    cache = ResultCache()
+    for name in (b"a", b"b", b"c"):
+        cache.put(name, entry(name))
+    cache.end_run([b"a"])
+    assert cache.get(b"a") == entry(b"a")
+    assert cache.get(b"b") is None
+
+
+def test_classic_keeps_the_parts_of_what_it_keeps() -> None:
+    cache = ResultCache()
+    cache.put(b"deep", entry(1))
+    cache.put(b"inner", Entry((2,), (b"deep",)))
+    cache.put(b"outer", Entry((3,), (b"inner",)))
+    cache.end_run([b"outer"])
+    assert len(cache) == 3
+    cache.end_run([])
+    assert len(cache) == 0
+
+
+def test_lru_keeps_the_last_used() -> None:
+    cache = ResultCache.parse("lru:2")
+    cache.put(b"a", entry(1))
+    cache.put(b"b", entry(2))
+    cache.get(b"a")
+    cache.put(b"c", entry(3))
+    cache.end_run([])
+    assert [cache.get(name) is not None for name in (b"a", b"b", b"c")] == [True, False, True]
+
+
+def test_none_keeps_nothing() -> None:
+    cache = ResultCache.parse("none")
+    cache.put(b"a", entry(1))
+    assert cache.get(b"a") is None
+
+
+@pytest.mark.parametrize("text", ["", "lru", "lru:0", "lru:-1", "lru:x", "all", "none:3"])
+def test_unknown_policies(text: str) -> None:
+    with pytest.raises(InputError, match="cache policy"):
+        ResultCache.parse(text)
