@@ -17,6 +17,7 @@ from katz_graph.executor.models import Models
 from katz_graph.executor.worker import Job, Single, Worker
 from katz_graph.planner.compile import Known, compile_region
 from katz_graph.planner.count import count_work
+from katz_graph.planner.fit import check_controlnets
 from katz_graph.planner.program import Device, Program
 from katz_graph.planner.region import Region
 from katz_graph.planner.schedule import decider, sampling_of
@@ -113,6 +114,7 @@ class LocalEngine:
 
 def plan_region(region: Region, device: Device, batching: bool | None = None, after: str = "emit") -> Program:
     """Compile a region for one device without running it."""
+    check_controlnets(region)
     spec, table = sampling_of(region.begin)
     known = Known(
         schedule=evaluations_of(spec),

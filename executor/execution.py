@@ -115,9 +115,7 @@ class Execution:
             self._span(segment.name, began, step.index)
         prediction = values.resolve(variant.prediction)
         if not isinstance(prediction, Tensor):
-            raise RunError(
-                f"node {self.program.name}: evaluation {step.index} gave no prediction; a UNetDecoder must reach the last block"
-            )
+            raise RunError(f"node {self.program.name}: evaluation {step.index} gave no prediction; a UNetDecoder must reach the last block")
         self._slots = {slot: values.resolve(value) for slot, value in variant.carried.items()}
         self._process.advance(prediction)
         self._check_finite(prediction, step)

@@ -214,7 +214,7 @@ class _GraphRun:
             asked = [name for name in wanted if name in available]
             if not asked:
                 return False
-            node.asked.update(asked)
+            node.asked |= frozenset(asked)
             waiting = self._wait_for(node, [source_of(self.nodes, node.call.inputs[name]) for name in asked])
             for source in waiting:
                 self._demand(source)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from katz_graph.executor.weight_set import WeightSets
 from katz_graph.models import text, vae
+from katz_graph.models.family import vae_shape
 from katz_graph.models.features import TextEncoding
 from katz_graph.models.load import ModelStore
 from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
@@ -36,20 +37,26 @@ class Models:
     def encode_text(self, clip: ClipRecipe, prompt: str) -> TextEncoding:
         """[1, T, D], and pooled [1, P] where the family has it."""
         encoders = []
-        for number, recipe in enumerate(clip.encoders):
+        parts = ("text_encoder", "text_encoder_2")
+        for recipe, part in zip(clip.encoders, parts, strict=False):
             module = self.store.text_encoder(recipe.encoder, self.device, self.dtype)
-            self._resident(recipe.encoder, module, clip.loras, ("text_encoder", "text_encoder_2")[number])
+            self._resident(recipe.encoder, module, clip.loras, part)
             encoders.append((module, self.store.tokenizer(recipe.tokenizer)))
         return text.encode(encoders, prompt, clip.last_layer)
 
     def decode_latent(self, recipe: VaeRecipe, samples: Tensor) -> tuple[Tensor, bool]:
         """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU, and whether it had to be redone in float32."""
-        picture, redone = vae.decode(self.store.vae(recipe.vae, self.device, self.dtype), samples.to(self.device))
+        picture, redone = vae.decode(self._vae(recipe), samples.to(self.device))
         return picture.cpu(), redone
 
     def encode_image(self, recipe: VaeRecipe, pixels: Tensor) -> tuple[Tensor, bool]:
-        latent, redone = vae.encode(self.store.vae(recipe.vae, self.device, self.dtype), pixels.to(self.device))
+        latent, redone = vae.encode(self._vae(recipe), pixels.to(self.device))
         return latent.cpu(), redone
+
+    def _vae(self, recipe: VaeRecipe) -> Any:
+        """In float32 where its configuration says that half precision overflows."""
+        overflows = vae_shape(recipe).force_upcast and self.dtype == torch.float16
+        return self.store.vae(recipe.vae, self.device, torch.float32 if overflows else self.dtype)
 
     def _resident(self, part: Component, module: Any, loras: tuple[Lora, ...], target: str) -> None:
         started = time.perf_counter()

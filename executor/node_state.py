@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,16 +27,16 @@ class NodeState:
     scope: Mapping[str, NodeCall]  # the graph or the expansion that it stands in
 
     entered: bool = False  # by the walk that signs
-    links: list[tuple[str, Link]] = field(default_factory=list)  # its linked inputs, once it is entered
+    links: Sequence[tuple[str, Link]] = ()  # its linked inputs, once it is entered
     late: bool = False  # its signature waits for values
     signature: Signature | None = None  # None: not known yet if late, else never cached
     fingerprint: Any = None
 
     wanted: bool = False
-    sources: list[NodeState] = field(default_factory=list)  # what it has waited for
+    sources: Sequence[NodeState] = ()  # what it has waited for
     waits_for: int = 0
     readers: list[NodeState] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)  # lazy inputs
+    asked: frozenset[str] = frozenset()  # lazy inputs
     region: RegionNodes | None = None
     expanded: tuple[Any, ...] | None = None  # outputs of its expansion: links and values
     parts: tuple[str, ...] = ()  # nodes of its expansion

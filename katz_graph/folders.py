@@ -104,7 +104,7 @@ class Folders:
             )
         choices = self.choices(kind)
         suggestion = suggest(name, choices) or (f"; there is {listed(choices)}" if choices else "; there is none")
-        searched = ", ".join(map(str, self._roots(kind))) or "no folder: there is no model folder"
+        searched = ", ".join(map(str, self._roots(kind))) or "nothing: no model folder is given"
         return f"{show(name)} is not in {kind}{suggestion} (searched {searched})"
 
     def _roots(self, kind: str) -> list[Path]:

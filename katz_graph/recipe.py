@@ -129,5 +129,5 @@ Conditioning = tuple[ConditioningEntry, ...]
 
 @lru_cache(maxsize=4096)
 def digest(recipe: object) -> str:
-    """SHA-256 of a recipe's repr, which is complete: frozen dataclasses of strings and numbers, a picture's digest in place of its pixels."""
+    """SHA-256 of a recipe's repr, which is complete: frozen dataclasses of strings and numbers, a picture's digest for its pixels."""
     return hashlib.sha256(repr(recipe).encode()).hexdigest()

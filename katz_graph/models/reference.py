@@ -9,7 +9,7 @@ from katz_graph.images import resize
 
 
 def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
-    """[b, H, W, C] in 0..1 -> [batch, 3, height, width]: nearest-exact, cropped around the centre; pictures repeat until they fill the batch."""
+    """[b, H, W, C] in 0..1 -> [batch, 3, height, width]: nearest-exact, cropped around the centre; pictures repeat to fill the batch."""
     if pixels.shape[-1] == 1:
         pixels = pixels.expand(-1, -1, -1, 3)
     fitted = resize(pixels[..., :3], width, height, "nearest-exact", "center").movedim(-1, 1)

@@ -1,0 +1,194 @@
+"""Sampling through planner and worker on random weights: what a person would see differ if it broke."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from katz_graph.bench.parity import Models, against_plain_loop, cases, difference, random_models, unchanged_weights
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
+from katz_graph.errors import Cancelled, InputError, RunError
+from katz_graph.executor.engine import EngineOptions, LocalEngine
+from katz_graph.executor.worker import Job
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.models.family import pipeline_recipes
+from katz_graph.planner.region import Region
+from katz_graph.recipe import ConditioningEntry
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def sd1(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return random_models(tmp_path_factory.mktemp("models"), "sd1")
+
+
+@pytest.fixture(scope="module")
+def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return random_models(tmp_path_factory.mktemp("models"), "sdxl")
+
+
+@pytest.fixture
+def engine() -> LocalEngine:
+    with LocalEngine(EngineOptions(batching=False)) as engine:
+        yield engine
+
+
+def request(models: Models, **changes: object) -> Case:
+    return Case("test", models.pipeline, models.xl, "euler", 4, **changes)  # type: ignore[arg-type]
+
+
+def controls(models: Models, number: int) -> tuple[ControlCase, ...]:
+    windows = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))
+    return tuple(ControlCase(models.controls[i], *windows[i]) for i in range(number))
+
+
+@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+def test_regions_equal_plain_loops_over_diffusers_modules(family: str, request: pytest.FixtureRequest, engine: LocalEngine) -> None:
+    # every seventh of the bench's cases: all kinds, numbers of ControlNets and LoRAs, and samplers come up
+    for case in list(cases(request.getfixturevalue(family)))[::7]:
+        shared, loaded = against_plain_loop(case, engine)
+        assert shared == 0.0, case.name
+        assert loaded <= 1e-5, case.name  # float rounding; the bound of the fidelity rules
+
+
+def test_batching_the_branches_moves_the_latent_by_rounding_only(sdxl: Models, engine: LocalEngine) -> None:
+    region = sampler_region(request(sdxl, controls=controls(sdxl, 3)))
+    with LocalEngine(EngineOptions(batching=True)) as batched:
+        assert difference(sample(batched, region), sample(engine, region)) <= 1e-5
+
+
+def test_loras_leave_no_trace(sd1: Models, sdxl: Models) -> None:
+    assert unchanged_weights(request(sd1, loras=((sd1.loras[0], 0.7), (sd1.loras[1], -0.4))))
+    assert unchanged_weights(request(sdxl, loras=((sdxl.loras[1], 1.0),)))
+
+
+def test_a_lora_with_a_text_part_changes_the_conditioning(sd1: Models, engine: LocalEngine) -> None:
+    _, clip, _ = pipeline_recipes(sd1.pipeline)
+    region = sampler_region(request(sd1, loras=((sd1.loras[1], 1.0),)))
+    entry = next(op for op in region.operations if op.stage == "unet_encoder").inputs["conditioning"][0]
+    with torch.no_grad():
+        plain, patched = engine.models.encode_text(clip, "a star"), engine.models.encode_text(entry.clip, "a star")
+        again = engine.models.encode_text(clip, "a star")
+    assert not torch.equal(plain.hidden, patched.hidden)
+    assert torch.equal(plain.hidden, again.hidden)
+
+
+def start(engine: LocalEngine, region: Region) -> Job:
+    return engine.submit(region, engine.plan(region), bare_context(engine))
+
+
+def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(sdxl: Models, engine: LocalEngine) -> None:
+    wanted = [
+        request(sdxl, seed=1),
+        request(sdxl, seed=2, loras=((sdxl.loras[0], 0.5),)),
+        request(sdxl, seed=3, loras=((sdxl.loras[1], 0.5),), controls=controls(sdxl, 1)),
+        request(sdxl, seed=4, prompt="something else"),
+    ]
+    alone = [sample(engine, sampler_region(case)) for case in wanted]
+    jobs = [start(engine, sampler_region(case)) for case in wanted]
+    assert all(torch.equal(job.result(), expected) for job, expected in zip(jobs, alone, strict=True))
+
+
+def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, engine: LocalEngine) -> None:
+    order: list[tuple[int, int]] = []
+    both_submitted = threading.Event()
+
+    def watch(number: int):  # type: ignore[no-untyped-def]
+        context = bare_context(engine)
+
+        def listen(event: object) -> None:
+            both_submitted.wait(10)
+            order.append((number, event.done))  # type: ignore[attr-defined]
+
+        context.listener = listen  # type: ignore[assignment]
+        return context
+
+    regions = [sampler_region(request(sd1, seed=seed)) for seed in (1, 2)]
+    jobs = [engine.submit(region, engine.plan(region), watch(number)) for number, region in enumerate(regions)]
+    both_submitted.set()
+    for job in jobs:
+        job.result()
+    assert [done for number, done in order if number == 0] == [1, 2, 3, 4] == [done for number, done in order if number == 1]
+    switches = sum(one[0] != other[0] for one, other in itertools.pairwise(order))
+    assert switches >= 4
+
+
+def test_cancelling_stops_between_evaluations_and_leaves_the_worker_usable(sd1: Models, engine: LocalEngine) -> None:
+    region = sampler_region(replace(request(sd1), steps=500))
+    context = bare_context(engine)
+    started = threading.Event()
+    seen: list[int] = []
+
+    def listen(event: object) -> None:
+        seen.append(event.done)  # type: ignore[attr-defined]
+        started.set()
+
+    context.listener = listen  # type: ignore[assignment]
+    job = engine.submit(region, engine.plan(region), context)
+    assert started.wait(30)
+    job.cancel()
+    with pytest.raises(Cancelled):
+        job.result()
+    assert len(seen) < 500
+    assert torch.isfinite(sample(engine, sampler_region(request(sd1)))).all()
+
+
+def test_nan_is_an_error_that_names_node_and_step(sd1: Models, engine: LocalEngine) -> None:
+    broken = torch.full((1, 4, 8, 8), float("nan"))
+    with pytest.raises(RunError, match=r"node end: .* NaN .* step 1 \(evaluation 1 of 4\)"):
+        sample(engine, sampler_region(request(sd1, latent=broken)))
+
+
+def test_a_controlnet_of_another_width_is_refused_before_the_run(sd1: Models, sdxl: Models, engine: LocalEngine) -> None:
+    with pytest.raises(InputError, match="does not fit the UNet"):
+        sample(engine, sampler_region(request(sd1, controls=controls(sdxl, 1))))
+
+
+def drawn_loop(models: Models, every: int | None) -> Region:
+    """The loop drawn by hand; deep blocks every `every`-th evaluation, or whole evaluations without slots."""
+    model, clip, _ = pipeline_recipes(models.pipeline)
+    begin = {"model": model, "latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "seed": 7, "steps": 4}
+    nodes = {"begin": NodeCall("StepBegin", begin)}
+    if every is not None:
+        nodes["pattern"] = NodeCall("StepPattern", {"step": Link("begin", 0), "every": every})
+    sides = {}
+    for slot, (side, text) in enumerate((("negative", "grey, blurred"), ("positive", "a red circle above sand")), start=1):
+        common = {"model": model, "conditioning": (ConditioningEntry(clip, text),)}
+        if every is None:
+            nodes[f"{side}.enc"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
+            nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.enc", 0), **common})
+            nodes[f"{side}.dec"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), **common})
+        else:
+            nodes[f"{side}.shallow"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), "last_block": 0, **common})
+            nodes[f"{side}.deep"] = NodeCall("UNetEncoder", {"features": Link(f"{side}.shallow", 0), "first_block": 1, **common})
+            nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.deep", 0), **common})
+            nodes[f"{side}.up"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), "last_block": 1, **common})
+            chosen = {"condition": Link("pattern", 0), "on_true": Link(f"{side}.up", 0), "on_false": Link("begin", slot)}
+            nodes[f"{side}.switch"] = NodeCall("Switch", chosen)
+            last = {"features": Link(f"{side}.switch", 0), "skips": Link(f"{side}.shallow", 0), "first_block": 2, **common}
+            nodes[f"{side}.dec"] = NodeCall("UNetDecoder", last)
+        sides[side] = Link(f"{side}.dec", 1)
+    nodes["guidance"] = NodeCall("CFGCombine", {"cond": sides["positive"], "uncond": sides["negative"], "guidance": 5.0})
+    slots = {} if every is None else {"next_1": Link("negative.switch", 0), "next_2": Link("positive.switch", 0)}
+    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0), **slots})
+    return bind(Graph(nodes), "end")
+
+
+def test_a_loop_drawn_by_hand_is_the_sampler_bit_for_bit(sd1: Models, engine: LocalEngine) -> None:
+    sampler = sample(engine, sampler_region(request(sd1)))
+    assert torch.equal(sample(engine, drawn_loop(sd1, None)), sampler)
+    assert torch.equal(sample(engine, drawn_loop(sd1, every=1)), sampler)  # always fresh deep features, through slots
+
+
+def test_keeping_deep_features_for_a_step_changes_the_picture_a_little(sd1: Models, engine: LocalEngine) -> None:
+    sampler, kept = sample(engine, sampler_region(request(sd1))), sample(engine, drawn_loop(sd1, every=2))
+    assert 0.0 < difference(kept, sampler) < 0.5
