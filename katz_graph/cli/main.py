@@ -156,3 +156,7 @@ def _fail(message: str, code: int) -> None:
     for line in message.split("\n"):
         print(f"error: {line}", file=sys.stderr)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

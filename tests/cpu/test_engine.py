@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from katz_graph.bench.parity import Models, against_plain_loop, cases, difference, random_models, unchanged_weights
+from katz_graph.bench.parity import Models, against_plain_loop, cases, difference, unchanged_weights
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
 from katz_graph.errors import Cancelled, InputError, RunError
@@ -19,21 +19,6 @@ from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.family import pipeline_recipes
 from katz_graph.planner.region import Region
 from katz_graph.recipe import ConditioningEntry
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def sd1(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return random_models(tmp_path_factory.mktemp("models"), "sd1")
-
-
-@pytest.fixture(scope="module")
-def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return random_models(tmp_path_factory.mktemp("models"), "sdxl")
 
 
 @pytest.fixture

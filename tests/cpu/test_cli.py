@@ -1,0 +1,285 @@
+"""The command line as a person meets it: pictures, JSON for scripts, one clear line for each mistake, and nothing left half done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from conftest import Katz
+from PIL import Image
+
+WORKFLOWS = Path(__file__).parents[2] / "workflows"
+PROMPT, NEGATIVE, SAMPLER, SAVE = "2", "3", "5", "7"
+
+
+def workflow(**changes: Any) -> dict[str, Any]:
+    """Text to picture on a random pipeline; `changes` are inputs of the sampler, or nodes by id with `n` before it."""
+    nodes: dict[str, Any] = {
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd1"}},
+        "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a star"}},
+        "3": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": ""}},
+        "4": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
+        "5": {
+            "class_type": "KSampler",
+            "inputs": {
+                "model": ["1", 0],
+                "positive": ["2", 0],
+                "negative": ["3", 0],
+                "latent_image": ["4", 0],
+                "seed": 7,
+                "steps": 3,
+                "cfg": 4.0,
+            },
+        },
+        "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
+        "7": {"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "picture"}},
+    }
+    for name, value in changes.items():
+        if name.startswith("n") and name[1:].isdigit():
+            nodes[name[1:]] = value
+        else:
+            nodes[SAMPLER]["inputs"][name] = value
+    return nodes
+
+
+def write(nodes: Any, name: str = "workflow.json") -> Path:
+    path = Path(name)
+    path.write_text(json.dumps(nodes))
+    return path
+
+
+def test_a_workflow_becomes_a_picture_that_carries_it(katz: Katz, model_folder: Path) -> None:
+    result = katz("run", write(workflow()), "--models", model_folder, "--json")
+    assert result.code == 0
+    data = result.data
+    assert set(data) == {"outputs", "seed", "seconds", "predicted_seconds", "plan", "approximations"}
+    assert data["seed"] == 7 and data["approximations"] == []
+    assert data["seconds"]["total"] >= data["seconds"]["denoise"] > 0 and data["predicted_seconds"] > 0
+    (path,) = map(Path, data["outputs"])
+    assert path == Path("output/picture_00001_.png").resolve()
+    picture = Image.open(path)
+    assert picture.size == (64, 64)
+    assert json.loads(picture.text["prompt"])[SAMPLER]["inputs"]["seed"] == 7
+
+
+def test_a_picture_runs_again_to_the_same_bytes(katz: Katz, model_folder: Path) -> None:
+    first = Path(katz("run", write(workflow()), "--models", model_folder, "--json").data["outputs"][0])
+    again = Path(katz("run", first, "--models", model_folder, "--output", "again", "--json").data["outputs"][0])
+    assert again.read_bytes() == first.read_bytes()
+
+
+def test_seed_and_set_say_which_node_they_changed(katz: Katz, model_folder: Path) -> None:
+    result = katz("run", write(workflow()), "--models", model_folder, "--seed", 11, "--set", "5.steps=2", "--json")
+    assert "node 5 (KSampler): seed = 11" in result.err and "node 5 (KSampler): steps = 2" in result.err
+    assert result.data["seed"] == 11 and result.data["plan"]["evaluations"] == 2
+
+
+def test_another_seed_is_another_picture(katz: Katz, model_folder: Path) -> None:
+    paths = [katz("run", write(workflow()), "--models", model_folder, "--seed", seed, "--json").data["outputs"][0] for seed in (1, 2)]
+    one, other = (numpy.asarray(Image.open(path)) for path in paths)
+    assert paths[1].endswith("picture_00002_.png") and not numpy.array_equal(one, other)
+
+
+def test_why_gives_a_reason_for_every_node(katz: Katz, model_folder: Path) -> None:
+    err = katz("run", write(workflow()), "--models", model_folder, "--why").err
+    assert all(f"node {number} (" in err for number in range(1, 8))
+
+
+def test_a_trace_has_a_lane_per_device_and_an_event_per_segment(katz: Katz, model_folder: Path) -> None:
+    assert katz("run", write(workflow()), "--models", model_folder, "--trace", "trace.json").code == 0
+    events = json.loads(Path("trace.json").read_text())["traceEvents"]
+    lanes = {event["args"]["name"]: event["tid"] for event in events if event["ph"] == "M"}
+    segments = [event for event in events if event.get("cat") == "segment"]
+    assert set(lanes) == {"cpu", "graph"}
+    assert [event["args"]["evaluation"] for event in segments] == [0, 1, 2]
+    assert all(event["tid"] == lanes["cpu"] and event["dur"] > 0 for event in segments)
+    assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in zip(segments, segments[1:], strict=False))
+
+
+def test_plan_runs_no_model_and_writes_nothing(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("katz_graph.models.load.ModelStore._once", lambda *_: pytest.fail("a model was loaded"))
+    path = write(workflow())
+    text = katz("plan", path, "--models", model_folder)
+    assert text.code == 0 and "series-parallel tree: P(S(" in text.out and "predicted" in text.out
+    data = katz("plan", path, "--models", model_folder, "--json").data
+    assert data["latent"] == [1, 4, 8, 8] and data["evaluations"] == 3
+    assert katz("plan", path, "--models", model_folder, "--after", "variants").out.count("variant ") == 1
+    assert katz("plan", path, "--models", model_folder, "--svg", "plan.svg").code == 0
+    assert Path("plan.svg").read_text().count("<rect") > 4
+    assert not Path("output").exists()
+
+
+def test_a_size_that_is_no_multiple_of_eight_is_floored_with_a_warning(katz: Katz, model_folder: Path) -> None:
+    result = katz("run", write(workflow()), "--models", model_folder, "--set", "4.width=70", "--json")
+    assert result.code == 0 and "70x64 is not a multiple of 8; using 64x64" in result.err
+    assert Image.open(result.data["outputs"][0]).size == (64, 64)
+
+
+WRONG_OPTIONS = {
+    "--set 5.stepz=3": ("--set", "5.stepz=3"),
+    "--set 99.steps=3": ("--set", "99.steps=3"),
+    "--set nonsense": ("--set", "nonsense"),
+    "--devices cpu*2": ("--devices", "cpu*2"),
+    "--devices tpu": ("--devices", "tpu"),
+    "--threads 0": ("--threads", 0),
+    "--place x": ("--place", "x"),
+    "--allow magic": ("--allow", "magic"),
+    "--bogus": ("--bogus",),
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
+def test_wrong_options_are_one_line_and_code_2(katz: Katz, model_folder: Path, arguments: tuple[object, ...]) -> None:
+    result = katz("run", write(workflow()), "--models", model_folder, *arguments)
+    assert result.code == 2 and len(result.errors) == 1
+    assert not Path("output").exists()
+
+
+def lying_header(path: Path) -> None:
+    path.write_bytes((2**40).to_bytes(8, "little") + b"{}")
+
+
+def truncated(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def pickle(path: Path) -> None:
+    path.rename(path.with_suffix(".bin"))
+
+
+BROKEN_WEIGHTS = {"truncated": truncated, "lying header": lying_header, "pickle": pickle}
+
+
+@pytest.mark.parametrize("damage", BROKEN_WEIGHTS.values(), ids=BROKEN_WEIGHTS)
+def test_broken_weights_are_refused_by_name(katz: Katz, model_folder: Path, damage: Any, tmp_path: Path) -> None:
+    shutil.copytree(model_folder / "checkpoints" / "sd1", "models/checkpoints/sd1")
+    damage(Path("models/checkpoints/sd1/unet/diffusion_pytorch_model.safetensors"))
+    result = katz("run", write(workflow()), "--models", "models")
+    assert result.code == 2 and len(result.errors) == 1
+    assert "unet" in result.errors[0] and not Path("output").exists()
+
+
+def with_lora(name: str) -> dict[str, Any]:
+    lora = {"class_type": "LoraLoader", "inputs": {"model": ["1", 0], "clip": ["1", 1], "lora_name": name}}
+    return workflow(model=["8", 0], n8=lora)
+
+
+def test_a_lora_for_another_architecture_names_the_first_mismatch(katz: Katz, model_folder: Path) -> None:
+    result = katz("run", write(with_lora("sdxl-first.safetensors")), "--models", model_folder)
+    assert result.code == 2 and len(result.errors) == 1
+    assert "sdxl-first.safetensors" in result.errors[0] and "another architecture" in result.errors[0]
+
+
+def with_control(name: str, image: str) -> dict[str, Any]:
+    return workflow(
+        positive=["10", 0],
+        negative=["10", 1],
+        n8={"class_type": "LoadImage", "inputs": {"image": image}},
+        n9={"class_type": "ControlNetLoader", "inputs": {"control_net_name": name}},
+        n10={
+            "class_type": "ControlNetApplyAdvanced",
+            "inputs": {"positive": ["2", 0], "negative": ["3", 0], "control_net": ["9", 0], "image": ["8", 0]},
+        },
+    )
+
+
+def test_a_controlnet_of_the_wrong_width_names_both(katz: Katz, model_folder: Path) -> None:
+    Path("input").mkdir()
+    Image.new("RGB", (64, 64), "white").save("input/white.png")
+    assert katz("run", write(with_control("sd1-control0", "white.png")), "--models", model_folder).code == 0
+    result = katz("run", write(with_control("sdxl-control0", "white.png")), "--models", model_folder, "--output", "other")
+    assert result.code == 2 and len(result.errors) == 1
+    assert "does not fit the UNet" in result.errors[0] and not Path("other").exists()
+
+
+def test_an_image_that_is_none_is_refused(katz: Katz, model_folder: Path) -> None:
+    Path("input").mkdir()
+    Path("input/fake.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"nothing of the kind")
+    result = katz("run", write(with_control("sd1-control0", "fake.png")), "--models", model_folder)
+    assert result.code == 2 and "fake.png: not a picture" in result.errors[0]
+
+
+def test_a_checkpoint_that_is_a_pickle_is_refused_with_the_way_out(katz: Katz, model_folder: Path) -> None:
+    result = katz("run", write(workflow()), "--models", model_folder, "--set", "1.ckpt_name=old.ckpt")
+    assert result.code == 2 and "pickle" in result.errors[0] and "safetensors" in result.errors[0]
+
+
+def test_out_of_memory_is_one_line(katz: Katz, model_folder: Path) -> None:
+    result = katz(
+        "run",
+        write(workflow()),
+        "--models",
+        model_folder,
+        "--set",
+        "4.width=16384",
+        "--set",
+        "4.height=16384",
+        "--set",
+        "4.batch_size=4096",
+    )
+    assert result.code == 1 and len(result.errors) == 1 and "memory" in result.errors[0]
+
+
+def test_a_full_disk_leaves_no_half_picture(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Image.Image, file: Any, **_: Any) -> None:
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", full)
+    result = katz("run", write(workflow()), "--models", model_folder)
+    assert result.code == 1 and len(result.errors) == 1 and "No space left on device" in result.errors[0]
+    assert list(Path("output").iterdir()) == []
+
+
+def test_one_failing_output_does_not_take_the_others(katz: Katz, model_folder: Path) -> None:
+    nodes = workflow(n20={"class_type": "SaveImage", "inputs": {"images": ["6", 0], "filename_prefix": "../../escape"}})
+    result = katz("run", write(nodes), "--models", model_folder)
+    assert result.code == 1 and Path("output/picture_00001_.png").exists()
+    assert any("leads out of the output folder" in line for line in result.errors)
+
+
+def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "katz_graph.cli.main", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+
+
+def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(katz: Katz, model_folder: Path) -> None:
+    path = write(workflow(steps=10000))
+    running = start("run", path, "--models", model_folder, "--trace", "trace.json")
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not Path("cache/devices.json").exists():
+        time.sleep(0.1)
+    time.sleep(3)
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert running.returncode == 130, err
+    assert "Traceback" not in err and "cancelled" in err
+    assert not Path("output").exists() or list(Path("output").iterdir()) == []
+
+
+def test_every_shipped_workflow_is_a_valid_one() -> None:
+    from katz_graph.formats.read import read_workflow
+    from katz_graph.packs import load_registry
+    from katz_graph.validate import check
+
+    registry, problems = load_registry()
+    assert not problems
+    for path in sorted(WORKFLOWS.glob("*.json")):
+        checked = check(read_workflow(path).graph, registry)
+        assert not checked.problems, path
+
+
+def test_threads_are_those_asked_for(katz: Katz, model_folder: Path) -> None:
+    assert katz("run", write(workflow()), "--models", model_folder, "--threads", 1).code == 0
+    assert torch.get_num_threads() == 1

@@ -1,0 +1,110 @@
+"""What the layout promises: imports go one way, commands that need no model load no model library, and the wheel holds everything."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LAYERS = {
+    "kernels": set(),
+    "katz_graph": {"kernels"},
+    "nodes": {"katz_graph"},
+    "executor": {"katz_graph", "kernels"},
+    "web": {"katz_graph", "nodes", "executor", "kernels"},
+}
+COMPOSITION_ROOT = (Path("katz_graph/cli"), Path("katz_graph/bench"))  # may import every layer, and nothing imports it
+
+
+def layer(module: str) -> str | None:
+    parts = module.split(".")
+    if parts[0] != "katz_graph":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in LAYERS else "katz_graph"
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    for name in LAYERS:
+        for file in sorted((ROOT / name).rglob("*.py")):
+            if "node_modules" not in file.parts:
+                yield name, file
+
+
+def test_imports_go_one_way() -> None:
+    wrong = []
+    for name, file in sources():
+        exempt = any(root in file.relative_to(ROOT).parents for root in COMPOSITION_ROOT)
+        for module in imports(file):
+            target = layer(module)
+            if target not in (None, name) and target not in LAYERS[name] and not exempt:
+                wrong.append(f"{file.relative_to(ROOT)} imports {module}")
+            if not exempt and module.startswith(("katz_graph.cli", "katz_graph.bench")):
+                wrong.append(f"{file.relative_to(ROOT)} imports {module} of the composition root")
+    assert not wrong
+
+
+@pytest.mark.parametrize("arguments", [["nodes"], ["nodes", "KSampler"], ["models"], ["plan", "--help"], ["run", "--help"], ["--help"]])
+def test_commands_that_need_no_model_import_no_model_library(arguments: list[str]) -> None:
+    code = (
+        "import sys\nsys.argv = ['katz', *sys.argv[1:]]\nfrom katz_graph.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit as done:\n    assert not done.code, done.code\n"
+        "print('heavy:', *sorted({'torch', 'diffusers', 'transformers'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.rsplit("heavy:", 1)[1].split() == []
+
+
+def test_every_package_is_declared() -> None:
+    declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
+    found = set()
+    for folder in [*LAYERS, "workflows"]:
+        for file in (ROOT / folder).rglob("__init__.py"):
+            parts = file.parent.relative_to(ROOT).parts
+            found.add(".".join(parts if parts[0] == "katz_graph" else ("katz_graph", *parts)))
+    assert declared == found
+
+
+def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
+    """Dependencies come from this environment, our own package from the wheel alone."""
+    source = tmp_path / "source"  # a copy, so that nothing left in build/ gets into the wheel
+    for name in [*LAYERS, "workflows"]:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(source)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "clean")], check=True)
+    python = tmp_path / "clean" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", str(wheel)], check=True, capture_output=True)
+    (site,) = (tmp_path / "clean" / "lib").glob("python*/site-packages")
+    dependencies = next(Path(entry) for entry in sys.path if entry.endswith("site-packages"))
+    (site / "dependencies.pth").write_text(f"{dependencies}\n")  # read as a plain folder: our editable install there is not seen
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    nodes = subprocess.run([tmp_path / "clean" / "bin" / "katz", "nodes"], cwd=elsewhere, capture_output=True, text=True)
+    assert nodes.returncode == 0, nodes.stderr
+    assert "KSampler" in nodes.stdout
+    where = subprocess.run(
+        [python, "-c", "import katz_graph.executor as e; print(e.__file__)"], cwd=elsewhere, capture_output=True, text=True
+    )
+    assert str(tmp_path) in where.stdout
+    models = subprocess.run([tmp_path / "clean" / "bin" / "katz", "models"], cwd=elsewhere, capture_output=True, text=True)
+    assert "katz-mini" in models.stdout
