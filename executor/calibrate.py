@@ -9,12 +9,13 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from torch import nn
 
 from katz_graph.planner.program import Device
 
-SIDE = 768  # of the square matrices multiplied
 BYTES = 1 << 26  # of the array copied
-SMALL = 4096  # elements of the tensor whose addition takes no time but its start
+WIDE, LARGE = 128, 64  # channels and side of a convolution that is all arithmetic
+NARROW, SMALL = 32, 8  # of a block whose kernels take little but their start
 
 
 def calibrated(name: str, device: torch.device, dtype: torch.dtype, cache: Path | None, again: bool = False) -> Device:
@@ -32,15 +33,19 @@ def calibrated(name: str, device: torch.device, dtype: torch.dtype, cache: Path 
 
 
 def measure(device: torch.device, dtype: torch.dtype) -> tuple[float, float, float]:
-    """Floating-point operations a second, bytes a second, seconds a kernel."""
-    matrix = torch.randn(SIDE, SIDE, device=device, dtype=dtype)
+    """Floating-point operations a second, bytes a second, seconds a kernel: on the kinds of work that UNets consist of."""
+    convolution = nn.Conv2d(WIDE, WIDE, 3, padding=1).to(device, dtype)
+    large = torch.randn(1, WIDE, LARGE, LARGE, device=device, dtype=dtype)
+    half = (nn.GroupNorm(8, NARROW), nn.SiLU(), nn.Conv2d(NARROW, NARROW, 3, padding=1))
+    block = nn.Sequential(*half, *half).to(device, dtype)
+    small = torch.randn(1, NARROW, SMALL, SMALL, device=device, dtype=dtype)
     array = torch.zeros(BYTES // 4, device=device)
     target = torch.empty_like(array)
-    small = torch.zeros(SMALL, device=device, dtype=dtype)
-    arithmetic = _seconds(lambda: matrix @ matrix, device)
-    memory = _seconds(lambda: target.copy_(array), device)
-    start = _seconds(lambda: [small + small for _ in range(100)], device) / 100
-    return 2 * SIDE**3 / arithmetic, 2 * BYTES / memory, start
+    with torch.inference_mode():
+        arithmetic = _seconds(lambda: convolution(large), device)
+        memory = _seconds(lambda: target.copy_(array), device)
+        starts = _seconds(lambda: [block(small) for _ in range(20)], device) / (20 * len(block))
+    return 2 * WIDE**2 * 9 * LARGE**2 / arithmetic, 2 * BYTES / memory, starts
 
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:

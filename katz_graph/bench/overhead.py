@@ -1,6 +1,6 @@
 """`katz bench overhead`: a whole run of the miniature workflow with one ControlNet against the bare diffusers pipeline.
 
-Both use the same modules in memory and the same threads, start from prompt and image in memory, and end with a PNG on disk. They take turns.
+Both use the same modules in memory and the same threads, start from prompt and image, and end with a PNG on disk. They take turns.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -103,7 +104,7 @@ def test_a_trace_has_a_lane_per_device_and_an_event_per_segment(katz: Katz, mode
     assert set(lanes) == {"cpu", "graph"}
     assert [event["args"]["evaluation"] for event in segments] == [0, 1, 2]
     assert all(event["tid"] == lanes["cpu"] and event["dur"] > 0 for event in segments)
-    assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in zip(segments, segments[1:], strict=False))
+    assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in itertools.pairwise(segments))
 
 
 def test_plan_runs_no_model_and_writes_nothing(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +263,7 @@ def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(katz: Katz, model_folde
         time.sleep(0.1)
     time.sleep(3)
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=30)
+    _, err = running.communicate(timeout=30)
     assert running.returncode == 130, err
     assert "Traceback" not in err and "cancelled" in err
     assert not Path("output").exists() or list(Path("output").iterdir()) == []
