@@ -1,0 +1,30 @@
+"""Every shipped workflow runs as it is, on the miniature models, and the drawn loop paints the sampler's picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+from PIL import Image
+
+from conftest import Katz
+
+WORKFLOWS = sorted((Path(__file__).parents[2] / "workflows").glob("*.json"))
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=[path.stem for path in WORKFLOWS])
+def test_a_shipped_workflow_runs_as_it_is(katz: Katz, workflow: Path) -> None:
+    result = katz("run", workflow, "--threads", 1, "--json")
+    assert result.code == 0, result.err
+    for path in result.data["outputs"]:
+        pixels = numpy.asarray(Image.open(path)).astype(float)
+        assert pixels.shape == (128, 128, 3) and pixels.std() > 10  # a picture, not a flat field
+    assert result.data["outputs"] and result.data["plan"]["evaluations"] > 0
+
+
+def test_the_loop_drawn_by_hand_paints_the_same_bytes_as_the_sampler(katz: Katz) -> None:
+    by_stem = {path.stem: path for path in WORKFLOWS}
+    pictures = [katz("run", by_stem[name], "--threads", 1, "--json").data["outputs"][0] for name in ("txt2img", "loop_by_hand")]
+    one, other = (numpy.asarray(Image.open(path)) for path in pictures)
+    assert numpy.array_equal(one, other)
