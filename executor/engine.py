@@ -15,6 +15,7 @@ from katz_graph.executor.calibrate import calibrated
 from katz_graph.executor.execution import Execution, Timing
 from katz_graph.executor.models import Models
 from katz_graph.executor.worker import Job, Single, Worker
+from katz_graph.models.tokens import encoding_length
 from katz_graph.planner.compile import Known, compile_region
 from katz_graph.planner.count import count_work
 from katz_graph.planner.fit import check_controlnets
@@ -121,6 +122,7 @@ def plan_region(region: Region, device: Device, batching: bool | None = None, af
         decide=decider(spec, table),
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
         count=count_work,
+        length=lambda entry: encoding_length(entry.clip, entry.text),
         devices=(device,),
         batching=batching,
     )

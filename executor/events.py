@@ -23,6 +23,7 @@ class NodeEvent:
     seconds: float = 0.0
     why: str = ""
     error: KatzError | None = None
+    began: float = 0.0  # time.perf_counter() when the node's own work began; it took `seconds`
 
 
 OnEvent = Callable[[NodeEvent], None]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from katz_graph.context import Context
+from katz_graph.cycles import describe_cycle, find_cycles
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.executor.cache import Entry, ResultCache
 from katz_graph.executor.events import EventKind, NodeEvent, OnEvent
@@ -25,8 +26,7 @@ from katz_graph.graph import Expansion, Graph, Link
 from katz_graph.node import NodeType
 from katz_graph.planner import region as planner_region
 from katz_graph.planner.region import END, Region, RegionNodes
-from katz_graph.validate import describe_cycle, find_cycles, node_name
-from katz_graph.wording import listed, show
+from katz_graph.wording import listed, node_name, show
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +130,12 @@ class _GraphRun:
 
     def _execute(self, node: NodeState) -> None:
         node.why = self._why(node)
+        node.began = time.perf_counter()
         self._tell("start", node)
-        started = time.perf_counter()
         try:
             result = self._called(node)
         finally:
-            node.seconds = time.perf_counter() - started
+            node.seconds = time.perf_counter() - node.began
         if isinstance(result, Expansion):
             self._expand(node, result)
         else:
@@ -280,7 +280,7 @@ class _GraphRun:
 
     def _tell(self, kind: EventKind, node: NodeState, error: KatzError | None = None) -> None:
         if self.on_event is not None:
-            self.on_event(NodeEvent(kind, node.id, node.call.type, node.call.title, node.origin, node.seconds, node.why, error))
+            self.on_event(NodeEvent(kind, node.id, node.call.type, node.call.title, node.origin, node.seconds, node.why, error, node.began))
 
     def _why(self, node: NodeState) -> str:
         if self.on_event is None:

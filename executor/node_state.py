@@ -41,6 +41,7 @@ class NodeState:
     expanded: tuple[Any, ...] | None = None  # outputs of its expansion: links and values
     parts: tuple[str, ...] = ()  # nodes of its expansion
 
+    began: float = 0.0
     seconds: float = 0.0
     why: str = ""
     outputs: Outputs | None = None

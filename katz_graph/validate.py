@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from katz_graph.cycles import describe_cycle, find_cycles
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.literals import check_literal
 from katz_graph.node import ANY, Input, NodeType
 from katz_graph.planner.region import region_problems
-from katz_graph.wording import listed, nearest, one_line, shorten, show
+from katz_graph.wording import listed, nearest, node_name, one_line, shorten, show
 
 SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
-CYCLE_SHOWN = 8  # nodes of a cycle in a message
 
 WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}  # sockets that also take what another one gives
 
@@ -66,12 +66,6 @@ class Checked:
         if self.errors:
             raise InputError("\n".join(map(str, self.errors)))
         return self.graph
-
-
-def node_name(identifier: str, kind: str, title: str = "") -> str:
-    """How messages call a node: id, type, and the title that a person gave it."""
-    called = f' "{shorten(title, 40)}"' if title and title != kind else ""
-    return one_line(f"node {shorten(identifier)} ({shorten(kind)}{called})")
 
 
 def validate(graph: Graph, types: Types, folders: Folders | None = None, rules: Iterable[Rule] = RULES) -> list[Problem]:
@@ -195,53 +189,6 @@ def connects(source: str, target: str) -> bool:
 
 def _expected_source(missing: Input) -> str:
     return "a value" if missing.knob else f"a link to an output of type {missing.socket}"
-
-
-def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """A cycle of every knot of cycles, in the direction of the data, from its first node in the file; they share no node. Linear.
-
-    `sources` has, for each node, those of the others that it reads.
-    """
-    stuck = _behind_cycles(sources)
-    order = {identifier: number for number, identifier in enumerate(stuck)}
-    visited: set[str] = set()
-    for node in stuck:
-        walk: dict[str, None] = {}
-        while node not in visited:
-            visited.add(node)
-            walk[node] = None
-            node = next(source for source in sources[node] if source in stuck)
-        if node in walk:
-            ids = list(walk)
-            cycle = ids[ids.index(node) :][::-1]
-            first = cycle.index(min(cycle, key=order.__getitem__))
-            yield tuple(cycle[first:] + cycle[:first])
-
-
-def _behind_cycles(sources: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The nodes that no topological order reaches: each reads at least one other of them."""
-    waiting = {identifier: len(read) for identifier, read in sources.items()}
-    readers: dict[str, list[str]] = {}
-    for identifier, read in sources.items():
-        for source in read:
-            readers.setdefault(source, []).append(identifier)
-    ready = [identifier for identifier, count in waiting.items() if not count]
-    while ready:
-        node = ready.pop()
-        del waiting[node]
-        for reader in readers.get(node, ()):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    return waiting
-
-
-def describe_cycle(cycle: Sequence[str], nodes: Mapping[str, NodeCall]) -> str:
-    """`1 (A) -> 2 (B) -> 1 (A)`, shortened in the middle."""
-    names = [f"{shorten(identifier)} ({shorten(nodes[identifier].type)})" for identifier in (*cycle, cycle[0])]
-    if len(names) > CYCLE_SHOWN:
-        names[CYCLE_SHOWN - 2 : -1] = [f"... {len(names) - CYCLE_SHOWN + 1:,} more ..."]
-    return " -> ".join(names)
 
 
 def _cycle_problem(graph: Graph, cycle: Sequence[str]) -> Problem:

@@ -51,3 +51,9 @@ def listed(names: Iterable[str], limit: int = 8) -> str:
     known = list(names)
     more = f" and {len(known) - limit:,} more" if len(known) > limit else ""
     return ", ".join(one_line(shorten(name)) for name in known[:limit]) + more
+
+
+def node_name(identifier: str, kind: str, title: str = "") -> str:
+    """How messages call a node: id, type, and the title that a person gave it."""
+    called = f' "{shorten(title, 40)}"' if title and title != kind else ""
+    return one_line(f"node {shorten(identifier)} ({shorten(kind)}{called})")

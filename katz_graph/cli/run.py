@@ -43,7 +43,7 @@ def run(options: Options, how: RunOptions) -> None:
 
     def on_node(event: NodeEvent) -> None:
         if event.kind == "done":
-            spans.append(Busy("graph", event.type, event.node, time.perf_counter() - event.seconds, event.seconds))
+            spans.append(Busy("graph", event.type, event.node, event.began, event.seconds))
         if how.why and event.kind in ("done", "cached", "failed") and event.why:
             session.say(f"node {event.node} ({event.type}): {event.kind}: {event.why}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from threading import RLock
 from typing import Any
 
@@ -52,7 +53,7 @@ class ModelStore:
         return self._once(part, device, dtype, lambda: _load(TEXT_ENCODERS[names[0]], part, dtype))
 
     def tokenizer(self, part: Component) -> Any:
-        return self._once(part, "cpu", None, lambda: _load_tokenizer(part))
+        return load_tokenizer(part)
 
     def release(self, part: Component | None = None) -> None:
         """Forget one component's modules, or all. Whoever still holds one keeps it alive."""
@@ -113,7 +114,9 @@ def _placed(module: Any, part: Component, device: torch.device | str) -> Any:
         raise RunError(f"{part.folder}: does not fit into the memory of {device}: free some, or use a smaller model or dtype") from None
 
 
-def _load_tokenizer(part: Component) -> Any:
+@lru_cache(maxsize=16)
+def load_tokenizer(part: Component) -> Any:
+    """A CLIPTokenizer; loaded once. InputError when the files are not one."""
     with quiet():
         try:
             return transformers.CLIPTokenizer.from_pretrained(part.folder, local_files_only=True)

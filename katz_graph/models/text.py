@@ -14,7 +14,8 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.models.features import TextEncoding
-from katz_graph.models.prompt import Token, chunks, weighted_segments
+from katz_graph.models.prompt import Token, weighted_segments
+from katz_graph.models.tokens import row_length, token_rows
 
 OPEN_CLIP_LAYERS = 24  # of SD2's text encoder as it was trained; diffusers' folders leave out the last
 
@@ -36,7 +37,7 @@ def encode(encoders: Sequence[tuple[Any, Any]], text: str, last_layer: int | Non
     if last_layer is not None and last_layer >= 0:
         raise InputError(f"stop_at_clip_layer is {last_layer}, expected a negative number: -1 is the last layer")
     segments = weighted_segments(text)
-    rows = [_tokenize(module, tokenizer, segments) for module, tokenizer in encoders]
+    rows = [token_rows(tokenizer, module.config.max_position_embeddings, segments) for module, tokenizer in encoders]
     longest = max(len(one) for one in rows)
     pair = len(encoders) > 1
     encoded = [
@@ -53,15 +54,6 @@ def with_sizes(encoding: TextEncoding, height: int, width: int) -> TextEncoding:
         return encoding
     numbers = [height, width, 0, 0, height, width]
     return replace(encoding, sizes=encoding.hidden.new_tensor([numbers]).expand(encoding.hidden.shape[0], -1).contiguous())
-
-
-def _tokenize(module: Any, tokenizer: Any, segments: Sequence[tuple[str, float]]) -> list[list[Token]]:
-    tokens = [[(token, weight) for token in tokenizer(text, verbose=False).input_ids[1:-1]] for text, weight in segments]
-    return chunks(tokens, _row_length(module, tokenizer) - 2)
-
-
-def _row_length(module: Any, tokenizer: Any) -> int:
-    return int(min(tokenizer.model_max_length, module.config.max_position_embeddings))
 
 
 def _layer(config: Any, pair: bool, last_layer: int | None) -> Layer:
@@ -96,7 +88,7 @@ def _weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
 def _run(module: Any, tokenizer: Any, tokens: Sequence[int], layer: Layer) -> tuple[Tensor, Tensor | None]:
     """One row through one encoder: hidden states [1, length, D] and, if it projects, pooled text [1, P]."""
     ids = [tokenizer.bos_token_id, *tokens, tokenizer.eos_token_id]
-    ids += [tokenizer.pad_token_id] * (_row_length(module, tokenizer) - len(ids))
+    ids += [tokenizer.pad_token_id] * (row_length(tokenizer, module.config.max_position_embeddings) - len(ids))
     with torch.no_grad():
         output = module(torch.tensor([ids], device=module.device), output_hidden_states=True)
         hidden = output.hidden_states[-layer.from_end]

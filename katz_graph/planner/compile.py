@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from katz_graph.errors import InputError
-from katz_graph.planner.cost import Count, cost
+from katz_graph.planner.cost import Count, Length, cost
 from katz_graph.planner.decompose import decompose
 from katz_graph.planner.emit import emit
 from katz_graph.planner.hoist import hoist
@@ -27,6 +27,7 @@ class Known:
     decide: Decide
     shape: tuple[int, ...]  # [B, C, h, w]
     count: Count
+    length: Length  # of a prompt, in tokens
     devices: Sequence[Device]
     batching: bool | None = None  # None: the faster one
 
@@ -39,7 +40,7 @@ def compile_region(region: Region, known: Known, after: str = "emit") -> Program
         "variants": lambda program: variants(program, known.decide),
         "hoist": hoist,
         "decompose": decompose,
-        "cost": lambda program: cost(program, known.shape, known.count),
+        "cost": lambda program: cost(program, known.shape, known.count, known.length),
         "search": lambda program: search(program, known.batching),
         "segment": segment,
         "emit": emit,

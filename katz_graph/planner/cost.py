@@ -6,12 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from katz_graph.planner.program import Program, Work
-from katz_graph.planner.region import Operation
+from katz_graph.planner.region import Operation, Ref
+from katz_graph.recipe import ConditioningEntry
 
-Count = Callable[[Operation, tuple[int, ...]], Work]
+Count = Callable[[Operation, tuple[int, ...], int], Work]
+Length = Callable[[ConditioningEntry], int]
 
 
-def cost(program: Program, shape: tuple[int, ...], count: Count) -> Program:
-    """Fills `work` and `shape`; `count(operation, latent shape)` gives the work of one operation."""
-    operations = {op.id: op for variant in program.variants for op in variant.operations} | {op.id: op for op in program.before}
-    return replace(program, shape=shape, work={name: count(operation, shape) for name, operation in operations.items()})
+def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length) -> Program:
+    """Fills `work` and `shape`. `count(operation, latent shape, tokens)` gives the work of one operation, `length` a prompt's tokens."""
+    before = {op.id: op for op in program.before}
+    tokens = {op.id: length(op.inputs["entry"][0]) for op in program.before if op.stage == "text_encoder"}
+
+    def text_tokens(operation: Operation) -> int:
+        text = operation.inputs.get("text")
+        return tokens.get(text.operation if isinstance(text, Ref) else operation.id, 0)
+
+    operations = {op.id: op for variant in program.variants for op in variant.operations} | before
+    work = {name: count(operation, shape, text_tokens(operation)) for name, operation in operations.items()}
+    return replace(program, shape=shape, work=work)

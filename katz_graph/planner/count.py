@@ -11,17 +11,16 @@ from katz_graph.planner.program import Work
 from katz_graph.planner.region import Operation
 from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, ModelRecipe
 
-TOKENS = 77  # of a prompt: longer ones are counted as one chunk, which moves the prediction by their share of cross-attention only
 MODEL_STAGES = ("unet_encoder", "unet_mid", "unet_decoder", "controlnet", "controlnet_reference", "keys_values")
 
 
-def count_work(operation: Operation, shape: tuple[int, ...], value_bytes: int = 4) -> Work:
-    """The work of one operation for a latent [B, C, h, w]; nothing for what computes next to nothing."""
+def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int = 4) -> Work:
+    """The work of one operation for a latent [B, C, h, w] and a text of so many tokens; nothing for what computes next to nothing."""
     batch, _, height, width = shape
     inputs = operation.inputs
     if operation.stage == "text_encoder":
         (entry,) = inputs["entry"]
-        return _text_work(entry, value_bytes)
+        return _text_work(entry, tokens, value_bytes)
     if operation.stage not in MODEL_STAGES:
         return Work()
     last = inputs.get("last_block", -1)
@@ -31,16 +30,16 @@ def count_work(operation: Operation, shape: tuple[int, ...], value_bytes: int = 
         batch,
         height,
         width,
-        TOKENS,
+        tokens,
         inputs.get("first_block", 0),
         None if last == -1 else last,
         value_bytes,
     )
 
 
-def _text_work(entry: ConditioningEntry, value_bytes: int) -> Work:
+def _text_work(entry: ConditioningEntry, tokens: int, value_bytes: int) -> Work:
     clip: ClipRecipe = entry.clip
-    works = [stage_work(config(encoder.encoder), "text_encoder", 1, 0, 0, TOKENS, value_bytes=value_bytes) for encoder in clip.encoders]
+    works = [stage_work(config(encoder.encoder), "text_encoder", 1, 0, 0, tokens, value_bytes=value_bytes) for encoder in clip.encoders]
     return Work(
         flops=sum(work.flops for work in works),
         weight_bytes=sum(work.weight_bytes for work in works),

@@ -5,8 +5,9 @@ Loop-carried values are slots, as in MLIR's `scf.for`: `next_i` of StepEnd becom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from katz_graph.errors import InputError
@@ -76,22 +77,14 @@ def region_nodes(graph: Graph, end: str) -> RegionNodes:
     if not isinstance(step, Link) or step.node not in graph.nodes:
         raise InputError(f"node {end} ({graph.nodes[end].type}): input 'step' must be linked to the step of a StepBegin")
     begin = step.node
-    readers = readers_of(graph)
-    inside = _reachable(begin, lambda node: readers.get(node, ())) & _reachable(
-        end, lambda node: (link.node for _, link in graph.nodes[node].links() if link.node in graph.nodes)
-    )
-    members = _topological(graph, inside)
+    inside = {begin}
+    members = []
+    for node in _topological(graph, _ancestors(graph, end, begin)):
+        if node == begin or any(link.node in inside for _, link in graph.nodes[node].links()):
+            inside.add(node)
+            members.append(node)
     entering = dict.fromkeys(link for node in members for _, link in graph.nodes[node].links() if link.node not in inside)
-    return RegionNodes(begin, end, members, tuple(entering))
-
-
-def readers_of(graph: Graph) -> dict[str, list[str]]:
-    """For each node the nodes that read one of its outputs."""
-    readers: dict[str, list[str]] = {}
-    for identifier, call in graph.nodes.items():
-        for _, link in call.links():
-            readers.setdefault(link.node, []).append(identifier)
-    return readers
+    return RegionNodes(begin, end, tuple(members), tuple(entering))
 
 
 def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any]) -> Region:
@@ -132,26 +125,20 @@ def region_problems(graph: Graph, registry: Mapping[str, NodeType]) -> Iterator[
         for member in region.members:
             if owner.setdefault(member, end) != end:
                 yield member, "", f"stands in two step regions, those of {owner[member]} and {end}; give each its own StepBegin and nodes"
+    yield from _leaving(graph, owner)
     for region in regions:
-        yield from _leaving(graph, region, owner)
         yield from _slot_problems(graph, registry, region)
     for identifier, stage in stages.items():
         if stage not in (None, SWITCH, END) and identifier not in owner:
             yield identifier, "", "stands in no step region: it needs a StepBegin upstream and a StepEnd downstream"
 
 
-def _leaving(graph: Graph, region: RegionNodes, owner: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    inside = set(region.members)
+def _leaving(graph: Graph, owner: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     for identifier, call in graph.nodes.items():
-        if identifier in inside:
-            continue
         for name, link in call.links():
-            if link.node in inside and link.node != region.end:
-                yield (
-                    identifier,
-                    name,
-                    f"reads node {link.node} inside the step region of {region.end}; only StepEnd's output leaves a region",
-                )
+            end = owner.get(link.node)
+            if end is not None and link.node != end and owner.get(identifier) != end:
+                yield identifier, name, f"reads node {link.node} inside the step region of {end}; only StepEnd's output leaves a region"
 
 
 def _slot_problems(graph: Graph, registry: Mapping[str, NodeType], region: RegionNodes) -> Iterator[tuple[str, str, str]]:
@@ -173,26 +160,22 @@ def _socket(graph: Graph, registry: Mapping[str, NodeType], link: Link) -> str:
     return outputs[link.output].socket if link.output < len(outputs) else "*"
 
 
-def _reachable(start: str, following: Callable[[str], Iterable[str]]) -> set[str]:
-    found, frontier = {start}, [start]
+def _ancestors(graph: Graph, end: str, begin: str) -> set[str]:
+    """`end` and what it needs, looking no further back than `begin`."""
+    found, frontier = {end}, [end]
     while frontier:
-        for node in following(frontier.pop()):
-            if node not in found:
-                found.add(node)
-                frontier.append(node)
+        node = frontier.pop()
+        for _, link in graph.nodes[node].links() if node != begin else ():
+            if link.node in graph.nodes and link.node not in found:
+                found.add(link.node)
+                frontier.append(link.node)
     return found
 
 
 def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
-    """The nodes of `inside`, each after those it reads, otherwise in the order of the file."""
-    order: dict[str, None] = {}
-    for root in (identifier for identifier in graph.nodes if identifier in inside):
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            waiting = [link.node for _, link in graph.nodes[node].links() if link.node in inside and link.node not in order]
-            if node in order or not waiting:
-                order[stack.pop()] = None
-            else:
-                stack.append(waiting[0])
-    return tuple(order)
+    """The nodes of `inside`, each after those it reads. InputError for a cycle."""
+    reads = {node: [link.node for _, link in graph.nodes[node].links() if link.node in inside] for node in sorted(inside)}
+    try:
+        return tuple(TopologicalSorter(reads).static_order())
+    except CycleError as error:
+        raise InputError(f"the step region holds a cycle: {' -> '.join(reversed(error.args[1]))}") from None

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy
 import pytest
-from PIL import Image
-
 from conftest import Katz
+from PIL import Image
 
 WORKFLOWS = sorted((Path(__file__).parents[2] / "workflows").glob("*.json"))
 

@@ -55,8 +55,9 @@ def bound(graph: Graph, end: str, values: Mapping[Link, Any] | None = None) -> R
 
 
 def work_of(flops: Mapping[str, float], weights: float = 0.0) -> Any:
-    def count(operation: Operation, shape: tuple[int, ...]) -> Work:
-        return Work(flops=flops.get(operation.stage, 0.0), weight_bytes=weights if operation.stage in flops else 0.0)
+    def count(operation: Operation, shape: tuple[int, ...], tokens: int) -> Work:
+        heavy = operation.stage in flops
+        return Work(flops=flops.get(operation.stage, 0.0), weight_bytes=weights if heavy else 0.0, output_bytes=tokens)
 
     return count
 
@@ -73,8 +74,6 @@ def decide_by_percent(count: int) -> Any:
 
 def compiled(region: Region, evaluations: int = 4, after: str = "emit", count: Any = None, **known: Any) -> Program:
     flops = {"unet_encoder": 4e6, "unet_mid": 1e6, "unet_decoder": 6e6, "controlnet": 5e6}
-    return compile_region(
-        region,
-        Known(points(evaluations), decide_by_percent(evaluations), (1, 4, 16, 16), count or work_of(flops), (DEVICE,), **known),
-        after,
-    )
+    known = {"count": count or work_of(flops), "length": lambda entry: 77 * (1 + len(entry.text) // 75), "devices": (DEVICE,)} | known
+    facts = Known(points(evaluations), decide_by_percent(evaluations), (1, 4, 16, 16), **known)
+    return compile_region(region, facts, after)

@@ -79,6 +79,11 @@ def test_heavy_weights_are_read_once_by_batching_the_branches() -> None:
     assert split == pytest.approx(2 * batched)
 
 
+def test_prompts_of_different_length_are_not_batched() -> None:
+    calls = compiled(sampler_region((prompt("a" * 80),), (prompt("b"),)), after="search", batching=True).calls[0]
+    assert all(len(call.operations) == 1 for call in calls)
+
+
 def test_controlnets_of_different_strength_are_not_batched() -> None:
     region = sampler_region((prompt("a", use("edges", strength=1.0)),), (prompt("b", use("edges", strength=0.5)),))
     calls = compiled(region, after="search", batching=True).calls[0]
