@@ -78,23 +78,22 @@ class LocalEngine:
         """Start sampling; the job's result is the latent [B, C, h, w], unscaled."""
         spec, table = sampling_of(region.begin)
         latent = region.begin.inputs["latent_image"]["samples"]
-        node = region.end.id
 
         def on_evaluation(done: int, total: int) -> None:
-            context.report(Evaluated(node, done, total))
+            context.report(Evaluated(region.name, done, total))
 
         return self._worker.submit(Execution(program, spec, table, latent, self.models, on_evaluation))
 
     def sample(self, region: Region, context: Context) -> LatentSamples:
         program = self.plan(region)
-        context.report(Planned(region.end.id, program))
+        context.report(Planned(region.name, program))
         job = self.submit(region, program, context)
         samples = job.result()
         timing = cast(Execution, job.task).timing
         self.report.programs.append(program)
         self.report.timings.append(timing)
         for span in timing.spans:
-            context.report(Busy(self.options.device, span.name, region.end.id, span.start, span.seconds, span.evaluation))
+            context.report(Busy(self.options.device, span.name, region.name, span.start, span.seconds, span.evaluation))
         return cast(LatentSamples, {**region.begin.inputs["latent_image"], "samples": samples})
 
     def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context) -> Tensor:

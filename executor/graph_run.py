@@ -54,7 +54,9 @@ class Regions(Protocol):
 
     def region_nodes(self, graph: Graph, end: str) -> RegionNodes: ...
 
-    def bind_region(self, graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any]) -> Region: ...
+    def bind_region(
+        self, graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any], name: str = ""
+    ) -> Region: ...
 
 
 def run_graph(
@@ -145,7 +147,7 @@ class _GraphRun:
         """What a node gives: the engine runs a step region, everything else runs itself. Awaiting async nodes will have its place here."""
         if node.region is not None:
             entering = {link: output_of(self.nodes, link) for link in node.region.inputs}
-            region = self.regions.bind_region(Graph(node.scope), self.registry, node.region, entering)
+            region = self.regions.bind_region(Graph(node.scope), self.registry, node.region, entering, node.origin)
             return (self.context.engine.sample(region, self.context),)
         values = values_of(self.nodes, node)
         missing = next((name for name, declared in node.type.inputs.items() if declared.required and name not in node.call.inputs), None)

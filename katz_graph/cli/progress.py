@@ -28,7 +28,6 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
         self._tasks: dict[str, int] = {}
 
     def __enter__(self) -> EvaluationProgress:
-        self._progress.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -38,5 +37,6 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
         if not isinstance(event, Evaluated):
             return
         if event.node not in self._tasks:
+            self._progress.start()
             self._tasks[event.node] = self._progress.add_task(f"node {event.node}", total=event.total)
         self._progress.update(self._tasks[event.node], completed=event.done)  # type: ignore[arg-type]

@@ -92,8 +92,7 @@ def _tell(session: Session, how: RunOptions, report: Any, files: list[Path], tot
         session.say(f"wrote {file}")
     if report.programs:
         sampling = seconds["prepare"] + seconds["denoise"]
-        close = f", {predicted / sampling:.0%} of it" if sampling else ""
-        session.say(f"sampling took {sampling:.2f} s (predicted {predicted:.2f} s{close}), all of it {total:.2f} s")
+        session.say(f"sampling took {sampling:.2f} s, predicted {predicted:.2f} s; the whole run took {total:.2f} s")
     if not how.as_json:
         return
     from katz_graph.planner.present import as_json

@@ -45,7 +45,7 @@ def compile_region(region: Region, known: Known, after: str = "emit") -> Program
         "segment": segment,
         "emit": emit,
     }
-    program = Program(region, tuple(known.schedule), tuple(known.devices), name=region.end.id)
+    program = Program(region, tuple(known.schedule), tuple(known.devices), name=region.name)
     for name in PASSES[1 : PASSES.index(after) + 1]:
         program = steps[name](program)
     return program

@@ -69,6 +69,7 @@ class Region:
     begin: Operation
     operations: tuple[Operation, ...]
     end: Operation
+    name: str  # the node of the file that it stands for
 
 
 def region_nodes(graph: Graph, end: str) -> RegionNodes:
@@ -87,8 +88,8 @@ def region_nodes(graph: Graph, end: str) -> RegionNodes:
     return RegionNodes(begin, end, tuple(members), tuple(entering))
 
 
-def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any]) -> Region:
-    """The region as data: links from outside replaced by `values`, absent knobs by their defaults."""
+def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any], name: str = "") -> Region:
+    """The region as data: links from outside replaced by `values`, absent knobs by their defaults. `name` is what people know it by."""
     inside = set(nodes.members)
 
     def bind(value: Any) -> Any:
@@ -107,7 +108,7 @@ def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNod
 
     operations = {identifier: operation(identifier) for identifier in nodes.members}
     interior = tuple(operations[identifier] for identifier in nodes.members if identifier not in (nodes.begin, nodes.end))
-    return Region(operations[nodes.begin], interior, operations[nodes.end])
+    return Region(operations[nodes.begin], interior, operations[nodes.end], name or nodes.end)
 
 
 def region_problems(graph: Graph, registry: Mapping[str, NodeType]) -> Iterator[tuple[str, str, str]]:

@@ -368,7 +368,7 @@ class FakeRegions:
         entering = tuple(link for name in members for _, link in graph.nodes[name].links() if link.node not in members)
         return RegionNodes(members[0], end, members, entering)
 
-    def bind_region(self, graph: Graph, registry: Any, nodes: RegionNodes, values: Mapping[Link, Any]) -> Any:
+    def bind_region(self, graph: Graph, registry: Any, nodes: RegionNodes, values: Mapping[Link, Any], name: str = "") -> Any:
         self.bound.append(values)
         return sorted(values.values())
 
