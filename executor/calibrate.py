@@ -13,6 +13,7 @@ from torch import nn
 
 from katz_graph.planner.program import Device
 
+METHOD = 2  # what is measured below; another number when that changes
 BYTES = 1 << 26  # of the array copied
 WIDE, LARGE = 128, 64  # channels and side of a convolution that is all arithmetic
 NARROW, SMALL = 32, 8  # of a block whose kernels take little but their start
@@ -23,7 +24,7 @@ def calibrated(name: str, device: torch.device, dtype: torch.dtype, cache: Path 
 
     `again` measures whatever was kept.
     """
-    key = f"{device}/{dtype}/{torch.get_num_threads()}/{torch.__version__}"
+    key = f"{METHOD}/{device}/{dtype}/{torch.get_num_threads()}/{torch.__version__}"
     file = None if cache is None else cache / "devices.json"
     known = _read(file)
     if again or key not in known:

@@ -26,6 +26,17 @@ class Models:
         self.patching = 0.0
         self._sets: dict[Component, WeightSets] = {}
 
+    def load(self, recipe: ModelRecipe | ControlNetRecipe | ClipRecipe) -> None:
+        """Have the modules of a recipe in memory."""
+        if isinstance(recipe, ModelRecipe):
+            self.store.unet(recipe.unet, self.device, self.dtype)
+        elif isinstance(recipe, ControlNetRecipe):
+            self.control_net(recipe)
+        else:
+            for encoder in recipe.encoders:
+                self.store.text_encoder(encoder.encoder, self.device, self.dtype)
+                self.store.tokenizer(encoder.tokenizer)
+
     def unet(self, recipe: ModelRecipe) -> Any:
         module = self.store.unet(recipe.unet, self.device, self.dtype)
         self._resident(recipe.unet, module, recipe.loras, "unet")

@@ -11,6 +11,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from katz_graph.bench.quiet import quiet
 from katz_graph.bench.random_models import Family, make_controlnet, make_lora, make_pipeline
 from katz_graph.bench.requests import region_of, sample, sampler_region
 from katz_graph.bench.result import BenchResult
+from katz_graph.errors import InputError
 from katz_graph.executor.engine import EngineOptions, LocalEngine
 from katz_graph.folders import MINI
 from katz_graph.models.family import controlnet_recipe, pipeline_recipes
@@ -181,6 +183,8 @@ def unchanged_weights(case: Case) -> bool:
 
 def run() -> BenchResult:
     """All families, all cases, both ways of batching."""
+    if find_spec("peft") is None:
+        raise InputError("bench parity lets diffusers load LoRAs for comparison, which needs peft: pip install 'katz-graph[train]'")
     torch.set_num_threads(1)
     rows: list[list[Any]] = []
     with quiet(), tempfile.TemporaryDirectory() as folder:

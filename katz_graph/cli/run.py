@@ -84,6 +84,7 @@ def _tell(session: Session, how: RunOptions, report: Any, files: list[Path], tot
     predicted = sum(program.prediction.planned for program in report.programs if program.prediction)
     seconds = {
         "total": total,
+        "load": sum(timing.load for timing in report.timings),
         "prepare": sum(timing.prepare for timing in report.timings),
         "denoise": sum(timing.denoise for timing in report.timings),
         "vae": report.vae,
