@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.context import Context
-from katz_graph.events import Busy, Evaluated, Planned
+from katz_graph.events import Busy, Planned
 from katz_graph.executor.calibrate import calibrated
 from katz_graph.executor.execution import Execution, Timing
 from katz_graph.executor.models import Models
@@ -18,7 +18,7 @@ from katz_graph.executor.worker import Job, Single, Worker
 from katz_graph.models.tokens import encoding_length
 from katz_graph.planner.compile import Known, compile_region
 from katz_graph.planner.count import count_work
-from katz_graph.planner.fit import check_controlnets
+from katz_graph.planner.fit import fit
 from katz_graph.planner.program import Device, Program
 from katz_graph.planner.region import Region
 from katz_graph.planner.schedule import decider, sampling_of
@@ -79,10 +79,7 @@ class LocalEngine:
         spec, table = sampling_of(region.begin)
         latent = region.begin.inputs["latent_image"]["samples"]
 
-        def on_evaluation(done: int, total: int) -> None:
-            context.report(Evaluated(region.name, done, total))
-
-        return self._worker.submit(Execution(program, spec, table, latent, self.models, on_evaluation))
+        return self._worker.submit(Execution(program, spec, table, latent, self.models, context))
 
     def sample(self, region: Region, context: Context) -> LatentSamples:
         program = self.plan(region)
@@ -114,13 +111,13 @@ class LocalEngine:
 
 def plan_region(region: Region, device: Device, batching: bool | None = None, after: str = "emit") -> Program:
     """Compile a region for one device without running it."""
-    check_controlnets(region)
     spec, table = sampling_of(region.begin)
     known = Known(
         schedule=evaluations_of(spec),
         decide=decider(spec, table),
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
         count=count_work,
+        fit=fit,
         length=lambda entry: encoding_length(entry.clip, entry.text),
         devices=(device,),
         batching=batching,

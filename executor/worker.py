@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -19,11 +19,15 @@ from katz_graph.errors import Cancelled
 PATIENCE = 4  # evaluations that a request waits for others with the resident weight set before it gets its turn
 
 
+WeightSet = tuple[Hashable, Hashable]
+"""A module and the set of LoRAs that is wanted in it; nothing is the empty tuple."""
+
+
 class Task(Protocol):
     """Something a worker does in units."""
 
     @property
-    def weight_set(self) -> Any:
+    def weight_set(self) -> WeightSet | None:
         """What must be resident; None when it does not matter."""
 
     @property
@@ -84,7 +88,7 @@ class Worker:
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closing = False
-        self._resident: Any = None
+        self._resident: dict[Hashable, Hashable] = {}  # by module, the set that the last task left in it
         self._thread = threading.Thread(target=self._loop, name=f"katz-{name}", daemon=True)
         self._thread.start()
 
@@ -120,12 +124,15 @@ class Worker:
     def _next(self) -> Job:
         """The first job in turn that needs no patching, unless another has waited long enough."""
         self._jobs.rotate(-1)
-        ready = (job for job in self._jobs if job.task.weight_set is None or job.task.weight_set == self._resident)
+        ready = (job for job in self._jobs if self._is_resident(job.task.weight_set))
         patient = (job for job in self._jobs if job.waited >= PATIENCE)
         chosen = next(patient, None) or next(ready, None) or self._jobs[0]
         for job in self._jobs:
             job.waited = 0 if job is chosen else job.waited + 1
         return chosen
+
+    def _is_resident(self, wanted: WeightSet | None) -> bool:
+        return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
     def _advance(self, job: Job) -> None:
         try:
@@ -133,7 +140,8 @@ class Worker:
                 raise Cancelled("cancelled")
             done = job.task.step()
             if job.task.weight_set is not None:
-                self._resident = job.task.weight_set
+                module, loras = job.task.weight_set
+                self._resident[module] = loras
         except BaseException as error:
             self._finish(job)
             job.future.set_exception(error)

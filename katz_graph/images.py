@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -27,8 +28,8 @@ def load_image(path: Path) -> tuple[Tensor, Tensor]:
         raise InputError(f"{path}: no such picture") from None
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(f"{path}: not a picture that can be read ({error})") from None
-    if picture.mode == "I;16":  # 16 bits of grey
-        picture = picture.point(lambda value: value / 256).convert("L")
+    if picture.mode in ("I", "I;16", "I;16B"):  # 16 bits of grey
+        picture = Image.fromarray((numpy.array(picture).astype(numpy.float32) / 257).round().astype(numpy.uint8))
     has_alpha = "A" in picture.getbands() or "transparency" in picture.info
     pixels = torch.from_numpy(numpy.array(picture.convert("RGB"))).float().div(255).unsqueeze(0)
     if not has_alpha:
@@ -37,16 +38,17 @@ def load_image(path: Path) -> tuple[Tensor, Tensor]:
     return pixels, 1.0 - alpha
 
 
-def save_images(images: Tensor, directory: Path, prefix: str, metadata: Mapping[str, str]) -> list[Path]:
-    """Write each of [B, H, W, C] as `<prefix>_<number>_.png`, numbered on from what is there. RunError when the disk refuses."""
+def save_images(images: Tensor, directory: Path, prefix: str, metadata: Mapping[str, str]) -> Iterator[Path]:
+    """Write each of [B, H, W, C] as `<prefix>_<number>_.png`, numbered on from what is there; each path as soon as it is written.
+
+    RunError when the disk refuses.
+    """
     if not torch.isfinite(images).all():
         raise RunError("the picture holds NaN or infinity, so it was not saved")
     height, width = images.shape[1:3]
-    written = []
     for number, image in enumerate(images):
         folder, stem = _target(directory, _filled(prefix, width, height, number))
-        written.append(_write(folder, stem, image, metadata))
-    return written
+        yield _write(folder, stem, image, metadata)
 
 
 def _filled(prefix: str, width: int, height: int, number: int) -> str:
@@ -108,6 +110,11 @@ def _claim(folder: Path, stem: str, temporary: str) -> Path:
             os.link(temporary, path)
             return path
         except FileExistsError:
+            number += 1
+        except OSError:  # a file system without hard links: take the name first, then put the file there
+            with suppress(FileExistsError):
+                path.touch(exist_ok=False)
+                return Path(temporary).replace(path)
             number += 1
 
 

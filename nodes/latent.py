@@ -7,6 +7,7 @@ from typing import Annotated, cast
 from pydantic import Field
 
 from katz_graph.context import Context
+from katz_graph.errors import InputError
 from katz_graph.node import Node, Widget
 from katz_graph.wires import Image, Latent, LatentSamples, Mask, Vae
 
@@ -42,6 +43,8 @@ class VAEEncode(Node, category="latent"):
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
         height, width = pixels.shape[1:3]
+        if height < CELL or width < CELL:
+            raise InputError(f"VAEEncode: the picture is {width}x{height}, expected at least {CELL}x{CELL}")
         if height % CELL or width % CELL:
             context.warn(
                 f"VAEEncode: {width}x{height} is not a multiple of {CELL}; cropping to {width - width % CELL}x{height - height % CELL}"

@@ -45,4 +45,5 @@ class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
     def run(self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent) -> Latent:
         begin = {name: value for name, value in self.model_dump().items() if name != "guidance_scale"}
         begin |= {"model": model, "latent_image": latent_image}
-        return expand_sampling("DiffusersStepBegin", begin, model, positive, negative, self.guidance_scale)  # type: ignore[return-value]
+        guidance = max(self.guidance_scale, 1.0)  # the stock pipelines use guidance above 1 only
+        return expand_sampling("DiffusersStepBegin", begin, model, positive, negative, guidance)  # type: ignore[return-value]

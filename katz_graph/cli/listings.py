@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from katz_graph.describe import node_json, node_list, node_page, nodes_json
 from katz_graph.errors import InputError
@@ -46,5 +47,5 @@ def show_models(models: Sequence[Path], as_json: bool) -> None:
     table = Table("kind", "name", box=None, pad_edge=False, header_style="bold")
     for kind, found in names.items():
         for number, name in enumerate(found or ("(none)",)):
-            table.add_row(kind if number == 0 else "", name)
+            table.add_row(kind if number == 0 else "", Text(name))
     Console().print(table)

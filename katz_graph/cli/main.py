@@ -65,7 +65,7 @@ def plan(
     place: Place = None,
     allow: Allow = "",
     after: Annotated[
-        str, typer.Option(help="stop behind this pass: expand, variants, hoist, decompose, cost, search, segment, emit")
+        str, typer.Option(help="stop behind this pass: expand, variants, fit, hoist, decompose, cost, search, segment, emit")
     ] = "emit",
     svg: Annotated[Path | None, typer.Option(help="draw two evaluations")] = None,
     models: ModelFolders = None,

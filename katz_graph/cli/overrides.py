@@ -13,6 +13,7 @@ from katz_graph.node import NodeType
 from katz_graph.wording import suggest
 
 SEEDS = ("seed", "noise_seed")
+TEXTUAL = ("STRING", "COMBO")
 
 
 def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Sequence[str]) -> tuple[Graph, list[str]]:
@@ -28,7 +29,7 @@ def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Sequenc
         known = types[call.type].inputs if call.type in types else {}
         if field not in call.inputs and known and field not in known:
             raise InputError(f"--set {assignment}: node {identifier} ({call.type}) has no input {field!r}{suggest(field, known)}")
-        value = _value(text)
+        value = text if field in known and known[field].socket in TEXTUAL else _value(text)
         graph = _with_input(graph, identifier, field, value)
         notes.append(f"node {identifier} ({call.type}): {field} = {json.dumps(value, ensure_ascii=False)}")
     return graph, notes
@@ -74,5 +75,5 @@ def _value(text: str) -> Any:
     """JSON where it is JSON, else the text itself."""
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text

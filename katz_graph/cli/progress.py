@@ -23,7 +23,7 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
     """Listens to events and draws."""
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
         self._tasks: dict[str, int] = {}
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from katz_graph.cli.overrides import first_seed
 from katz_graph.cli.progress import EvaluationProgress
-from katz_graph.cli.session import Options, Session, dtype_of, open_session, use_threads
+from katz_graph.cli.session import Options, Session, check_writable, dtype_of, open_session, use_threads
 from katz_graph.cli.trace import write_trace
-from katz_graph.errors import KatzError
+from katz_graph.errors import Cancelled, KatzError
 from katz_graph.events import Busy, Event
 from katz_graph.formats.api import to_api
+from katz_graph.formats.native import to_native
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,9 @@ def run(options: Options, how: RunOptions) -> None:
     """Run the workflow. Errors are raised after what could be written was announced."""
     started = time.perf_counter()
     session = open_session(options)
+    check_writable(session.settings.output, "--output")
+    if how.trace is not None:
+        check_writable(how.trace.absolute().parent, "--trace")
     from katz_graph.executor.cache import ResultCache
     from katz_graph.executor.context import RunContext
     from katz_graph.executor.engine import EngineOptions, LocalEngine
@@ -55,29 +60,27 @@ def run(options: Options, how: RunOptions) -> None:
                 spans.append(event)
 
         context = RunContext(engine, session.folders, session.settings.output, metadata(session), listen, session.warn)
+        failure: KatzError | None = None
         try:
-            result = run_graph(session.graph, session.registry, context, ResultCache("classic"), on_event=on_node)
-            failure: KatzError | None = None
-            try:
-                result.raise_failures()
-            except KatzError as error:
-                failure = error
-        finally:
-            if how.trace is not None:
-                write_trace(how.trace, spans)
+            run_graph(session.graph, session.registry, context, ResultCache("classic"), on_event=on_node).raise_failures()
+        except KatzError as error:
+            failure = error
     total = time.perf_counter() - started
-    _tell(session, how, engine.report, context.files, total)
+    if not isinstance(failure, Cancelled):
+        _tell(session, how, engine.report, context.files, total)
+    if how.trace is not None:
+        write_trace(how.trace, spans)
     if failure is not None:
         raise failure
 
 
 def metadata(session: Session) -> dict[str, str]:
-    """The text chunks of written pictures: the graph as it runs, and what it takes to paint the same bytes again."""
-    api = to_api(session.graph)
-    return {
-        "prompt": json.dumps(api, ensure_ascii=True),
-        "katz": json.dumps({"approximations": [], "devices": session.device, "version": _version()}),
-    }
+    """The text chunks of written pictures: the graph as it runs, its wrapper if it has one, and what the picture was made with."""
+    workflow = replace(session.workflow, graph=session.graph)
+    texts = {"prompt": json.dumps(to_api(session.graph))}
+    if workflow.run or workflow.layout or workflow.extra:
+        texts["workflow"] = json.dumps(to_native(workflow))
+    return texts | {"katz": json.dumps({"approximations": [], "devices": session.device, "version": version("katz-graph")})}
 
 
 def _tell(session: Session, how: RunOptions, report: Any, files: list[Path], total: float) -> None:
@@ -111,9 +114,3 @@ def _tell(session: Session, how: RunOptions, report: Any, files: list[Path], tot
             }
         )
     )
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("katz-graph")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from katz_graph.settings import Settings
 from katz_graph.validate import check
 
 APPROXIMATIONS = ("stale-controlnet", "async-lora")
+STAGES = ("text_encoder", "unet_encoder", "unet_mid", "unet_decoder", "controlnet", "vae_encode", "vae_decode")
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ def open_session(options: Options) -> Session:
     settings = Settings.read(options.models, options.packs, options.input, options.output)
     registry, pack_problems = load_registry(settings.packs)
     workflow = read_workflow(options.workflow)
+    check_run_options(workflow.run)
+    check_allowed(workflow.run.get("allow") or "")
     folders = Folders(settings.models, settings.input, settings.output)
     graph, notes = set_inputs(workflow.graph, registry, options.sets)
     seed = options.seed if options.seed is not None else workflow.run.get("seed")
@@ -90,6 +96,28 @@ def open_session(options: Options) -> Session:
     for place in options.place:
         check_place(place, session.device)
     return session
+
+
+RUN_OPTIONS: dict[str, type] = {"seed": int, "devices": str, "allow": str, "batching": bool}
+
+
+def check_run_options(run: Mapping[str, Any]) -> None:
+    """InputError when an option in the file's wrapper is not of its type."""
+    for name, kind in RUN_OPTIONS.items():
+        value = run.get(name)
+        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise InputError(f"run option {name}: got {value!r}, expected {kind.__name__}")
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """InputError when files cannot be written to a folder, which need not exist yet."""
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        raise InputError(f"{option}: {existing} is not a folder")
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"{option}: {existing} cannot be written to")
 
 
 def one_device(devices: str) -> str:
@@ -122,7 +150,7 @@ def check_link(link: str | None) -> None:
         numbers = [float(part) for part in (link or "1").split(",")]
     except ValueError:
         numbers = []
-    if len(numbers) not in (1, 2) or numbers[0] <= 0:
+    if len(numbers) not in (1, 2) or not all(math.isfinite(number) for number in numbers) or numbers[0] <= 0:
         raise InputError(f"--link {link}: expected GBPS or GBPS,MS, for example 25,0.05")
 
 
@@ -131,18 +159,18 @@ def check_place(place: str, device: str) -> None:
     stage, equals, where = place.partition("=")
     if not (equals and stage and where):
         raise InputError(f"--place {place}: expected STAGE=DEVICE, for example controlnet=cpu")
+    if stage not in STAGES:
+        raise InputError(f"--place {place}: there is no stage {stage!r}; choose one of {', '.join(STAGES)}")
     if one_device(where) != device:
         raise InputError(f"--place {place}: this run has the device {device} only")
 
 
 def use_threads(device: str, threads: int | None) -> None:
     """One worker with as many threads as cores, unless told."""
-    import os
-
     import torch
 
-    if threads is not None and threads < 1:
-        raise InputError(f"--threads {threads}: expected at least 1")
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     torch.set_num_threads(threads or available)
 

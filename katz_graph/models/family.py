@@ -184,6 +184,18 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
             )
 
 
+def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
+    """InputError, naming both numbers, when the text encoders give what another UNet takes."""
+    unet = architecture(model.unet)
+    width = sum(_field(encoder.encoder, "hidden_size", int) for encoder in clip.encoders)
+    pooled = config(clip.encoders[-1].encoder).get("projection_dim") if len(clip.encoders) > 1 else None
+    if width != unet.text_width or pooled != unet.pooled_width:
+        raise InputError(
+            f"{clip.encoders[0].encoder.folder}: the text encoders do not fit the UNet: they give text of width {width} (pooled {pooled}), "
+            f"the UNet in {model.unet.folder} takes {unet.text_width} (pooled {unet.pooled_width}); take CLIP and MODEL from one checkpoint"
+        )
+
+
 def expect_class(part: Component, *names: str) -> None:
     """InputError when the configuration names a class that is none of `names`."""
     got = config(part).get("_class_name")

@@ -66,6 +66,17 @@ def component(folder: str | Path, kind: Kind) -> Component:
     return Component(str(folder), (configuration_identity(configuration), *_weights(folder, kind)))
 
 
+def check_unchanged(part: Component) -> None:
+    """InputError when a file of a component is another one than when the recipe was made."""
+    for file in part.files:
+        try:
+            now = Path(file.path).stat()
+        except OSError as error:
+            raise InputError(f"{file.path}: {error.strerror or error}") from None
+        if (now.st_size, now.st_mtime_ns) != (file.size, file.modified_ns):
+            raise InputError(f"{file.path}: changed since the workflow began to use it: run the workflow again")
+
+
 def variant(component: Component) -> str | None:
     """`fp16` when the component's weights are files of that variant, None when they carry no suffix."""
     for file in component.files:

@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from katz_graph.errors import InputError, RunError
 from katz_graph.models import attention
 from katz_graph.models.family import config, expect_class
-from katz_graph.models.identity import variant
+from katz_graph.models.identity import check_unchanged, variant
 from katz_graph.recipe import Component
 
 SHOWN = 3  # mismatches that an error names
@@ -70,6 +70,7 @@ class ModelStore:
 
 
 def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
+    check_unchanged(part)
     if model.__module__.startswith("diffusers"):
         expect_class(part, model.__name__)
     with quiet():

@@ -16,7 +16,7 @@ from katz_graph.planner.search import search
 from katz_graph.planner.segment import segment
 from katz_graph.planner.variants import Decide, variants
 
-PASSES = ("expand", "variants", "hoist", "decompose", "cost", "search", "segment", "emit")
+PASSES = ("expand", "variants", "fit", "hoist", "decompose", "cost", "search", "segment", "emit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Known:
     shape: tuple[int, ...]  # [B, C, h, w]
     count: Count
     length: Length  # of a prompt, in tokens
+    fit: Callable[[Program], Program]  # raises when models do not fit each other
     devices: Sequence[Device]
     batching: bool | None = None  # None: the faster one
 
@@ -38,6 +39,7 @@ def compile_region(region: Region, known: Known, after: str = "emit") -> Program
         raise InputError(f"--after {after}: no such pass; choose one of {', '.join(PASSES)}")
     steps: dict[str, Callable[[Program], Program]] = {
         "variants": lambda program: variants(program, known.decide),
+        "fit": known.fit,
         "hoist": hoist,
         "decompose": decompose,
         "cost": lambda program: cost(program, known.shape, known.count, known.length),

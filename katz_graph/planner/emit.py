@@ -22,10 +22,15 @@ def emit(program: Program) -> Program:
     return replace(program, instructions={device.name: tuple(instructions)}, prediction=_predict(program))
 
 
-def weight_sets(program: Program) -> tuple[str, ...]:
-    """Names of the sets of LoRAs that the loop's models carry, in order of first use; none for a model without."""
+def weight_sets(program: Program) -> dict[str, ModelRecipe]:
+    """The loop's models that carry LoRAs, by a name for each set, in order of first use."""
     models = (op.inputs.get("model") for variant in program.variants for op in variant.operations)
-    return tuple(dict.fromkeys(digest(model.loras)[:12] for model in models if isinstance(model, ModelRecipe) and model.loras))
+    return {digest(model)[:12]: model for model in models if isinstance(model, ModelRecipe) and model.loras}
+
+
+def commonest_variant(program: Program) -> int | None:
+    """The number of the variant with most evaluations; None when nothing is evaluated (denoise 0)."""
+    return max(range(len(program.variants)), key=lambda number: len(program.variants[number].evaluations), default=None)
 
 
 def _predict(program: Program) -> Prediction:
@@ -37,7 +42,7 @@ def _predict(program: Program) -> Prediction:
         count = len(variant.evaluations)
         ideal += count * tree.fold(lambda name: seconds[name])
         sequential += count * sum(seconds[name] for name in dependencies(variant).nodes)
-    commonest = max(range(len(program.variants)), key=lambda number: len(program.variants[number].evaluations))
-    period = sum(call.seconds for call in program.calls[commonest])
+    commonest = commonest_variant(program)
+    period = 0.0 if commonest is None else sum(call.seconds for call in program.calls[commonest])
     binding = f"work on {device.name}: {period * 1e3:.2f} ms an evaluation"
     return Prediction(request_seconds(program), ideal, sequential, period, binding)

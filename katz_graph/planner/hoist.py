@@ -11,8 +11,8 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.planner.program import Program, Variant
-from katz_graph.planner.region import Operation, Ref
-from katz_graph.recipe import Conditioning, digest
+from katz_graph.planner.region import Operation, Previous, Ref
+from katz_graph.recipe import Conditioning, Picture, digest
 
 PER_TEXT = {"kept": "keys_values", "added": "added_embedding"}  # what a stage takes -> what computes it from model and text
 TAKES = {  # per stage with a text
@@ -44,7 +44,7 @@ def hoist(program: Program) -> Program:
         for name in TAKES[operation.stage]:
             inputs[name] = once(PER_TEXT[name], f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
         if operation.stage == "controlnet":
-            image = inputs.pop("image")
+            image = _picture(operation, inputs.pop("image"))
             key = f"{image.digest[:12]}:{digest(model)[:12]}"
             inputs["reference"] = once("controlnet_reference", key, {"control_net": model, "image": image})
         return replace(operation, inputs=inputs)
@@ -54,6 +54,12 @@ def hoist(program: Program) -> Program:
 
     variants = tuple(rewritten(variant) for variant in program.variants)
     return replace(program, variants=variants, before=tuple(before.values()))
+
+
+def _picture(operation: Operation, image: Any) -> Picture:
+    if isinstance(image, (Ref, Previous)):
+        raise InputError(f"node {operation.id} ({operation.type}), image: must come from outside the step region, it does not change in it")
+    return image if isinstance(image, Picture) else Picture.of(image)
 
 
 def _check_entry(operation: Operation, entries: Conditioning) -> None:

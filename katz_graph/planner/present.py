@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from katz_graph.planner.emit import weight_sets
+from katz_graph.planner.emit import commonest_variant, weight_sets
 from katz_graph.planner.program import Call, Program
 
 WIDTH, ROW, LEFT = 1000, 34, 110  # pixels of the drawing
@@ -40,7 +40,7 @@ def _lines(program: Program) -> Iterator[str]:
         yield f"hoisted, once per request: {', '.join(_hoisted(program))}"
     if program.work:
         total = _loop_total(program)
-        yield f"work: {_si(total[0])}FLOP and {_si(total[1])}B a commonest evaluation, latent {'x'.join(map(str, program.shape))}"
+        yield f"work: {_si(total[0])}FLOP and {_si(total[1])}B in the commonest evaluation, latent {'x'.join(map(str, program.shape))}"
     if program.alternatives:
         yield "choice: " + "; ".join(
             f"{name} {seconds:.3f} s" for name, seconds in sorted(program.alternatives.items(), key=lambda e: e[1])
@@ -97,8 +97,9 @@ def as_json(program: Program) -> dict[str, Any]:
 
 def as_svg(program: Program) -> str:
     """A Gantt picture of two evaluations in a row of the commonest variant, a row per device."""
-    number = _commonest(program)
-    calls = [call for segment in program.segments[number] for call in segment.calls if call.seconds]
+    number = commonest_variant(program)
+    segments = () if number is None else program.segments[number]
+    calls = [call for segment in segments for call in segment.calls if call.seconds]
     devices = [device.name for device in program.devices]
     period = sum(call.seconds for call in calls) or 1.0
     scale = (WIDTH - LEFT - 20) / (2 * period)
@@ -130,12 +131,9 @@ def _hoisted(program: Program) -> Iterator[str]:
 
 
 def _loop_total(program: Program) -> tuple[float, float]:
-    operations = [operation.id for operation in program.variants[_commonest(program)].operations]
+    number = commonest_variant(program)
+    operations = [] if number is None else [operation.id for operation in program.variants[number].operations]
     return sum(program.work[name].flops for name in operations), sum(program.work[name].weight_bytes for name in operations)
-
-
-def _commonest(program: Program) -> int:
-    return max(range(len(program.variants)), key=lambda number: len(program.variants[number].evaluations))
 
 
 def _call(call: Call) -> str:

@@ -24,7 +24,7 @@ class EvaluationPoint(Protocol):
 class Variant:
     """What one kind of evaluation does, with every switch decided: operations in topological order, and which evaluations are of this kind.
 
-    `aliases` maps a switch to what it chose. `prediction` and `carried` (slot -> value) are what StepEnd reads.
+    `prediction` and `carried` (slot -> value) are what StepEnd reads.
     """
 
     name: str
@@ -117,6 +117,7 @@ class Program:
     trees: tuple[Any, ...] = ()  # decompose: one Tree per variant
     work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation
     shape: tuple[int, ...] = ()  # cost: the latent's [B, C, h, w]
+    tokens: Mapping[str, int] = field(default_factory=dict)  # cost: length of the text of each operation that has one
     calls: tuple[tuple[Call, ...], ...] = ()  # search: per variant
     before_calls: tuple[Call, ...] = ()  # search
     alternatives: Mapping[str, float] = field(default_factory=dict)  # search: what was considered -> seconds

@@ -44,6 +44,7 @@ class Operation:
     type: str
     inputs: Mapping[str, Any]
     run: Callable[..., Any] | None = None  # for stage NODE
+    required: tuple[str, ...] = ()  # inputs that must come to something
 
     def references(self) -> Iterator[tuple[str, Ref]]:
         return ((name, value) for name, value in self.inputs.items() if isinstance(value, Ref))
@@ -104,7 +105,8 @@ def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNod
         kind = registry[call.type]
         defaults = {name: port.default for name, port in kind.inputs.items() if port.knob and not port.required}
         inputs = defaults | {name: bind(value) for name, value in call.inputs.items() if name in kind.inputs}
-        return Operation(identifier, kind.stage or NODE, call.type, inputs, kind.run if kind.stage is None else None)
+        required = tuple(name for name, port in kind.inputs.items() if port.required)
+        return Operation(identifier, kind.stage or NODE, call.type, inputs, kind.run if kind.stage is None else None, required)
 
     operations = {identifier: operation(identifier) for identifier in nodes.members}
     interior = tuple(operations[identifier] for identifier in nodes.members if identifier not in (nodes.begin, nodes.end))
@@ -153,6 +155,17 @@ def _slot_problems(graph: Graph, registry: Mapping[str, NodeType], region: Regio
         sockets = [_socket(graph, registry, link) for link in (first, following) if isinstance(link, Link)]
         if len(sockets) == 2 and len({*sockets} - {"*"}) == 2:
             yield region.end, f"next_{slot}", f"carries {sockets[1]}, but initial_{slot} of {region.begin} is {sockets[0]}"
+        for member in region.members:
+            for name, link in graph.nodes[member].links():
+                if link == Link(region.begin, slot) and sockets and len({sockets[0], _wanted(graph, registry, member, name)} - {"*"}) == 2:
+                    wanted = _wanted(graph, registry, member, name)
+                    yield member, name, f"takes {wanted}, but previous_{slot} of {region.begin} carries {sockets[0]}"
+
+
+def _wanted(graph: Graph, registry: Mapping[str, NodeType], node: str, name: str) -> str:
+    call = graph.nodes[node]
+    port = registry[call.type].inputs.get(name) if call.type in registry else None
+    return port.socket if port else "*"
 
 
 def _socket(graph: Graph, registry: Mapping[str, NodeType], link: Link) -> str:

@@ -22,6 +22,9 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
     values = begin.inputs
     table = noise_table(scheduler_config(values["model"]))
     if begin.type == "DiffusersStepBegin":
+        for field in ("noise_mask", "batch_index"):
+            if values["latent_image"].get(field) is not None:
+                raise InputError(f"DiffusersSampler: the latent carries a {field}, which only KSampler heeds; use KSampler")
         return _diffusers_spec(values, scheduler_config(values["model"])), table
     sigmas = schedule(values["scheduler"], table, values["steps"], values["denoise"], values["sampler_name"])
     sigmas = slice_steps(sigmas, values["start_at_step"], values["end_at_step"], not values["return_with_leftover_noise"])

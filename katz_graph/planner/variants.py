@@ -54,6 +54,11 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
         if operation.stage in CONDITIONS:
             aliases[Ref(operation.id)] = decisions[operation.id]
         elif operation.stage == SWITCH:
+            if not isinstance(inputs.get("condition"), bool):
+                raise InputError(
+                    f"node {operation.id} ({operation.type}), condition: not known before the run; "
+                    "link a StepPattern, a StepWindow or a BOOLEAN from outside the step region"
+                )
             aliases[Ref(operation.id)] = inputs.get("on_true") if inputs.get("condition") else inputs.get("on_false")
         else:
             kept[operation.id] = replace(operation, inputs=inputs)
@@ -65,7 +70,19 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
     following = {slot: region.end.inputs.get(f"next_{slot}") for slot in range(1, SLOTS + 1)}
     carried = {slot: follow(following[slot]) for slot in sorted(live)}
     needed = _needed(kept, [prediction, *carried.values()])
-    return Variant("", tuple(op for name, op in kept.items() if name in needed), prediction, carried, ())
+    operations = tuple(op for name, op in kept.items() if name in needed)
+    for operation in operations:
+        _check_inputs(operation)
+    return Variant("", operations, prediction, carried, ())
+
+
+def _check_inputs(operation: Operation) -> None:
+    """InputError when an input that must be there comes to nothing, as a Switch's missing side does."""
+    for name in operation.required:
+        if operation.inputs.get(name) is None:
+            raise InputError(
+                f"node {operation.id} ({operation.type}), {name}: comes to nothing in some evaluation; give the Switch both sides"
+            )
 
 
 def _needed(operations: Mapping[str, Operation], roots: Sequence[Any]) -> set[str]:

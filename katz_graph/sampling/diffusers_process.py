@@ -16,6 +16,8 @@ from katz_graph.sampling.evaluation import Evaluation, Step
 from katz_graph.sampling.noise import seeded
 from katz_graph.sampling.spec import DiffusersSpec
 
+NEEDED = ("set_timesteps", "scale_model_input", "add_noise", "step")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedScheduler:
@@ -29,12 +31,21 @@ class PreparedScheduler:
 def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> PreparedScheduler:
     """A fresh scheduler for one request. Raises InputError if diffusers has no such scheduler or it takes no number of steps."""
     scheduler_class: Any = getattr(diffusers, spec.scheduler_class, None)
-    if not hasattr(scheduler_class, "set_timesteps"):
-        raise InputError(f"scheduler {spec.scheduler_class!r}: diffusers {diffusers.__version__} has no such scheduler")
+    if not all(hasattr(scheduler_class, name) for name in NEEDED):
+        raise InputError(f"scheduler {spec.scheduler_class!r}: diffusers {diffusers.__version__} has no such scheduler for images")
     if spec.steps < 1 or not 0 <= spec.strength <= 1:
         raise InputError(f"expected at least 1 step and a strength in 0..1, got {spec.steps} and {spec.strength}")
-    scheduler = scheduler_class.from_config(dict(spec.scheduler_config))
-    scheduler.set_timesteps(spec.steps, device=device)
+    config = dict(spec.scheduler_config)
+    if "noise_sampler_seed" in inspect.signature(scheduler_class.__init__).parameters:
+        config["noise_sampler_seed"] = spec.seed  # it draws its own noise, from the global generator unless told
+    try:
+        scheduler = scheduler_class.from_config(config)
+        scheduler.set_timesteps(spec.steps, device=device)
+        if not hasattr(scheduler, "init_noise_sigma"):
+            raise ValueError("it is not made for Stable Diffusion's latents")
+    except Exception as error:  # its constructor takes anything and fails in any way
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"scheduler {spec.scheduler_class} with {spec.steps} steps cannot be set up: {reason}") from error
     first = (spec.steps - min(int(spec.steps * spec.strength), spec.steps)) * scheduler.order
     timesteps = scheduler.timesteps[first:]
     if hasattr(scheduler, "set_begin_index"):

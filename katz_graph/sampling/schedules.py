@@ -17,6 +17,8 @@ from katz_graph.sampling.noise_table import NoiseTable
 Schedule = Callable[[NoiseTable, int], Tensor]
 """(table, steps) -> descending sigmas [N + 1] float32, the last one 0; N is `steps` but for ddim_uniform and beta."""
 
+MOST_STEPS = 1_000_000  # of a whole schedule, of which a small denoise takes the end
+
 DISCARD_PENULTIMATE = frozenset({"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"})
 """Samplers that go from the last but one sigma of a schedule one step longer straight to 0."""
 
@@ -105,6 +107,8 @@ def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0
         raise InputError(f"steps: expected at least 1, got {steps}")
     if denoise <= 0:
         return ()
+    if denoise * MOST_STEPS < steps:
+        raise InputError(f"denoise {denoise:g} of {steps} steps is the end of a schedule of more than {MOST_STEPS} steps")
     cut = denoise <= 0.9999
     longer = int(steps / denoise) if cut else steps
     if sampler in DISCARD_PENULTIMATE:

@@ -74,6 +74,11 @@ def decide_by_percent(count: int) -> Any:
 
 def compiled(region: Region, evaluations: int = 4, after: str = "emit", count: Any = None, **known: Any) -> Program:
     flops = {"unet_encoder": 4e6, "unet_mid": 1e6, "unet_decoder": 6e6, "controlnet": 5e6}
-    known = {"count": count or work_of(flops), "length": lambda entry: 77 * (1 + len(entry.text) // 75), "devices": (DEVICE,)} | known
+    known = {
+        "count": count or work_of(flops),
+        "length": lambda entry: 77 * (1 + len(entry.text) // 75),
+        "fit": lambda program: program,
+        "devices": (DEVICE,),
+    } | known
     facts = Known(points(evaluations), decide_by_percent(evaluations), (1, 4, 16, 16), **known)
     return compile_region(region, facts, after)
