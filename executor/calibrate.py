@@ -6,14 +6,13 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import torch
 from torch import nn
 
 from katz_graph.planner.program import Device
 
-METHOD = 2  # what is measured below; another number when that changes
+METHOD = 3  # what is measured below; another number when that changes
 BYTES = 1 << 26  # of the array copied
 WIDE, LARGE = 128, 64  # channels and side of a convolution that is all arithmetic
 NARROW, SMALL = 32, 8  # of a block whose kernels take little but their start
@@ -51,13 +50,13 @@ def measure(device: torch.device, dtype: torch.dtype) -> tuple[float, float, flo
 
 def _seconds(run: Callable[[], object], device: torch.device) -> float:
     times = []
-    for _ in range(7):
+    for _ in range(9):
         _wait(device)
         started = time.perf_counter()
         run()
         _wait(device)
         times.append(time.perf_counter() - started)
-    return median(times[2:])
+    return min(times)  # of an undisturbed moment
 
 
 def _wait(device: torch.device) -> None:

@@ -1,0 +1,80 @@
+"""Drawn pictures as training material: scenes with their seeds and latents, in buckets of one size each."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL
+
+from katz_graph.mini.draw import draw
+from katz_graph.mini.fast import autocast
+from katz_graph.mini.world import Scene, sample_scene
+
+OTHER_SIZES = ((96, 96), (160, 160), (192, 192), (96, 128), (128, 96), (160, 128), (128, 160))
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """latents [N, 4, height / 8, width / 8], scaled to unit size, fp16, of the scenes drawn with the seeds."""
+
+    height: int
+    width: int
+    scenes: list[Scene]
+    seeds: list[int]
+    latents: torch.Tensor
+
+    def silhouettes(self, chosen: list[int]) -> torch.Tensor:
+        """[len(chosen), height, width] in 0..1, drawn again."""
+        masks = [draw(self.scenes[i], self.height, self.width, self.seeds[i]).silhouette for i in chosen]
+        return torch.from_numpy(np.stack(masks)).float() / 255
+
+    def pictures(self, chosen: list[int], styles: frozenset[str] = frozenset()) -> torch.Tensor:
+        """[len(chosen), height, width, 3] in 0..1, drawn again, in styles if wanted."""
+        drawn = [draw(self.scenes[i], self.height, self.width, self.seeds[i], styles).picture for i in chosen]
+        return torch.from_numpy(np.stack(drawn)).float() / 255
+
+    def styled(self, vae: AutoencoderKL, count: int, styles: frozenset[str]) -> "Bucket":
+        """The first `count` scenes of this bucket in the given styles."""
+        latents = encode(vae, lambda i: self.pictures(i, styles), count)
+        return replace(self, scenes=self.scenes[:count], seeds=self.seeds[:count], latents=latents)
+
+
+@torch.no_grad()
+def encode(vae: AutoencoderKL, pictures, count: int, batch: int = 16) -> torch.Tensor:  # type: ignore[no-untyped-def]
+    """Latents of `pictures(indices)` for the indices below `count`, divided by their standard deviation."""
+    parts = []
+    for start in range(0, count, batch):
+        x = pictures(list(range(start, min(start + batch, count)))).permute(0, 3, 1, 2) * 2 - 1
+        with autocast():
+            mean = vae._encode(x.contiguous(memory_format=torch.channels_last))[:, :4]
+        parts.append((mean.float() * vae.config.scaling_factor).half())
+    return torch.cat(parts).contiguous()
+
+
+def build_bucket(vae: AutoencoderKL, height: int, width: int, count: int, seed: int) -> Bucket:
+    """Random training scenes, 45 % with one thing."""
+    generator = np.random.default_rng(seed)
+    scenes = [sample_scene(generator, 1 if generator.random() < 0.45 else 2) for _ in range(count)]
+    seeds = generator.integers(1 << 31, size=count).tolist()
+    empty = Bucket(height, width, scenes, seeds, torch.empty(0))
+    return replace(empty, latents=encode(vae, empty.pictures, count))
+
+
+def build_corpus(vae: AutoencoderKL, file: Path, native: int, other: int, seed: int) -> list[Bucket]:
+    """The native bucket first, then one of each other size; kept in `file`, which is read when it is there."""
+    sizes = [(128, 128, native), *((height, width, other) for height, width in OTHER_SIZES)]
+    stored = torch.load(file, weights_only=True) if file.exists() else []
+    buckets = []
+    for index, (height, width, count) in enumerate(sizes):
+        if index < len(stored):
+            generator = np.random.default_rng(seed + index)
+            scenes = [sample_scene(generator, 1 if generator.random() < 0.45 else 2) for _ in range(count)]
+            seeds = generator.integers(1 << 31, size=count).tolist()
+            buckets.append(Bucket(height, width, scenes, seeds, stored[index]))
+        else:
+            buckets.append(build_bucket(vae, height, width, count, seed + index))
+            print(f"corpus: {count} pictures of {height}x{width}", flush=True)
+    if not stored:
+        torch.save([bucket.latents for bucket in buckets], file)
+    return buckets

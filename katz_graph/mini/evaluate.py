@@ -1,0 +1,145 @@
+"""Measures pictures of the miniature world with the judge: does what was painted obey caption, hint and style? Any engine
+can be measured, through one callable; knows nothing about how it paints."""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from katz_graph.mini.draw import draw
+from katz_graph.mini.judge import Judge, Verdict, judge, overlap
+from katz_graph.mini.world import STYLES, Scene, caption, sample_scene
+
+BATCH = 10
+BOUNDS = {
+    "one_shape": (">=", 0.95),
+    "one_colour": (">=", 0.95),
+    "one_background": (">=", 0.95),
+    "one_place": (">=", 0.95),
+    "two_everything": (">=", 0.75),
+    "silhouette_overlap": (">=", 0.8),
+    **{f"style_{style}": (">=", 0.9) for style in STYLES},
+    **{f"without_{style}": ("<=", 0.05) for style in STYLES},
+    **{f"both_{a}_{b}": (">=", 0.7) for a, b in combinations(STYLES, 2)},
+}
+
+
+class Paint(Protocol):
+    """captions and seeds of equal length; `control`: the name of a ControlNet ("edges", "silhouette") and its hints
+    [B, H, W, 3] in 0..1; `loras`: names and strengths. Returns pictures [B, 128, 128, 3] in 0..1."""
+
+    def __call__(
+        self,
+        captions: list[str],
+        seeds: list[int],
+        control: tuple[str, torch.Tensor] | None,
+        loras: Sequence[tuple[str, float]],
+        steps: int,
+    ) -> torch.Tensor: ...
+
+
+def held_out_scenes(count: int, things: int, seed: int) -> list[Scene]:
+    """Scenes of combinations that no training has seen."""
+    generator = np.random.default_rng(seed)
+    return [sample_scene(generator, things, held_out=True) for _ in range(count)]
+
+
+def painted(paint: Paint, model: Judge, scenes: list[Scene], steps: int, loras: Sequence[tuple[str, float]] = ()) -> list[Verdict]:
+    verdicts: list[Verdict] = []
+    for start in range(0, len(scenes), BATCH):
+        part = scenes[start : start + BATCH]
+        seeds = list(range(start, start + len(part)))
+        pictures = paint([caption(scene) for scene in part], seeds, None, loras, steps)
+        verdicts += judge(model, pictures, len(part[0].things))
+    return verdicts
+
+
+def one_thing(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
+    """Part of the pictures with the right shape, colour, size, place and background; and styles seen unasked."""
+    scenes = held_out_scenes(count, 1, 1)
+    verdicts = painted(paint, model, scenes, steps)
+    pairs = list(zip(verdicts, scenes, strict=True))
+    figures = {
+        f"one_{name}": sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in pairs) / count
+        for name in ("shape", "colour", "size", "place")
+    }
+    figures["one_background"] = sum(v.background == s.background for v, s in pairs) / count
+    figures |= {f"without_{style}": sum(style in v.styles for v in verdicts) / count for style in STYLES}
+    return figures
+
+
+def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
+    """Part of the pictures in which shape, colour, size and place of both things are right, and of each alone."""
+    scenes = held_out_scenes(count, 2, 2)
+    figures = dict.fromkeys(("two_everything", "two_shapes", "two_colours", "two_sizes", "two_places", "two_background"), 0.0)
+    for verdict, scene in zip(painted(paint, model, scenes, steps), scenes, strict=True):
+        found = {(thing.row, thing.column): thing for thing in verdict.things}
+        pairs = [(found.get((thing.row, thing.column)), thing) for thing in scene.things]
+        figures["two_everything"] += all(a == b for a, b in pairs)
+        figures["two_places"] += all(a is not None for a, _ in pairs)
+        figures["two_background"] += verdict.background == scene.background
+        for plural, name in (("two_shapes", "shape"), ("two_colours", "colour"), ("two_sizes", "size")):
+            figures[plural] += all(a is not None and getattr(a, name) == getattr(b, name) for a, b in pairs)
+    return {name: value / count for name, value in figures.items()}
+
+
+def with_hints(paint: Paint, model: Judge, count: int, steps: int, kind: str = "silhouette") -> dict[str, float]:
+    """Mean intersection over union of the silhouette asked for and the one that the judge sees."""
+    from katz_graph.canny import canny
+
+    scenes = held_out_scenes(count, 1, 3)
+    total = 0.0
+    for start in range(0, count, BATCH):
+        part = scenes[start : start + BATCH]
+        drawings = [draw(scene, 128, 128, start + index) for index, scene in enumerate(part)]
+        wanted = torch.from_numpy(np.stack([drawing.silhouette for drawing in drawings])) > 127
+        hints = wanted.float()
+        if kind == "edges":
+            hints = canny(torch.from_numpy(np.stack([drawing.picture for drawing in drawings])).float() / 255, 0.4, 0.8)
+        control = (kind, hints.unsqueeze(-1).expand(-1, -1, -1, 3))
+        pictures = paint([caption(scene) for scene in part], list(range(start, start + len(part))), control, (), steps)
+        verdicts = judge(model, pictures, 1)
+        total += sum(overlap(verdict.silhouette, mask) for verdict, mask in zip(verdicts, wanted, strict=True))
+    return {f"{kind}_overlap": total / count}
+
+
+def in_styles(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
+    """Part of the pictures in which a style is recognised at strength 1, and both of two styles at once; the shape
+    and colour that survive a style."""
+    scenes = held_out_scenes(count, 1, 4)
+    figures: dict[str, float] = {}
+    for style in STYLES:
+        verdicts = painted(paint, model, scenes, steps, [(style, 1.0)])
+        pairs = list(zip(verdicts, scenes, strict=True))
+        figures[f"style_{style}"] = sum(style in v.styles for v in verdicts) / count
+        for name in ("shape", "colour"):
+            same = sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in pairs)
+            figures[f"style_{style}_{name}"] = same / count
+    for first, second in combinations(STYLES, 2):
+        verdicts = painted(paint, model, scenes, steps, [(first, 1.0), (second, 1.0)])
+        figures[f"both_{first}_{second}"] = sum({first, second} <= v.styles for v in verdicts) / count
+    return figures
+
+
+def evaluate(
+    paint: Paint, model: Judge, n_one: int = 200, n_two: int = 100, n_hints: int = 50, n_styles: int = 50, steps: int = 20
+) -> dict[str, float]:
+    """All figures; `BOUNDS` says which of them must be how large."""
+    figures = one_thing(paint, model, n_one, steps)
+    figures |= two_things(paint, model, n_two, steps)
+    if n_hints:
+        figures |= with_hints(paint, model, n_hints, steps, "silhouette") | with_hints(paint, model, n_hints, steps, "edges")
+    if n_styles:
+        figures |= in_styles(paint, model, n_styles, steps)
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def failures(figures: dict[str, float]) -> list[str]:
+    """The bounds that are not kept, in words."""
+    missed = []
+    for name, (sign, bound) in BOUNDS.items():
+        if name in figures and not (figures[name] >= bound if sign == ">=" else figures[name] <= bound):
+            missed.append(f"{name} is {figures[name]:.3f}, wanted {sign} {bound}")
+    return missed

@@ -1,0 +1,92 @@
+"""The miniature text side: a byte-complete CLIP tokenizer of under 2,000 tokens and two small text encoders."""
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+
+from katz_graph.mini import world
+
+WIDTH = 96
+LENGTH = 77
+EXTRA_WORDS = [
+    "a", "an", "the", "on", "in", "at", "to", "of", "and", "with", "left", "right", "above", "below", "top", "bottom", "middle", "center",
+    "centered", "background", "shape", "sky", "night", "beach", "wall", "picture", "drawing", "image", "painting",
+    "photo", "style", "sticker", "stripes", "dusk", "striped", "pink", "grey", "gray", "big", "tiny", "two", "one", "object",
+    "objects", "near", "next", "under", "over", "behind", "front", "bright", "dark", "no", "without", "empty", "colour",
+    "color",
+]  # fmt: skip
+
+
+def byte_alphabet() -> list[str]:
+    """The 256 printable stand-ins for bytes that byte-level BPE uses (GPT-2's table), "!" first."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [value for value in range(256) if value not in printable]
+    return [chr(value) for value in printable] + [chr(256 + index) for index in range(len(others))]
+
+
+def learn_merges(words: list[str]) -> list[tuple[str, str]]:
+    """Byte-pair merges, most frequent pair first, until every word is one token."""
+    pieces = {word: [*word[:-1], word[-1] + "</w>"] for word in words}
+    merges: list[tuple[str, str]] = []
+    while counts := Counter(pair for parts in pieces.values() for pair in pairwise(parts)):
+        best = min(counts, key=lambda pair: (-counts[pair], pair))
+        merges.append(best)
+        for word, parts in pieces.items():
+            joined: list[str] = []
+            for part in parts:
+                if joined and (joined[-1], part) == best:
+                    joined[-1] += part
+                else:
+                    joined.append(part)
+            pieces[word] = joined
+    return merges
+
+
+def write_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
+    """Writes vocab.json, merges.txt and the settings of a CLIP tokenizer; returns it loaded."""
+    names = " ".join((*world.SHAPES, *world.COLOURS, *world.BACKGROUNDS, *world.SIZES, *world.PLACES))
+    words = sorted({*names.split(), *EXTRA_WORDS})
+    merges = learn_merges([word for word in words if len(word) > 1])
+    alphabet = byte_alphabet()
+    tokens = [*alphabet, *(letter + "</w>" for letter in alphabet), *dict.fromkeys(a + b for a, b in merges)]
+    tokens += ["<|startoftext|>", "<|endoftext|>"]
+    tokenizer = CLIPTokenizer(
+        vocab={token: index for index, token in enumerate(tokens)}, merges=merges, pad_token=pad, model_max_length=LENGTH
+    )
+    tokenizer.save_pretrained(folder)
+    write_vocabulary(tokenizer, folder)
+    loaded: CLIPTokenizer = CLIPTokenizer.from_pretrained(folder)
+    return loaded
+
+
+def write_vocabulary(tokenizer: CLIPTokenizer, folder: Path) -> None:
+    """vocab.json and merges.txt beside tokenizer.json, for what reads only these (transformers before 5 does)."""
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False) + "\n", "utf-8")
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", "utf-8")
+
+
+def encoder_config(tokenizer: CLIPTokenizer, layers: int) -> CLIPTextConfig:
+    """Pipelines of this family read the layer before the last, so one layer more than is used for the sequence."""
+    return CLIPTextConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        projection_dim=WIDTH,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        max_position_embeddings=LENGTH,
+        hidden_act="quick_gelu",
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="eager",
+    )
+
+
+def build_encoders(first: CLIPTokenizer, second: CLIPTokenizer) -> tuple[CLIPTextModel, CLIPTextModelWithProjection]:
+    return CLIPTextModel(encoder_config(first, 2)), CLIPTextModelWithProjection(encoder_config(second, 3))

@@ -1,0 +1,84 @@
+"""Trains a miniature ControlNet ("edges" or "silhouette") beside the finished, frozen UNet."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from diffusers import ControlNetModel
+
+from katz_graph.canny import canny
+from katz_graph.mini.budget import Budget, set_rate
+from katz_graph.mini.corpus import Bucket
+from katz_graph.mini.fast import autocast, prepare
+from katz_graph.mini.train_unet import Average, Painter, batch_captions, noise_levels, noised, pick
+
+Hint = Literal["edges", "silhouette"]
+
+
+def hints(kind: Hint, bucket: Bucket, chosen: list[int]) -> torch.Tensor:
+    """[B, 3, H, W] in 0..1: what a Canny node makes of the drawn pictures, or their silhouettes."""
+    maps = canny(bucket.pictures(chosen), 0.4, 0.8) if kind == "edges" else bucket.silhouettes(chosen)
+    return maps.unsqueeze(1).expand(-1, 3, -1, -1)
+
+
+def save_controlnet(model: ControlNetModel, folder: Path) -> None:
+    """fp16; the live model keeps its fp32 weights and is untouched."""
+    copy = ControlNetModel.from_config(model.config)
+    copy.load_state_dict(model.state_dict())
+    copy.half().save_pretrained(folder, safe_serialization=True)
+
+
+def train_controlnet(
+    kind: Hint, painter: Painter, buckets: list[Bucket], output: Path, budget: Budget,
+    seed: int = 0, batch: int = 16, peak: float = 1e-3, resume: bool = False,
+) -> None:  # fmt: skip
+    """Captions lose a good part of their words here, so that the hint has something to say."""
+    torch.manual_seed(seed)
+    generator = np.random.default_rng(seed)
+    levels = noise_levels()
+    for module in painter.modules():
+        module.requires_grad_(False).eval()
+    if resume:
+        model = ControlNetModel.from_pretrained(output, torch_dtype=torch.float32)
+    else:
+        model = ControlNetModel.from_unet(painter.unet, conditioning_embedding_out_channels=(8, 16, 32, 64))
+    model.requires_grad_(True).train()
+    prepare(painter.unet)
+    prepare(model)
+    parameters = list(model.parameters())
+    average = Average(parameters, 0.998)
+    optimizer = torch.optim.AdamW(parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True)
+    step, shown = 0, 1.0
+    while (progress := budget.progress(step)) < 1:
+        set_rate(optimizer, peak, step, progress)
+        bucket, chosen = pick(buckets, batch, generator, 0.85)
+        captions = batch_captions((bucket.scenes[i] for i in chosen), generator, keep=0.6)
+        latents = bucket.latents[chosen].float().contiguous(memory_format=torch.channels_last)
+        noisy, noise, timesteps, weight = noised(latents, levels)
+        with autocast():
+            with torch.no_grad():
+                hidden, pooled = painter.encode(captions)
+            added = painter.added(pooled, bucket.height, bucket.width)
+            down, mid = model(noisy, timesteps, hidden, hints(kind, bucket, chosen), added_cond_kwargs=added, return_dict=False)
+            predicted = painter.unet(
+                noisy, timesteps, hidden, added_cond_kwargs=added,
+                down_block_additional_residuals=down, mid_block_additional_residual=mid,
+            ).sample  # fmt: skip
+        loss = (weight * (predicted.float() - noise).square().mean(dim=(1, 2, 3))).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        average.update(step)
+        step += 1
+        shown += 0.02 * (float(loss.detach()) - shown)
+        if step % 50 == 0:
+            print(f"{kind} {step} {budget.seconds:.0f}s loss {shown:.4f}", flush=True)
+        if step % 250 == 0:
+            average.swap()
+            save_controlnet(model, output)
+            average.swap()
+    average.swap()
+    save_controlnet(model, output)
+    print(f"{kind} done after {step} updates", flush=True)

@@ -1,0 +1,196 @@
+"""Trains the style LoRAs, all in one run: every batch draws a set of styles, switches exactly their LoRAs on and is
+compared with pictures in all these styles, so each style is learnt alone and beside the others."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from katz_graph.mini.budget import Budget, set_rate
+from katz_graph.mini.corpus import Bucket
+from katz_graph.mini.fast import autocast, prepare
+from katz_graph.mini.train_unet import Painter, batch_captions, noise_levels, noised, pick
+from katz_graph.mini.world import STYLES
+
+ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")
+TRANSFORMER = (*ATTENTION, "ff.net.0.proj", "ff.net.2", "proj_in", "proj_out")
+CONVOLUTIONS = ("conv1", "conv2")
+ENCODER = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Where a style's LoRA sits, its size, and in whose names its file is written."""
+
+    rank: int
+    alpha: float
+    unet: tuple[str, ...]
+    encoder: bool
+    naming: str
+
+
+RECIPES = {
+    "sticker": Recipe(8, 8.0, (*TRANSFORMER, *CONVOLUTIONS), False, "peft"),
+    "stripes": Recipe(8, 8.0, (*TRANSFORMER, *CONVOLUTIONS), False, "diffusers"),
+    "dusk": Recipe(8, 4.0, TRANSFORMER, True, "kohya"),
+}
+
+
+class LowRank(nn.Module):
+    """scale · up(down(x)), beside one linear layer or convolution; zero at first."""
+
+    def __init__(self, beside: nn.Linear | nn.Conv2d, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.scale = alpha / rank
+        if isinstance(beside, nn.Linear):
+            self.down: nn.Linear | nn.Conv2d = nn.Linear(beside.in_features, rank, bias=False)
+            self.up: nn.Linear | nn.Conv2d = nn.Linear(rank, beside.out_features, bias=False)
+        else:
+            side, stride, padding = beside.kernel_size[0], beside.stride[0], int(beside.padding[0])  # all square here
+            self.down = nn.Conv2d(beside.in_channels, rank, side, stride, padding, bias=False)
+            self.up = nn.Conv2d(rank, beside.out_channels, 1, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.up(self.down(x))  # type: ignore[no-any-return]
+
+
+@dataclass(slots=True)
+class Adapters:
+    """The low-rank layers of all styles, hooked to a painter; only the styles in `active` take part."""
+
+    layers: dict[str, dict[str, LowRank]]  # style -> "unet.…" / "text_encoder.…" module name -> layer
+    active: set[str] = field(default_factory=set)
+
+    def parameters(self) -> list[nn.Parameter]:
+        return [p for layers in self.layers.values() for layer in layers.values() for p in layer.parameters()]
+
+    def hook(self, module: nn.Module, beside: dict[str, LowRank]) -> None:
+        def add(_module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+            for style, layer in beside.items():
+                if style in self.active:
+                    output = output + layer(inputs[0])
+            return output
+
+        module.register_forward_hook(add)
+
+
+def _named_layers(painter: Painter) -> Iterator[tuple[str, str, nn.Module]]:
+    parts = {"unet": painter.unet, "text_encoder": painter.encoder, "text_encoder_2": painter.encoder_2}
+    for part, model in parts.items():
+        for name, module in model.named_modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                yield part, name, module
+
+
+def attach(painter: Painter) -> Adapters:
+    """New low-rank layers for every recipe, hooked into the painter's models."""
+    adapters = Adapters({style: {} for style in RECIPES})
+    for part, name, module in _named_layers(painter):
+        beside = {}
+        for style, recipe in RECIPES.items():
+            suffixes = recipe.unet if part == "unet" else ENCODER if recipe.encoder else ()
+            if any(name.endswith("." + suffix) or name == suffix for suffix in suffixes):
+                assert isinstance(module, nn.Linear | nn.Conv2d)
+                beside[style] = adapters.layers[style][f"{part}.{name}"] = LowRank(module, recipe.rank, recipe.alpha)
+        if beside:
+            adapters.hook(module, beside)
+    return adapters
+
+
+def file_names(naming: str, layer: str) -> tuple[str, str, str | None]:
+    """Names of the down, up and (if the naming has one) alpha tensor of a layer "unet.…" or "text_encoder.…"."""
+    part, name = layer.split(".", 1)
+    if part != "unet" and not name.startswith("text_model."):
+        name = f"text_model.{name}"  # files say so, whatever this version of transformers calls its modules
+    if naming == "kohya":
+        prefix = {"unet": "lora_unet", "text_encoder": "lora_te1", "text_encoder_2": "lora_te2"}[part]
+        flat = f"{prefix}_{name.replace('.', '_')}"
+        return f"{flat}.lora_down.weight", f"{flat}.lora_up.weight", f"{flat}.alpha"
+    if naming == "peft":
+        return f"{part}.{name}.lora_A.weight", f"{part}.{name}.lora_B.weight", None
+    return f"{part}.{name}.lora.down.weight", f"{part}.{name}.lora.up.weight", None
+
+
+def save_loras(adapters: Adapters, folder: Path) -> None:
+    """One fp16 file a style, each in its own naming."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for style, layers in adapters.layers.items():
+        recipe = RECIPES[style]
+        tensors: dict[str, torch.Tensor] = {}
+        for name, layer in layers.items():
+            down, up, alpha = file_names(recipe.naming, name)
+            tensors[down] = layer.down.weight.detach().half().contiguous()
+            tensors[up] = layer.up.weight.detach().half().contiguous()
+            if alpha is not None:
+                tensors[alpha] = torch.tensor(recipe.alpha, dtype=torch.float16)
+        save_file(tensors, folder / f"{style}.safetensors", metadata={"format": "pt", "style": style})
+
+
+def load_loras(adapters: Adapters, folder: Path) -> None:
+    """Reads back what `save_loras` wrote, to train on."""
+    for style, layers in adapters.layers.items():
+        tensors = load_file(folder / f"{style}.safetensors")
+        for name, layer in layers.items():
+            down, up, _ = file_names(RECIPES[style].naming, name)
+            layer.down.weight.data.copy_(tensors[down])
+            layer.up.weight.data.copy_(tensors[up])
+
+
+def style_sets() -> list[tuple[frozenset[str], float]]:
+    """Every non-empty set of styles and how often it is drawn: alone 0.2 each, in pairs 0.11, all three 0.07."""
+    share = {1: 0.2, 2: 0.11, 3: 0.07}
+    return [(frozenset(c), share[n]) for n in (1, 2, 3) for c in combinations(STYLES, n)]
+
+
+def train_loras(
+    painter: Painter, vae: AutoencoderKL, bucket: Bucket, output: Path, budget: Budget,
+    pictures: int = 1500, seed: int = 0, batch: int = 16, peak: float = 2e-3, resume: bool = False,
+) -> None:  # fmt: skip
+    torch.manual_seed(seed)
+    generator = np.random.default_rng(seed)
+    levels = noise_levels()
+    for module in painter.modules():
+        module.requires_grad_(False).eval()
+    prepare(painter.unet)
+    adapters = attach(painter)
+    if resume:
+        load_loras(adapters, output)
+    sets = style_sets()
+    buckets = [bucket.styled(vae, pictures, styles) for styles, _ in sets]
+    shares = np.array([share for _, share in sets])
+    print(f"loras: latents of {len(sets)} × {pictures} pictures after {budget.seconds:.0f}s", flush=True)
+    parameters = adapters.parameters()
+    optimizer = torch.optim.AdamW(parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True)
+    step, shown = 0, 1.0
+    while (progress := budget.progress(step)) < 1:
+        set_rate(optimizer, peak, step, progress)
+        index = int(generator.choice(len(sets), p=shares / shares.sum()))
+        adapters.active = set(sets[index][0])
+        styled, chosen = pick(buckets[index : index + 1], batch, generator, 1.0)
+        captions = batch_captions((styled.scenes[i] for i in chosen), generator)
+        latents = styled.latents[chosen].float().contiguous(memory_format=torch.channels_last)
+        noisy, noise, timesteps, weight = noised(latents, levels)
+        with autocast():
+            hidden, pooled = painter.encode(captions)
+            added = painter.added(pooled, styled.height, styled.width)
+            predicted = painter.unet(noisy, timesteps, hidden, added_cond_kwargs=added).sample
+        loss = (weight * (predicted.float() - noise).square().mean(dim=(1, 2, 3))).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        step += 1
+        shown += 0.02 * (float(loss.detach()) - shown)
+        if step % 50 == 0:
+            print(f"loras {step} {budget.seconds:.0f}s loss {shown:.4f}", flush=True)
+        if step % 250 == 0:
+            save_loras(adapters, output)
+    save_loras(adapters, output)
+    print(f"loras done after {step} updates", flush=True)

@@ -1,0 +1,208 @@
+"""Trains the miniature SDXL-shaped UNet together with its two text encoders on latents of drawn pictures."""
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL, EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
+
+from katz_graph.mini.budget import Budget, set_rate
+from katz_graph.mini.corpus import Bucket
+from katz_graph.mini.fast import autocast, prepare
+from katz_graph.mini.text import WIDTH, build_encoders, write_tokenizer, write_vocabulary
+from katz_graph.mini.world import Scene, loose_caption
+
+SIZE_WIDTH = 32
+DROPPED = 0.1  # captions replaced by the empty string
+
+
+def build_unet() -> UNet2DConditionModel:
+    return UNet2DConditionModel(
+        sample_size=16,
+        block_out_channels=(64, 96, 128),
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        cross_attention_dim=2 * WIDTH,
+        attention_head_dim=(2, 3, 4),
+        addition_embed_type="text_time",
+        addition_time_embed_dim=SIZE_WIDTH,
+        projection_class_embeddings_input_dim=WIDTH + 6 * SIZE_WIDTH,
+        norm_num_groups=16,
+        use_linear_projection=True,
+    )
+
+
+def build_scheduler() -> EulerDiscreteScheduler:
+    return EulerDiscreteScheduler(
+        beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, timestep_spacing="leading", steps_offset=1
+    )
+
+
+@dataclass(slots=True)
+class Painter:
+    """The trainable part and its tokenizers: from captions and noisy latents to predicted noise."""
+
+    unet: UNet2DConditionModel
+    encoder: CLIPTextModel
+    encoder_2: CLIPTextModelWithProjection
+    tokenizer: CLIPTokenizer
+    tokenizer_2: CLIPTokenizer
+
+    def modules(self) -> tuple[torch.nn.Module, ...]:
+        return self.unet, self.encoder, self.encoder_2
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [parameter for module in self.modules() for parameter in module.parameters()]
+
+    def encode(self, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """hidden states [B, 77, 2·WIDTH] and pooled [B, WIDTH], as StableDiffusionXLPipeline.encode_prompt."""
+        tokens = [
+            tokenizer(captions, padding="max_length", max_length=77, truncation=True, return_tensors="pt").input_ids
+            for tokenizer in (self.tokenizer, self.tokenizer_2)
+        ]
+        first = self.encoder(tokens[0], output_hidden_states=True)
+        second = self.encoder_2(tokens[1], output_hidden_states=True)
+        hidden = torch.cat([first.hidden_states[-2], second.hidden_states[-2]], dim=-1)
+        return hidden, second.text_embeds
+
+    def added(self, pooled: torch.Tensor, height: int, width: int) -> dict[str, torch.Tensor]:
+        sizes = torch.tensor([[height, width, 0, 0, height, width]], dtype=torch.float32)
+        return {"text_embeds": pooled, "time_ids": sizes.expand(len(pooled), 6)}
+
+
+def new_painter(folder: Path) -> Painter:
+    """Random weights; writes the tokenizers into `folder`."""
+    first = write_tokenizer(folder / "tokenizer", "<|endoftext|>")
+    second = write_tokenizer(folder / "tokenizer_2", "!")
+    encoder, encoder_2 = build_encoders(first, second)
+    return Painter(build_unet(), encoder, encoder_2, first, second)
+
+
+def load_painter(folder: Path) -> Painter:
+    """From a pipeline folder, in fp32."""
+    return Painter(
+        UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=torch.float32),
+        CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=torch.float32, attn_implementation="eager"),
+        CLIPTextModelWithProjection.from_pretrained(folder / "text_encoder_2", dtype=torch.float32, attn_implementation="eager"),
+        CLIPTokenizer.from_pretrained(folder / "tokenizer"),
+        CLIPTokenizer.from_pretrained(folder / "tokenizer_2"),
+    )
+
+
+def noise_levels() -> torch.Tensor:
+    """Cumulative products of alpha for the 1,000 training timesteps."""
+    levels: torch.Tensor = build_scheduler().alphas_cumprod.float()
+    return levels
+
+
+def batch_captions(scenes: Iterable[Scene], generator: np.random.Generator, keep: float = 0.92) -> list[str]:
+    return ["" if generator.random() < DROPPED else loose_caption(scene, generator, keep) for scene in scenes]
+
+
+def noised(latents: torch.Tensor, levels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et al. 2023, for epsilon)."""
+    timesteps = torch.randint(0, len(levels), (len(latents),))
+    alpha = levels[timesteps].view(-1, 1, 1, 1)
+    noise = torch.randn_like(latents)
+    signal_to_noise = (alpha / (1 - alpha)).flatten()
+    return alpha.sqrt() * latents + (1 - alpha).sqrt() * noise, noise, timesteps, signal_to_noise.clamp(max=5) / signal_to_noise
+
+
+def pick(buckets: list[Bucket], batch: int, generator: np.random.Generator, native: float) -> tuple[Bucket, list[int]]:
+    """A bucket (the first with probability `native`) and members of it; fewer of larger pictures."""
+    bucket = buckets[0]
+    if generator.random() > native and len(buckets) > 1:
+        bucket = buckets[1 + int(generator.integers(len(buckets) - 1))]
+    fitting = max(8, min(batch, batch * 128 * 128 // (bucket.height * bucket.width)))
+    return bucket, generator.integers(len(bucket.scenes), size=fitting).tolist()
+
+
+class Average:
+    """Exponential moving average of parameters."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], decay: float) -> None:
+        self.parameters, self.decay = parameters, decay
+        self.kept = [parameter.detach().clone() for parameter in parameters]
+
+    def update(self, step: int) -> None:
+        decay = min(self.decay, (step + 1) / (step + 10))
+        torch._foreach_lerp_(self.kept, [p.detach() for p in self.parameters], 1 - decay)
+
+    def swap(self) -> None:
+        """Exchanges the average and the live values; call again to undo."""
+        for parameter, kept in zip(self.parameters, self.kept, strict=True):
+            live = parameter.detach().clone()
+            parameter.data.copy_(kept)
+            kept.copy_(live)
+
+
+def save_pipeline(painter: Painter, vae: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float16) -> None:
+    """A folder that StableDiffusionXLPipeline.from_pretrained loads."""
+    unet, encoder, encoder_2, decoder = (copy.deepcopy(m) for m in (painter.unet, painter.encoder, painter.encoder_2, vae))
+    for module in unet.modules(), decoder.modules():
+        for part in module:
+            part.__dict__.pop("forward", None)  # what `prepare` put over group norms
+    pipeline = StableDiffusionXLPipeline(
+        vae=decoder.to(dtype, memory_format=torch.contiguous_format),
+        text_encoder=encoder.to(dtype),
+        text_encoder_2=encoder_2.to(dtype),
+        tokenizer=painter.tokenizer,
+        tokenizer_2=painter.tokenizer_2,
+        unet=unet.to(dtype, memory_format=torch.contiguous_format),
+        scheduler=build_scheduler(),
+        force_zeros_for_empty_prompt=False,
+        add_watermarker=False,
+    )
+    pipeline.save_pretrained(folder, safe_serialization=True)
+    write_vocabulary(painter.tokenizer, folder / "tokenizer")
+    write_vocabulary(painter.tokenizer_2, folder / "tokenizer_2")
+
+
+def train_unet(
+    painter: Painter, vae: AutoencoderKL, buckets: list[Bucket], output: Path, budget: Budget,
+    seed: int = 0, batch: int = 32, peak: float = 1.2e-3, native: float = 0.7,
+) -> None:  # fmt: skip
+    """Trains UNet and text encoders together, on the native size alone at first and with the part `native` of it for
+    the last third; writes the averaged pipeline to `output` every 1,000 updates."""
+    torch.manual_seed(seed)
+    generator = np.random.default_rng(seed)
+    levels = noise_levels()
+    prepare(painter.unet)
+    for module in painter.modules():
+        module.train()
+    parameters = painter.parameters()
+    average = Average(parameters, 0.999)
+    optimizer = torch.optim.AdamW(parameters, peak, weight_decay=1e-3, betas=(0.9, 0.99), fused=True)
+    step, shown = 0, 1.0
+    while (progress := budget.progress(step)) < 1:
+        set_rate(optimizer, peak, step, progress)
+        bucket, chosen = pick(buckets, batch, generator, 1.0 if progress < 0.65 else native)
+        latents = bucket.latents[chosen].float().contiguous(memory_format=torch.channels_last)
+        captions = batch_captions((bucket.scenes[i] for i in chosen), generator)
+        noisy, noise, timesteps, weight = noised(latents, levels)
+        with autocast():
+            hidden, pooled = painter.encode(captions)
+            added = painter.added(pooled, bucket.height, bucket.width)
+            predicted = painter.unet(noisy, timesteps, hidden, added_cond_kwargs=added).sample
+        loss = (weight * (predicted.float() - noise).square().mean(dim=(1, 2, 3))).mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        average.update(step)
+        step += 1
+        shown += 0.02 * (float(loss.detach()) - shown)
+        if step % 50 == 0:
+            print(f"unet {step} {budget.seconds:.0f}s loss {shown:.4f}", flush=True)
+        if step % 1000 == 0:
+            average.swap()
+            save_pipeline(painter, vae, output)
+            average.swap()
+    average.swap()
+    save_pipeline(painter, vae, output)
+    print(f"unet done after {step} updates", flush=True)

@@ -1,0 +1,89 @@
+"""The miniature models: a small version of `katz bench mini`, and what its parts promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+from katz_graph.bench.mini import EnginePaint
+from katz_graph.canny import canny
+from katz_graph.executor.engine import EngineOptions, LocalEngine
+from katz_graph.folders import MINI
+from katz_graph.mini.draw import draw
+from katz_graph.mini.evaluate import held_out_scenes, in_styles, painted, with_hints
+from katz_graph.mini.judge import Judge, load_judge
+from katz_graph.mini.train_judge import examine
+from katz_graph.mini.world import caption, sample_scene
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return load_judge(MINI / "judge")
+
+
+@pytest.fixture(scope="module")
+def paint() -> EnginePaint:
+    with LocalEngine(EngineOptions()) as engine:
+        yield EnginePaint(engine)
+
+
+def test_the_whole_family_takes_little_room() -> None:
+    assert sum(file.stat().st_size for file in MINI.rglob("*") if file.is_file()) <= 30e6
+    assert all(file.suffix != ".bin" for file in MINI.rglob("*"))
+
+
+def test_a_scene_is_drawn_the_same_every_time_and_fits_its_silhouette() -> None:
+    scene = sample_scene(numpy.random.default_rng(5), 2)
+    one, other = draw(scene, 128, 128, 3), draw(scene, 128, 128, 3)
+    assert numpy.array_equal(one.picture, other.picture)
+    share = (one.silhouette > 127).mean()
+    assert one.picture.shape == (128, 128, 3) and 0.01 < share < 0.6
+    assert draw(scene, 96, 160, 3).picture.shape == (96, 160, 3)
+
+
+def test_captions_kept_for_measuring_are_not_trained_on() -> None:
+    generator = numpy.random.default_rng(0)
+    trained = {caption(sample_scene(generator)) for _ in range(500)}
+    assert not trained & {caption(scene) for scene in held_out_scenes(100, 1, 1) + held_out_scenes(100, 2, 2)}
+
+
+def test_the_judge_is_right_about_drawn_pictures(judge: Judge) -> None:
+    figures = examine(judge, count=200)
+    assert all(figures[name] >= 0.97 for name in ("shape", "colour", "background", "place")), figures  # 0.98 over 1,000 in the bench
+
+
+def test_captions_are_obeyed(paint: EnginePaint, judge: Judge) -> None:
+    scenes = held_out_scenes(10, 1, 1)
+    verdicts = painted(paint, judge, scenes, steps=20)
+    for name in ("shape", "colour", "place"):
+        right = sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in zip(verdicts, scenes, strict=True))
+        assert right >= 8, name  # at the bench's 0.95, fewer than 8 of 10 has a chance of 1 %
+    assert sum(v.background == s.background for v, s in zip(verdicts, scenes, strict=True)) >= 8
+
+
+def test_a_silhouette_is_followed(paint: EnginePaint, judge: Judge) -> None:
+    assert with_hints(paint, judge, 4, 20)["silhouette_overlap"] >= 0.7  # 0.8 over 50 in the bench
+
+
+def test_styles_are_seen_when_asked_for(paint: EnginePaint, judge: Judge) -> None:
+    figures = in_styles(paint, judge, 3, 20)
+    assert all(value >= 2 / 3 for name, value in figures.items() if name.count("_") == 1), figures
+
+
+def test_canny_finds_the_border_of_a_square_and_nothing_else() -> None:
+    image = torch.zeros(1, 32, 32, 3)
+    image[:, 8:24, 8:24] = 1.0
+    edges = canny(image, 0.4, 0.8)
+    assert edges.shape == (1, 32, 32) and set(edges.unique().tolist()) == {0.0, 1.0}
+    assert edges[0, 12:20, 12:20].sum() == 0 and edges[0, :5].sum() == 0
+    on_border = edges[0, 10:22, 6:10].amax(dim=1)  # one edge pixel beside every row of the left side
+    assert on_border.min() == 1.0
+    assert canny(torch.full((1, 16, 16, 3), 0.5), 0.4, 0.8).sum() == 0
+
+
+def test_examples_are_there_for_the_workflows() -> None:
+    names = {path.name for path in Path(MINI / "examples").iterdir()}
+    assert {"edges_source.png", "silhouette.png", "mask.png"} <= names
