@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import os
@@ -248,6 +249,96 @@ def test_one_failing_output_does_not_take_the_others(katz: Katz, model_folder: P
     result = katz("run", write(nodes), "--models", model_folder)
     assert result.code == 1 and Path("output/picture_00001_.png").exists()
     assert any("leads out of the output folder" in line for line in result.errors)
+
+
+def test_a_controlnet_drawn_by_hand_is_the_sampler_s(katz: Katz, model_folder: Path) -> None:
+    Path("input").mkdir()
+    Image.new("RGB", (64, 64), "white").save("input/white.png")
+    applied = with_control("sd1-control0", "white.png")
+    applied["10"]["inputs"] |= {"strength": 0.7, "end_percent": 0.5}
+    drawn = {key: copy.deepcopy(node) for key, node in applied.items() if key not in ("5", "10")}
+    drawn["20"] = {"class_type": "StepBegin", "inputs": {"model": ["1", 0], "latent_image": ["4", 0], "seed": 7, "steps": 3}}
+    drawn["21"] = {"class_type": "StepWindow", "inputs": {"step": ["20", 0], "end_percent": 0.5}}
+    for text, first in (("3", 30), ("2", 40)):
+        common = {"conditioning": [text, 0]}
+        encoder, middle, control, switch, decoder = map(str, range(first, first + 5))
+        drawn[encoder] = {"class_type": "UNetEncoder", "inputs": {"model": ["1", 0], "step": ["20", 0], **common}}
+        drawn[middle] = {"class_type": "UNetMid", "inputs": {"model": ["1", 0], "features": [encoder, 0], **common}}
+        inputs = {"control_net": ["9", 0], "step": ["20", 0], "image": ["8", 0], "strength": 0.7, **common}
+        drawn[control] = {"class_type": "ControlNet", "inputs": inputs}
+        drawn[switch] = {"class_type": "Switch", "inputs": {"condition": ["21", 0], "on_true": [control, 0]}}
+        inputs = {"model": ["1", 0], "features": [middle, 0], "residuals_1": [switch, 0], **common}
+        drawn[decoder] = {"class_type": "UNetDecoder", "inputs": inputs}
+    drawn["50"] = {"class_type": "CFGCombine", "inputs": {"cond": ["44", 1], "uncond": ["34", 1], "guidance": 4.0}}
+    drawn["51"] = {"class_type": "StepEnd", "inputs": {"step": ["20", 0], "prediction": ["50", 0]}}
+    drawn["6"]["inputs"]["samples"] = ["51", 0]
+    pictures = [katz("run", write(nodes), "--models", model_folder, "--json").data["outputs"][0] for nodes in (applied, drawn)]
+    one, other = (numpy.asarray(Image.open(path)) for path in pictures)
+    assert numpy.array_equal(one, other)
+
+
+def test_prompts_of_different_length_are_sampled(katz: Katz, model_folder: Path) -> None:
+    nodes = workflow()
+    nodes["2"]["inputs"]["text"] = "a large red star " * 12
+    assert katz("run", write(nodes), "--models", model_folder).code == 0
+    nodes["1"]["inputs"]["ckpt_name"] = "sdxl"  # its first block has no cross-attention: nothing in it depends on the text
+    assert katz("run", write(nodes), "--models", model_folder).code == 0
+
+
+def test_no_denoising_leaves_the_latent_as_it_is(katz: Katz, model_folder: Path) -> None:
+    result = katz("run", write(workflow(denoise=0.0)), "--models", model_folder, "--json")
+    assert result.code == 0 and result.data["plan"]["evaluations"] == 0
+    assert katz("plan", write(workflow(denoise=0.0)), "--models", model_folder).code == 0
+
+
+def diffusers_workflow(**inputs: Any) -> dict[str, Any]:
+    nodes = workflow()
+    given = {name: nodes[SAMPLER]["inputs"][name] for name in ("model", "positive", "negative", "latent_image")}
+    nodes[SAMPLER] = {"class_type": "DiffusersSampler", "inputs": given | {"steps": 3, "guidance_scale": 4.0} | inputs}
+    return nodes
+
+
+def test_guidance_of_one_or_less_is_the_positive_prompt_alone_under_a_diffusers_scheduler(katz: Katz, model_folder: Path) -> None:
+    pictures = []
+    for guidance in (0.0, 1.0):
+        result = katz("run", write(diffusers_workflow(guidance_scale=guidance)), "--models", model_folder, "--json")
+        pictures.append(numpy.asarray(Image.open(result.data["outputs"][0])))
+    assert numpy.array_equal(*pictures)
+
+
+WRONG_SCHEDULERS = {
+    "unknown class": {"scheduler_class": "NoSuchScheduler"},
+    "not for images": {"scheduler_class": "VQDiffusionScheduler"},
+    "configuration that is no JSON": {"scheduler_config": "{"},
+    "configuration of a wrong type": {"scheduler_config": '{"num_train_timesteps": "abc"}'},
+    "unknown beta schedule": {"scheduler_config": '{"beta_schedule": "x"}'},
+}
+
+
+@pytest.mark.parametrize("inputs", WRONG_SCHEDULERS.values(), ids=WRONG_SCHEDULERS)
+def test_a_scheduler_that_cannot_be_set_up_is_one_line(katz: Katz, model_folder: Path, inputs: dict[str, str]) -> None:
+    result = katz("run", write(diffusers_workflow(**inputs)), "--models", model_folder)
+    assert result.code == 2 and len(result.errors) == 1, result.err
+
+
+def test_text_encoders_of_another_checkpoint_are_refused_by_name(katz: Katz, model_folder: Path) -> None:
+    nodes = workflow(n8={"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sdxl"}})
+    nodes["2"]["inputs"]["clip"] = ["8", 1]
+    result = katz("run", write(nodes), "--models", model_folder)
+    assert result.code == 2 and "do not fit the UNet" in result.errors[0]
+
+
+def test_an_output_that_is_a_file_is_refused_before_the_run(katz: Katz, model_folder: Path) -> None:
+    Path("occupied").write_text("")
+    result = katz("run", write(workflow()), "--models", model_folder, "--output", "occupied")
+    assert result.code == 2 and "is not a folder" in result.errors[0] and "sampling" not in result.err
+
+
+@pytest.mark.parametrize("run", [{"batching": "yes"}, {"devices": 3}, {"allow": "magic"}, {"seed": True}])
+def test_wrong_run_options_in_the_file_are_one_line(katz: Katz, model_folder: Path, run: dict[str, Any]) -> None:
+    path = write({"format": "katz", "version": 1, "graph": workflow(), "run": run})
+    result = katz("run", path, "--models", model_folder)
+    assert result.code == 2 and len(result.errors) == 1, result.err
 
 
 def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:

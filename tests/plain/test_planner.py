@@ -173,3 +173,27 @@ def test_two_prompts_of_one_side_are_blended_and_ranges_switch_them() -> None:
     first, second = program.variants
     assert {op.id.split(".")[0] for op in first.operations} == {"positive1", "positive"}
     assert {op.id.split(".")[0] for op in second.operations} == {"positive1", "positive2", "positive"}
+
+
+def test_a_condition_that_only_a_step_knows_is_refused() -> None:
+    nodes = dict(deep_features().nodes)
+    nodes["switch"] = NodeCall("Switch", dict(nodes["switch"].inputs) | {"condition": Link("begin", 1)})
+    with pytest.raises(InputError, match=r"node switch \(Switch\), condition: not known before the run"):
+        compiled(bound(Graph(nodes), "end"), evaluations=4)
+
+
+def test_a_switch_without_the_side_that_is_needed_is_named() -> None:
+    nodes = dict(deep_features().nodes)
+    nodes["switch"] = NodeCall("Switch", {"condition": Link("pattern", 0), "on_true": Link("up", 0)})
+    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("last", 1)})
+    with pytest.raises(InputError, match=r"node last \(UNetDecoder\), features: comes to nothing"):
+        compiled(bound(Graph(nodes), "end"), evaluations=4)
+
+
+def test_a_slot_that_begins_as_something_else_than_its_reader_takes_is_a_problem() -> None:
+    nodes = dict(deep_features().nodes)
+    nodes["latent"] = NodeCall("KSampler", {})
+    nodes["begin"] = NodeCall("StepBegin", dict(nodes["begin"].inputs) | {"initial_1": Link("latent", 0)})
+    nodes["last"] = NodeCall("UNetDecoder", dict(nodes["last"].inputs) | {"features": Link("begin", 1)})
+    found = [message for node, name, message in region_problems(Graph(nodes), REGISTRY) if (node, name) == ("last", "features")]
+    assert found == ["takes FEATURES, but previous_1 of begin carries LATENT"]
