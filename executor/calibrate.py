@@ -29,7 +29,7 @@ def calibrated(name: str, device: torch.device, dtype: torch.dtype, cache: Path 
     if again or key not in known:
         known[key] = measure(device, dtype)
         _write(file, known)
-    return Device(name, *known[key])
+    return Device(name, *known[key], value_bytes=dtype.itemsize)
 
 
 def measure(device: torch.device, dtype: torch.dtype) -> tuple[float, float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -116,7 +117,7 @@ def plan_region(region: Region, device: Device, batching: bool | None = None, af
         schedule=evaluations_of(spec),
         decide=decider(spec, table),
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
-        count=count_work,
+        count=partial(count_work, value_bytes=device.value_bytes),
         fit=fit,
         length=lambda entry: encoding_length(entry.clip, entry.text),
         devices=(device,),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
@@ -17,13 +16,12 @@ from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, Lora, Mod
 
 
 class Models:
-    """Used by one worker thread at a time. `patching` counts the seconds spent on changing weight sets."""
+    """Used by one worker thread at a time."""
 
     def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, store: ModelStore | None = None) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
         self.store = store or ModelStore()
-        self.patching = 0.0
         self._sets: dict[Component, WeightSets] = {}
 
     def load(self, recipe: ModelRecipe | ControlNetRecipe | ClipRecipe) -> None:
@@ -70,8 +68,6 @@ class Models:
         return self.store.vae(recipe.vae, self.device, torch.float32 if overflows else self.dtype)
 
     def _resident(self, part: Component, module: Any, loras: tuple[Lora, ...], target: str) -> None:
-        started = time.perf_counter()
         if part not in self._sets:
             self._sets[part] = WeightSets(module, target)
         self._sets[part].use(loras)
-        self.patching += time.perf_counter() - started

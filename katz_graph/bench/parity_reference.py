@@ -171,27 +171,39 @@ def sample(case: Case, sigmas: Sequence[float], batched: bool, pipeline: Any = N
     latent = case.latent * scale
     noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(case.seed))
     mask = case.mask
+    masked_seed = case.seed + 1 if case.sampler == "ddim" else case.seed
+    mask_noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(masked_seed))
 
     def denoiser(x: Tensor, sigma: float) -> Tensor:
         if mask is None:
             return guided(x, sigma)
-        x = x * mask + (latent + noise * sigma) * (1 - mask)
+        x = x * mask + (latent + mask_noise * sigma) * (1 - mask)
         masked: Tensor = guided(x, sigma) * mask + latent * (1 - mask)
         return masked
 
     from_maximum = abs(sigmas[0] - table.sigmas[-1]) < 1e-4 * sigmas[0]
     x = latent + noise * ((1 + sigmas[0] ** 2) ** 0.5 if from_maximum else sigmas[0])
-    final: Tensor = LOOPS[case.sampler](denoiser, x, torch.tensor(sigmas)) / scale
+    final: Tensor = LOOPS[case.sampler](denoiser, x, torch.tensor(sigmas), torch.Generator().manual_seed(case.seed + 1)) / scale
     return final
 
 
-def euler(denoiser: Denoiser, x: Tensor, sigmas: Tensor) -> Tensor:
+def euler(denoiser: Denoiser, x: Tensor, sigmas: Tensor, generator: torch.Generator) -> Tensor:
     for sigma, following in itertools.pairwise(sigmas):
         x = x + (x - denoiser(x, float(sigma))) / sigma * (following - sigma)
     return x
 
 
-def heun(denoiser: Denoiser, x: Tensor, sigmas: Tensor) -> Tensor:
+def euler_ancestral(denoiser: Denoiser, x: Tensor, sigmas: Tensor, generator: torch.Generator) -> Tensor:
+    for sigma, following in itertools.pairwise(sigmas):
+        slope = (x - denoiser(x, float(sigma))) / sigma
+        up = (following**2 * (sigma**2 - following**2) / sigma**2).sqrt()
+        x = x + slope * ((following**2 - up**2).sqrt() - sigma)
+        if following > 0:
+            x = x + torch.randn(x.shape, generator=generator) * up
+    return x
+
+
+def heun(denoiser: Denoiser, x: Tensor, sigmas: Tensor, generator: torch.Generator) -> Tensor:
     for sigma, following in itertools.pairwise(sigmas):
         slope = (x - denoiser(x, float(sigma))) / sigma
         ahead = x + slope * (following - sigma)
@@ -201,7 +213,7 @@ def heun(denoiser: Denoiser, x: Tensor, sigmas: Tensor) -> Tensor:
     return x
 
 
-def dpmpp_2m(denoiser: Denoiser, x: Tensor, sigmas: Tensor) -> Tensor:
+def dpmpp_2m(denoiser: Denoiser, x: Tensor, sigmas: Tensor, generator: torch.Generator) -> Tensor:
     older, h_before = None, torch.zeros(())
     for sigma, following in itertools.pairwise(sigmas):
         denoised = denoiser(x, float(sigma))
@@ -217,4 +229,10 @@ def dpmpp_2m(denoiser: Denoiser, x: Tensor, sigmas: Tensor) -> Tensor:
     return x
 
 
-LOOPS: dict[str, Callable[[Denoiser, Tensor, Tensor], Tensor]] = {"euler": euler, "heun": heun, "dpmpp_2m": dpmpp_2m}
+LOOPS: dict[str, Callable[[Denoiser, Tensor, Tensor, torch.Generator], Tensor]] = {
+    "euler": euler,
+    "heun": heun,
+    "dpmpp_2m": dpmpp_2m,
+    "euler_ancestral": euler_ancestral,
+    "ddim": euler,  # but for a mask's noise
+}

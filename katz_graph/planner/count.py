@@ -14,7 +14,7 @@ from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, ModelRec
 MODEL_STAGES = ("unet_encoder", "unet_mid", "unet_decoder", "controlnet", "controlnet_reference", "keys_values")
 
 
-def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int = 4) -> Work:
+def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int) -> Work:
     """The work of one operation for a latent [B, C, h, w] and a text of so many tokens; nothing for what computes next to nothing."""
     batch, _, height, width = shape
     inputs = operation.inputs

@@ -57,6 +57,7 @@ class Device:
     flops_per_second: float
     bytes_per_second: float
     seconds_per_kernel: float = 0.0
+    value_bytes: int = 4  # of the number format that it computes in
 
     def seconds(self, work: Work) -> float:
         """Roofline: the larger of arithmetic and memory time, plus the start of each kernel (Williams et al. 2009)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -341,9 +340,11 @@ def test_wrong_run_options_in_the_file_are_one_line(katz: Katz, model_folder: Pa
     assert result.code == 2 and len(result.errors) == 1, result.err
 
 
-def start(*arguments: object, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "katz_graph.cli.main", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+def start(*arguments: object) -> subprocess.Popen[str]:
+    """`katz` as a process of its own that heeds Ctrl-C, even where whoever runs the tests has it ignored."""
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom katz_graph.cli.main import main\nmain()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(katz: Katz, model_folder: Path) -> None:
