@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
+from katz_graph.knobs import Fraction, Strength
 from katz_graph.node import Node, Widget
 from katz_graph.recipe import ConditioningEntry, ControlUse, Picture
 from katz_graph.wires import Clip, Conditioning, ControlNet, Image
-
-Fraction = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.001)]
 
 
 class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Prompt)"):
@@ -25,7 +22,7 @@ class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Pro
 class ControlNetApplyAdvanced(Node, category="conditioning/controlnet", title="Apply ControlNet", names=("positive", "negative")):
     """A ControlNet on both conditionings: reference image, strength, and the window of the schedule in which it acts."""
 
-    strength: Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)] = 1.0
+    strength: Strength = 1.0
     start_percent: Fraction = 0.0
     end_percent: Fraction = 1.0
 

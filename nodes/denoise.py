@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from katz_graph.errors import InputError
+from katz_graph.knobs import Fraction, Guidance, Seed, Steps, Strength
 from katz_graph.node import Node, Widget
 from katz_graph.sampling.names import SAMPLER_NAMES, SCHEDULER_NAMES
 from katz_graph.wires import (
@@ -31,12 +32,7 @@ from katz_graph.wires import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-Seed = Annotated[int, Field(ge=0, le=2**64 - 1), Widget(control_after_generate=True)]
-Steps = Annotated[int, Field(ge=1, le=10000)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]
 Block = Annotated[int, Field(ge=-1, le=63)]
-Strength = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
-Guidance = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
 PREVIOUS = ("step", *(f"previous_{slot}" for slot in range(1, 9)))
 
 

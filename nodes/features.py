@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from katz_graph.knobs import Strength
 from katz_graph.models.family import architecture
-from katz_graph.node import Node, Widget
+from katz_graph.node import Node
 from katz_graph.wires import Features, Model
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Scale = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
 
 
 class ScaleFeatures(Node, category="denoise"):
@@ -23,8 +22,8 @@ class ScaleFeatures(Node, category="denoise"):
     """
 
     up_block: Annotated[int, Field(ge=0, le=63)] = 0
-    backbone: Scale = 1.1
-    skip: Scale = 0.9
+    backbone: Strength = 1.1
+    skip: Strength = 0.9
 
     def run(self, model: Model, features: Features) -> Features:
         positions = skip_positions(architecture(model.unet).down_blocks, architecture(model.unet).layers_per_block, self.up_block)

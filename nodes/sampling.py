@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
+from katz_graph.knobs import Fraction, Guidance, Seed, Steps
 from katz_graph.node import Node, Widget
 from katz_graph.planner.expand import expand_sampling
 from katz_graph.sampling.names import SAMPLER_NAMES, SCHEDULER_NAMES
 from katz_graph.wires import Conditioning, Latent, Model
-
-Seed = Annotated[int, Field(ge=0, le=2**64 - 1), Widget(control_after_generate=True)]
-Steps = Annotated[int, Field(ge=1, le=10000)]
-Guidance = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
-Denoise = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]
 
 
 class KSampler(Node, category="sampling"):
@@ -25,7 +19,7 @@ class KSampler(Node, category="sampling"):
     cfg: Guidance = 8.0
     sampler_name: Literal[SAMPLER_NAMES] = "euler"  # type: ignore[valid-type]
     scheduler: Literal[SCHEDULER_NAMES] = "normal"  # type: ignore[valid-type]
-    denoise: Denoise = 1.0
+    denoise: Fraction = 1.0
 
     def run(self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent) -> Latent:
         begin = {name: value for name, value in self.model_dump().items() if name != "cfg"} | {"model": model, "latent_image": latent_image}
@@ -40,7 +34,7 @@ class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
     seed: Seed = 0
     steps: Steps = 20
     guidance_scale: Guidance = 7.5
-    strength: Denoise = 1.0
+    strength: Fraction = 1.0
 
     def run(self, model: Model, positive: Conditioning, negative: Conditioning, latent_image: Latent) -> Latent:
         begin = {name: value for name, value in self.model_dump().items() if name != "guidance_scale"}
