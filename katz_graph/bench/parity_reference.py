@@ -195,11 +195,13 @@ def euler(denoiser: Denoiser, x: Tensor, sigmas: Tensor, generator: torch.Genera
 
 def euler_ancestral(denoiser: Denoiser, x: Tensor, sigmas: Tensor, generator: torch.Generator) -> Tensor:
     for sigma, following in itertools.pairwise(sigmas):
-        slope = (x - denoiser(x, float(sigma))) / sigma
+        denoised = denoiser(x, float(sigma))
+        if following == 0:
+            return denoised
+        slope = (x - denoised) / sigma
         up = (following**2 * (sigma**2 - following**2) / sigma**2).sqrt()
         x = x + slope * ((following**2 - up**2).sqrt() - sigma)
-        if following > 0:
-            x = x + torch.randn(x.shape, generator=generator) * up
+        x = x + torch.randn(x.shape, generator=generator) * up
     return x
 
 
