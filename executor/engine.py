@@ -79,7 +79,6 @@ class LocalEngine:
         """Start sampling; the job's result is the latent [B, C, h, w], unscaled."""
         spec, table = sampling_of(region.begin)
         latent = region.begin.inputs["latent_image"]["samples"]
-
         return self._worker.submit(Execution(program, spec, table, latent, self.models, context))
 
     def sample(self, region: Region, context: Context) -> LatentSamples:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 
 from katz_graph.node import Node, NodeType
-from katz_graph.wording import nearest, one_line
+from katz_graph.wording import one_line
 
 GROUP = "katz_graph.nodes"
 BUILTIN = "builtin"  # the entry point of our own nodes: first, so that no pack overrides them
@@ -52,10 +52,6 @@ class Registry(Mapping[str, NodeType]):
 
     def __len__(self) -> int:
         return len(self.types)
-
-    def nearest(self, name: str) -> str | None:
-        """The known type that `name` most looks like."""
-        return nearest(name, self.types)
 
 
 Adapter = Callable[[ModuleType], Iterable[type[Node] | NodeType] | None]

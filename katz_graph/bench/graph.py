@@ -39,7 +39,7 @@ class QuietContext:
 
     @property
     def engine(self) -> Engine:
-        raise NotImplementedError("trivial nodes need no engine")
+        raise RuntimeError("trivial nodes need no engine")
 
     def warn(self, message: str) -> None: ...
 

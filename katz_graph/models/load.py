@@ -55,11 +55,6 @@ class ModelStore:
     def tokenizer(self, part: Component) -> Any:
         return load_tokenizer(part)
 
-    def release(self, part: Component | None = None) -> None:
-        """Forget one component's modules, or all. Whoever still holds one keeps it alive."""
-        with self._lock:
-            self._kept = {key: module for key, module in self._kept.items() if part is not None and key[0] != part}
-
     def _once(self, part: Component, device: torch.device | str, dtype: torch.dtype | None, load: Callable[[], Any]) -> Any:
         key = (part, str(torch.device(device)), dtype)
         with self._lock:
@@ -132,15 +127,15 @@ def _first_line(error: Exception) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without the libraries' progress bars and notes: what matters of them becomes an error of ours."""
-    bars = transformers_logging.is_progress_bar_enabled()
-    levels = diffusers_logging.get_verbosity(), transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()
-    diffusers_logging.set_verbosity(logging.CRITICAL)
-    transformers_logging.set_verbosity(logging.CRITICAL)
+    libraries = (diffusers_logging, transformers_logging)
+    before = [(library, library.get_verbosity(), library.is_progress_bar_enabled()) for library in libraries]
+    for library in libraries:
+        library.set_verbosity(logging.CRITICAL)
+        library.disable_progress_bar()
     try:
         yield
     finally:
-        diffusers_logging.set_verbosity(levels[0])
-        transformers_logging.set_verbosity(levels[1])
-        if bars:
-            transformers_logging.enable_progress_bar()
+        for library, level, bars in before:
+            library.set_verbosity(level)
+            if bars:
+                library.enable_progress_bar()

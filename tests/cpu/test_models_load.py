@@ -29,11 +29,7 @@ def test_loaded_once_and_frozen(family):
     assert store.unet(recipes(family)[0].unet, torch.device("cpu"), torch.float32) is modules[0]
     assert store.unet(model.unet, "cpu", torch.float16) is not modules[0]
     assert store.tokenizer(clip.encoders[0].tokenizer) is store.tokenizer(clip.encoders[0].tokenizer)
-    store.release(model.unet)
-    assert store.unet(model.unet, "cpu", torch.float32) is not modules[0]
     assert store.vae(vae.vae, "cpu", torch.float16) is modules[1]
-    store.release()
-    assert store.vae(vae.vae, "cpu", torch.float16) is not modules[1]
 
 
 def test_loading_prints_nothing(capfd):

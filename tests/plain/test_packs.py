@@ -131,12 +131,6 @@ def test_what_a_pack_prints_does_not_spoil_the_output(tmp_path: Path, capsys: py
     assert out == "" and "loud" in err
 
 
-def test_the_registry_answers_to_near_names() -> None:
-    registry, _ = load_registry()
-    assert registry.nearest("ksampler") == "KSampler"
-    assert registry.nearest("zzzzzz") is None
-
-
 def test_built_in_nodes_load_without_torch() -> None:
     code = (
         "import sys; from katz_graph.packs import load_registry; r, p = load_registry(); assert r and not p, p;"
