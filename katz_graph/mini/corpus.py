@@ -11,6 +11,7 @@ from katz_graph.mini.draw import draw
 from katz_graph.mini.fast import autocast
 from katz_graph.mini.world import Scene, sample_scene
 
+ONE_THING = 0.3  # part of the scenes with a single thing; two are harder to tell apart
 OTHER_SIZES = ((96, 96), (160, 160), (192, 192), (96, 128), (128, 96), (160, 128), (128, 160))
 
 
@@ -52,13 +53,11 @@ def encode(vae: AutoencoderKL, pictures, count: int, batch: int = 16) -> torch.T
     return torch.cat(parts).contiguous()
 
 
-def build_bucket(vae: AutoencoderKL, height: int, width: int, count: int, seed: int) -> Bucket:
-    """Random training scenes, 45 % with one thing."""
+def random_bucket(height: int, width: int, count: int, seed: int) -> Bucket:
+    """Random training scenes, not encoded yet."""
     generator = np.random.default_rng(seed)
-    scenes = [sample_scene(generator, 1 if generator.random() < 0.45 else 2) for _ in range(count)]
-    seeds = generator.integers(1 << 31, size=count).tolist()
-    empty = Bucket(height, width, scenes, seeds, torch.empty(0))
-    return replace(empty, latents=encode(vae, empty.pictures, count))
+    scenes = [sample_scene(generator, 1 if generator.random() < ONE_THING else 2) for _ in range(count)]
+    return Bucket(height, width, scenes, generator.integers(1 << 31, size=count).tolist(), torch.empty(0))
 
 
 def build_corpus(vae: AutoencoderKL, file: Path, native: int, other: int, seed: int) -> list[Bucket]:
@@ -67,14 +66,10 @@ def build_corpus(vae: AutoencoderKL, file: Path, native: int, other: int, seed: 
     stored = torch.load(file, weights_only=True) if file.exists() else []
     buckets = []
     for index, (height, width, count) in enumerate(sizes):
-        if index < len(stored):
-            generator = np.random.default_rng(seed + index)
-            scenes = [sample_scene(generator, 1 if generator.random() < 0.45 else 2) for _ in range(count)]
-            seeds = generator.integers(1 << 31, size=count).tolist()
-            buckets.append(Bucket(height, width, scenes, seeds, stored[index]))
-        else:
-            buckets.append(build_bucket(vae, height, width, count, seed + index))
-            print(f"corpus: {count} pictures of {height}x{width}", flush=True)
+        bucket = random_bucket(height, width, count, seed + index)
+        latents = stored[index] if stored else encode(vae, bucket.pictures, count)
+        buckets.append(replace(bucket, latents=latents))
+        print(f"corpus: {count} pictures of {height}x{width}", flush=True)
     if not stored:
         torch.save([bucket.latents for bucket in buckets], file)
     return buckets

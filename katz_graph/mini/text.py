@@ -89,4 +89,4 @@ def encoder_config(tokenizer: CLIPTokenizer, layers: int) -> CLIPTextConfig:
 
 
 def build_encoders(first: CLIPTokenizer, second: CLIPTokenizer) -> tuple[CLIPTextModel, CLIPTextModelWithProjection]:
-    return CLIPTextModel(encoder_config(first, 2)), CLIPTextModelWithProjection(encoder_config(second, 3))
+    return CLIPTextModel(encoder_config(first, 3)), CLIPTextModelWithProjection(encoder_config(second, 5))

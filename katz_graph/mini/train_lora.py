@@ -139,8 +139,9 @@ def load_loras(adapters: Adapters, folder: Path) -> None:
         tensors = load_file(folder / f"{style}.safetensors")
         for name, layer in layers.items():
             down, up, _ = file_names(RECIPES[style].naming, name)
-            layer.down.weight.data.copy_(tensors[down])
-            layer.up.weight.data.copy_(tensors[up])
+            if down in tensors:  # text encoders may have grown since
+                layer.down.weight.data.copy_(tensors[down])
+                layer.up.weight.data.copy_(tensors[up])
 
 
 def style_sets() -> list[tuple[frozenset[str], float]]:

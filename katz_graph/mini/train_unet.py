@@ -105,12 +105,14 @@ def batch_captions(scenes: Iterable[Scene], generator: np.random.Generator, keep
 
 
 def noised(latents: torch.Tensor, levels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et al. 2023, for epsilon)."""
+    """noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et al. 2023, for epsilon), more
+    where noise prevails, since there it is decided what stands where while the error in epsilon is small."""
     timesteps = torch.randint(0, len(levels), (len(latents),))
     alpha = levels[timesteps].view(-1, 1, 1, 1)
     noise = torch.randn_like(latents)
     signal_to_noise = (alpha / (1 - alpha)).flatten()
-    return alpha.sqrt() * latents + (1 - alpha).sqrt() * noise, noise, timesteps, signal_to_noise.clamp(max=5) / signal_to_noise
+    weight = signal_to_noise.clamp(max=5) / signal_to_noise * signal_to_noise.clamp(0.05, 1) ** -0.5
+    return alpha.sqrt() * latents + (1 - alpha).sqrt() * noise, noise, timesteps, weight
 
 
 def pick(buckets: list[Bucket], batch: int, generator: np.random.Generator, native: float) -> tuple[Bucket, list[int]]:
