@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -23,6 +23,7 @@ from katz_graph.wires import Socket
 
 KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
 ANY = "*"
+INSTANCE = "__instance__"
 VARIADIC = 8  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
 
 
@@ -75,6 +76,14 @@ class NodeType:
     `run(context, inputs)` returns one value per output, or an `Expansion`. `needs(inputs)` names the lazy inputs that are wanted next.
     `fingerprint(context, inputs)` returns what besides the inputs decides the result (a file's identity); None when nothing does.
     `stage` marks a node that may stand inside a step region and names the model function, or region role, that executes it.
+
+    What only nodes of other conventions use: a `run` that returns an awaitable overlaps with others; with `takes_lists` every input is
+    the whole list of what came, otherwise a node is run once per element; an output marked in `gives_lists` is a list of values.
+    `hidden` are arguments that the graph run fills in (argument -> UNIQUE_ID, PROMPT, DYNPROMPT, EXTRA_PNGINFO). `undeclared`: which
+    inputs that are not declared reach `run`: links only, or all. `check(literals, link sockets)` gives further problems before the
+    run as (input, message); the inputs in `unchecked` are not held to bounds and choices. `instance` makes the object that stays
+    between runs of one node of a graph; it reaches `run` as the input of the name INSTANCE. `per_node`: two equal nodes do not share
+    a result.
     """
 
     name: str
@@ -89,6 +98,14 @@ class NodeType:
     fingerprint: Callable[[Context, Mapping[str, Any]], Any] | None = None
     stage: str | None = None
     pack: str = ""
+    takes_lists: bool = False
+    gives_lists: tuple[bool, ...] = ()
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    undeclared: Literal["none", "links", "all"] = "none"
+    check: Callable[[Mapping[str, Any], Mapping[str, str]], Iterable[tuple[str, str]]] | None = None
+    unchecked: frozenset[str] = frozenset()
+    instance: Callable[[], Any] | None = None
+    per_node: bool = False
 
 
 class Node(BaseModel):
