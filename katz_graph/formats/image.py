@@ -1,19 +1,26 @@
-"""The workflow inside a PNG: its text chunks, read without decoding the picture (PNG specification, third edition, section 11.3.3)."""
+"""The workflow inside a picture, read without decoding it.
+
+PNG: text chunks (PNG specification, third edition, section 11.3.3). WebP: EXIF tags that begin with `prompt:` and `workflow:`.
+"""
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from typing import BinaryIO
 
 from katz_graph.errors import InputError
 
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+PNG = b"\x89PNG\r\n\x1a\n"
 TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
+EXIF_TAGS = (0x010E, 0x010F, 0x0110)  # description, make and model: where save nodes write
+LABELLED = re.compile(r"\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
 
 
 def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """The text chunks of a PNG by key; the stream stands behind the signature. InputError for more than `limit` bytes, or a broken file."""
+    """The text chunks of a PNG by key. InputError for more than `limit` bytes, or a broken file."""
+    stream.read(len(PNG))
     texts: dict[str, str] = {}
     while True:
         header = stream.read(8)
@@ -34,6 +41,41 @@ def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
         if len(data) == size:
             key, text = _decoded(kind, data, limit)
             texts.setdefault(key, text)
+
+
+def is_webp(head: bytes) -> bool:
+    return head[:4] == b"RIFF" and head[8:12] == b"WEBP"
+
+
+def webp_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
+    """The labelled texts in the EXIF of a WebP by label. InputError for more than `limit` bytes, or broken EXIF."""
+    stream.read(12)
+    while len(header := stream.read(8)) == 8:
+        kind, size = struct.unpack("<4sI", header)
+        if kind != b"EXIF":
+            stream.seek(size + size % 2, 1)
+            continue
+        if size > limit:
+            raise InputError(f"is a WebP with EXIF of {size:,} bytes; at most {limit:,} are read")
+        return _exif_texts(stream.read(size))
+    return {}
+
+
+def _exif_texts(data: bytes) -> dict[str, str]:
+    from PIL import Image
+
+    exif = Image.Exif()
+    try:
+        exif.load(data)
+        values = [exif.get(tag) for tag in EXIF_TAGS]
+    except Exception:  # Pillow's reader fails in many ways on damaged data
+        raise InputError("is a WebP with damaged EXIF") from None
+    texts: dict[str, str] = {}
+    for value in values:
+        text = _text(value) if isinstance(value, bytes) else value if isinstance(value, str) else ""
+        if label := LABELLED.match(text):
+            texts.setdefault(label[1].lower(), text[label.end() :].rstrip("\0"))
+    return texts
 
 
 def _decoded(kind: bytes, data: bytes, limit: int) -> tuple[str, str]:

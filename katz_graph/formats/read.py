@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api
-from katz_graph.formats.image import SIGNATURE, png_texts
+from katz_graph.formats.image import PNG, is_webp, png_texts, webp_texts
 from katz_graph.formats.native import FORMAT, from_native, is_native
+from katz_graph.formats.signature import Signature, Signatures, signatures
 from katz_graph.formats.strict_json import parse_json
+from katz_graph.formats.ui import from_ui
+from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.workflow import Workflow
+from katz_graph.node import NodeType
 from katz_graph.wording import one_line, suggest
 
 LIMIT = 64 * 2**20  # bytes of JSON; 10,000 nodes take about 1 MB
@@ -21,19 +25,23 @@ HEAD = 4096  # bytes that tell what a file is
 FOREIGN = {
     b"\xff\xd8\xff": "a JPEG picture, which carries no workflow",
     b"GIF8": "a GIF picture, which carries no workflow",
-    b"RIFF": "a WebP picture, which is not read yet; use its PNG or the workflow's JSON",
     b"PK\x03\x04": "a ZIP archive, not a workflow",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
 }
 
 
-def read_workflow(path: str | Path) -> Workflow:
-    """The workflow in a file: API format, Katz Graph's wrapper, or a PNG that carries one. InputError with one line a problem."""
+def read_workflow(
+    path: str | Path, types: Mapping[str, NodeType] | None = None, foreign: Mapping[str, Signature] | None = None
+) -> Workflow:
+    """The workflow in a file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP that carries one.
+
+    Names of widgets in UI files come from a `foreign` server's description, then from `types`. InputError with one line a problem.
+    """
     file = Path(path)
     try:
         with _opened(file) as stream:
-            workflow = _read(stream)
+            workflow = _read(stream, signatures(types or {}, foreign))
     except InputError as error:
         raise _named(str(path), error) from None
     except OSError as error:
@@ -41,26 +49,17 @@ def read_workflow(path: str | Path) -> Workflow:
     return replace(workflow, source=str(path))
 
 
-def parse_workflow(document: Any) -> Workflow:
-    """The workflow in parsed JSON, of whatever format."""
+def parse_workflow(document: Any, types: Mapping[str, NodeType] | None = None, foreign: Mapping[str, Signature] | None = None) -> Workflow:
+    """The workflow in parsed JSON, of whatever format; `types` and `foreign` as for `read_workflow`."""
+    return _parse(document, signatures(types or {}, foreign))
+
+
+def _parse(document: Any, known: Signatures) -> Workflow:
     if not isinstance(document, Mapping):
         return Workflow(from_api(document))
-    return next(read for recognises, read in FORMATS if recognises(document))(document)
-
-
-def _is_ui(document: Mapping[str, Any]) -> bool:
-    return isinstance(document.get("nodes"), list) and "links" in document
-
-
-def _from_ui(document: Mapping[str, Any]) -> Workflow:
-    raise InputError("is a UI workflow (what the editor saves), which is not read yet; export it in API format (Workflow > Export (API))")
-
-
-FORMATS: tuple[tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], Workflow]], ...] = (
-    (is_native, from_native),
-    (_is_ui, _from_ui),
-    (lambda document: True, lambda document: Workflow(from_api(document))),
-)
+    if is_native(document):
+        return from_native(document)
+    return from_ui(document, known) if is_ui(document) else Workflow(from_api(document))
 
 
 def _opened(file: Path) -> BinaryIO:
@@ -79,15 +78,16 @@ def _opened(file: Path) -> BinaryIO:
     return file.open("rb")
 
 
-def _read(stream: BinaryIO) -> Workflow:
+def _read(stream: BinaryIO, known: Signatures) -> Workflow:
     head = stream.read(HEAD)
     if not head:
         raise InputError("is empty")
-    if head.startswith(SIGNATURE):
-        if not stream.seekable():
-            raise InputError("is a PNG in a pipe; give the file itself")
-        stream.seek(len(SIGNATURE))
-        return _from_texts(png_texts(stream, LIMIT))
+    for kind, recognised, read in (("PNG", head.startswith(PNG), png_texts), ("WebP", is_webp(head), webp_texts)):
+        if recognised:
+            if not stream.seekable():
+                raise InputError(f"is a {kind} in a pipe; give the file itself")
+            stream.seek(0)
+            return _from_texts(kind, read(stream, LIMIT), known)
     for magic, meaning in FOREIGN.items():
         if head.startswith(magic):
             raise InputError(f"is {meaning}")
@@ -96,7 +96,7 @@ def _read(stream: BinaryIO) -> Workflow:
     data = head + stream.read(LIMIT + 1 - len(head))
     if len(data) > LIMIT:
         raise InputError(f"is larger than {LIMIT // 2**20} MB; no workflow is")
-    return parse_workflow(parse_json(_utf8(data)))
+    return _parse(parse_json(_utf8(data)), known)
 
 
 def _utf8(data: bytes) -> str:
@@ -107,24 +107,35 @@ def _utf8(data: bytes) -> str:
         raise InputError(f"is not UTF-8 text (line {line}, byte {error.start:,}); save it as UTF-8") from None
 
 
-def _from_texts(texts: Mapping[str, str]) -> Workflow:
-    """Katz Graph's wrapper in `workflow`, which knows the run options, goes before the plain graph in `prompt`."""
-    chosen = texts.get("prompt") or texts.get("workflow")
-    if not chosen:
-        raise InputError("is a PNG without a workflow; only pictures saved with their metadata carry one")
+def _from_texts(kind: str, texts: Mapping[str, str], known: Signatures) -> Workflow:
+    """Katz Graph's wrapper in `workflow`, which knows the run options, goes before the graph in `prompt`, and that before an editor's."""
+    prompt, beside = texts.get("prompt"), texts.get("workflow")
+    if not (prompt or beside):
+        raise InputError(f"is a {kind} without a workflow; only pictures saved with their metadata carry one")
+    around = _mapping(beside or "")
     try:
-        wrapper = _wrapper(texts.get("workflow", ""))
-        return from_native(wrapper) if wrapper else parse_workflow(parse_json(chosen))
+        if around and around.get("format") == FORMAT:
+            return from_native(around)
+        workflow = _parse(parse_json(prompt or beside or ""), known)
     except InputError as error:
-        raise InputError("\n".join(f"the workflow inside the PNG {line}" for line in str(error).split("\n"))) from None
+        raise InputError("\n".join(f"the workflow inside the {kind} {line}" for line in str(error).split("\n"))) from None
+    return _with_layout(workflow, around, known) if prompt and around and is_ui(around) else workflow
 
 
-def _wrapper(text: str) -> Mapping[str, Any] | None:
+def _with_layout(workflow: Workflow, editor: Mapping[str, Any], known: Signatures) -> Workflow:
+    """The graph as it ran, with the layout of the editor's file beside it."""
+    try:
+        return replace(workflow, layout=from_ui(editor, known).layout)
+    except InputError as error:
+        return replace(workflow, notes=(*workflow.notes, f"the layout beside the graph was left out: {str(error).splitlines()[0]}"))
+
+
+def _mapping(text: str) -> Mapping[str, Any] | None:
     try:
         document = parse_json(text)
     except InputError:
         return None
-    return document if isinstance(document, Mapping) and document.get("format") == FORMAT else None
+    return document if isinstance(document, Mapping) else None
 
 
 def _named(path: str, error: InputError) -> InputError:

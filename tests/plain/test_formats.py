@@ -164,7 +164,10 @@ def test_every_malformed_node_is_named(tmp_path: Path) -> None:
         ('{"1": {"class_type": "é"}}'.encode("latin-1"), "is not UTF-8 text (line 1"),
         ("{}".encode("utf-16"), "UTF-16"),
         (b"\xff\xd8\xff\xe0JFIF", "JPEG"),
-        (b"RIFF\x10\0\0\0WEBPVP8 ", "WebP"),
+        (b"RIFF\x10\0\0\0WEBPVP8 ", "is a WebP without a workflow"),
+        (b"RIFF\x10\0\0\0WEBPEXIF\x04\0\0\0junk", "WebP with damaged EXIF"),
+        (b"RIFF\x10\0\0\0WEBPEXIF\xff\xff\xff\xffjunk", "EXIF of 4,294,967,295 bytes"),
+        (b"RIFF\x10\0\0\0AVI LIST", "binary file"),
         (b"PK\x03\x04rest", "ZIP"),
         (png(), "PNG without a workflow"),
         (b"\x89PNG\r\n\x1a\n\0\0", "PNG that breaks off"),
@@ -231,6 +234,41 @@ def test_a_png_prefers_the_wrapper_that_knows_the_run_options(tmp_path: Path) ->
     wrapper = json.dumps({"format": "katz", "version": 1, "graph": API, "run": {"seed": 9}}).encode()
     data = png(chunk(b"tEXt", b"prompt\0" + json.dumps(API).encode()), chunk(b"tEXt", b"workflow\0" + wrapper))
     assert read_workflow(written(tmp_path, data, "a.png")).run == {"seed": 9}
+
+
+UI = {
+    "nodes": [
+        {"id": 1, "type": "Number", "pos": [5, 6], "outputs": [{"name": "n", "type": "INT"}], "widgets_values_named": {"value": 9}},
+        {"id": 2, "type": "Save", "pos": [50, 60], "inputs": [{"name": "value", "type": "INT", "link": 1}]},
+    ],
+    "links": [[1, 1, 0, 2, 0, "INT"]],
+    "version": 0.4,
+}
+
+
+def test_a_png_with_a_graph_and_an_editors_file_has_the_graph_of_the_one_and_the_places_of_the_other(tmp_path: Path) -> None:
+    editor = chunk(b"tEXt", b"workflow\0" + json.dumps(UI).encode())
+    both = read_workflow(written(tmp_path, png(chunk(b"tEXt", b"prompt\0" + json.dumps(API).encode()), editor), "a.png"))
+    assert both.graph == from_api(API)
+    assert both.layout["nodes"]["2"]["pos"] == [50, 60]
+    only = read_workflow(written(tmp_path, png(editor), "b.png"))
+    assert only.graph.nodes["1"].inputs == {"value": 9}
+    assert only.graph.nodes["2"].inputs == {"value": Link("1", 0)}
+
+
+@pytest.mark.parametrize(
+    ("model", "make", "expected"), [(API, UI, 3), (None, UI, 9), (API, None, 3)], ids=["both", "only the editor's", "only the graph"]
+)
+def test_a_webp_with_its_graph_in_the_exif(tmp_path: Path, model: Any, make: Any, expected: int) -> None:
+    from PIL import Image
+
+    exif = Image.Exif()
+    if model:
+        exif[0x0110] = f"prompt:{json.dumps(model)}"
+    if make:
+        exif[0x010F] = f"workflow:{json.dumps(make)}"
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.webp", exif=exif)
+    assert read_workflow(tmp_path / "a.webp").graph.nodes["1"].inputs == {"value": expected}
 
 
 @settings(max_examples=200, deadline=None)

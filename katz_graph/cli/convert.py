@@ -1,0 +1,68 @@
+"""`katz convert`: a workflow in another format, and a line for each thing that could not be carried over as it was."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from katz_graph.errors import InputError, RunError
+from katz_graph.formats.api import to_api
+from katz_graph.formats.native import to_native
+from katz_graph.formats.object_info import read_object_info
+from katz_graph.formats.read import read_workflow
+from katz_graph.formats.signature import Signatures, signatures, unknown_types
+from katz_graph.formats.ui_write import to_ui
+from katz_graph.formats.workflow import Workflow
+from katz_graph.packs import load_registry
+from katz_graph.settings import Settings
+
+WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {
+    "api": lambda workflow, known: to_api(workflow.graph),
+    "ui": to_ui,
+    "katz": lambda workflow, known: to_native(workflow),
+}
+
+
+def convert(source: Path, target: Path, to: str, object_info: str | None, packs: Sequence[Path]) -> None:
+    """Read `source` and write it to `target` (`-` is standard output). InputError when it cannot be read; then nothing is written."""
+    if to not in WRITERS:
+        raise InputError(f"--to {to}: no such format; choose one of {', '.join(WRITERS)}")
+    settings = Settings.read(packs=packs)
+    registry, problems = load_registry(settings.packs, settings.folders())
+    foreign = read_object_info(object_info) if object_info is not None else {}
+    known = signatures(registry, foreign)
+    workflow = read_workflow(source, registry, foreign)
+    try:
+        document = WRITERS[to](workflow, known)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    unknown = unknown_types(workflow.graph, known)
+    around = {"run options": workflow.run, "parts beside the graph": workflow.extra}
+    lost = [f"the API format has no place for {name}; they were left out" for name, part in around.items() if part and to == "api"]
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    for line in dict.fromkeys([*map(str, problems), *workflow.notes, *([unknown] if unknown else []), *lost]):
+        console.print(f"[yellow]warning:[/] {escape(line)}")
+    _write(target, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write(target: Path, text: str) -> None:
+    if str(target) == "-":
+        sys.stdout.write(text)
+        return
+    file = target.resolve()
+    temporary = file.with_name(f".{file.name}.tmp")
+    try:
+        if file.exists() and not file.is_file():  # a pipe or device
+            file.write_text(text, encoding="utf-8")
+        else:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(file)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"{target}: cannot write the workflow ({error.strerror or error})") from None

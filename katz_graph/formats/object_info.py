@@ -1,0 +1,129 @@
+"""A server's description of its node types (`/object_info`), from a file or a URL, as signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from katz_graph.errors import InputError
+from katz_graph.formats.signature import Port, Signature, WidgetSlot, is_seed
+from katz_graph.formats.strict_json import parse_json
+from katz_graph.wording import one_line, show
+
+LIMIT = 256 * 2**20  # bytes; the core's own nodes are 1.6 MB
+TIMEOUT = 30.0  # seconds
+WIDGETS = ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COLOR")
+DYNAMIC = "COMFY_DYNAMICCOMBO_V3"
+UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
+DEPTH = 8  # dynamic choices inside each other
+
+
+def read_object_info(source: str) -> dict[str, Signature]:
+    """The signatures in a file, or of a server at an http(s) URL (its root, or /object_info). InputError when it cannot be had."""
+    try:
+        data = _fetched(source) if urlsplit(source).scheme in ("http", "https") else _loaded(Path(source))
+        if len(data) > LIMIT:
+            raise InputError(f"is larger than {LIMIT // 2**20} MB")
+        return from_object_info(parse_json(data.decode("utf-8-sig")))
+    except InputError as error:
+        problem = str(error)
+    except UnicodeDecodeError:
+        problem = "is not UTF-8 text, expected the JSON that a server gives at /object_info"
+    except (OSError, ValueError, HTTPException) as error:  # urllib's errors are OSErrors; a malformed URL is a ValueError
+        reason = error.reason if isinstance(error, URLError) else getattr(error, "strerror", None) or error
+        problem = one_line(str(reason))
+    raise InputError(f"--object-info {one_line(source)}: {problem}")
+
+
+def from_object_info(document: Any) -> dict[str, Signature]:
+    """The signatures in a parsed description. InputError names the node type that is malformed."""
+    if not isinstance(document, Mapping):
+        raise InputError(f"is {show(document)}, expected an object of node types, as a server gives it at /object_info")
+    return {str(name): _signature(str(name), described) for name, described in document.items()}
+
+
+def _loaded(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        return stream.read(LIMIT + 1)
+
+
+def _fetched(url: str) -> bytes:
+    address = url if urlsplit(url).path not in ("", "/") else f"{url.rstrip('/')}/object_info"
+    with urlopen(address, timeout=TIMEOUT) as answer:
+        data: bytes = answer.read(LIMIT + 1)
+        return data
+
+
+def _signature(name: str, described: Any) -> Signature:
+    if not isinstance(described, Mapping) or not isinstance(described.get("input", {}), Mapping):
+        raise InputError(f'node type {show(name)} is {show(described)}, expected an object with "input" and "output"')
+    wires: list[Port] = []
+    widgets: list[WidgetSlot] = []
+    for port, declared in _declared(described.get("input", {}), described.get("input_order")):
+        found = _port(port, declared)
+        if isinstance(found, WidgetSlot):
+            widgets.append(found)
+        else:
+            wires.append(found)
+    sockets = _list(described.get("output"))
+    names = _list(described.get("output_name"))
+    outputs = [Port(str(names[number]) if number < len(names) else _socket(kind), _socket(kind)) for number, kind in enumerate(sockets)]
+    return Signature(tuple(wires), tuple(widgets), tuple(outputs))
+
+
+def _declared(groups: Any, order: Any = None) -> list[tuple[str, Any]]:
+    """The inputs, required ones first, in the order that the server states where it states one."""
+    declared: list[tuple[str, Any]] = []
+    for group in ("required", "optional"):
+        inputs = groups.get(group) if isinstance(groups, Mapping) else None
+        if isinstance(inputs, Mapping):
+            stated = _list(order.get(group)) if isinstance(order, Mapping) else []
+            first = [name for name in stated if isinstance(name, str) and name in inputs]
+            declared += [(name, inputs[name]) for name in dict.fromkeys([*first, *inputs])]
+    return declared
+
+
+def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
+    parts = _list(declared)
+    kind = parts[0] if parts else declared
+    options = parts[1] if len(parts) > 1 and isinstance(parts[1], Mapping) else {}
+    socket = _socket(kind)
+    first = socket if options.get("widgetType") is None else str(options["widgetType"])
+    is_widget = first in (*WIDGETS, DYNAMIC) or options.get("widgetType") is not None or bool(options.get("socketless"))
+    if not is_widget or options.get("forceInput"):
+        return Port(name, socket)
+    choices = kind if isinstance(kind, list) else _list(options.get("options"))
+    further = _further(name, choices, depth) if socket == DYNAMIC and depth < DEPTH else {}
+    plain = next(iter(further), None) if further else next((choice for choice in choices if isinstance(choice, (str, int, float))), None)
+    return WidgetSlot(
+        name,
+        "COMBO" if socket == DYNAMIC else socket,
+        options.get("default", plain),
+        control=bool(options.get("control_after_generate")) or is_seed(name, socket),
+        upload=any(options.get(upload) for upload in UPLOADS),
+        multiline=bool(options.get("multiline")),
+        options=further,
+    )
+
+
+def _further(name: str, choices: list[Any], depth: int) -> dict[str, tuple[WidgetSlot, ...]]:
+    """The widgets that a dynamic choice brings, by its value; they are named `choice.widget`."""
+    brought: dict[str, tuple[WidgetSlot, ...]] = {}
+    for choice in choices:
+        if isinstance(choice, Mapping) and isinstance(choice.get("key"), str):
+            ports = [_port(f"{name}.{inner}", declared, depth + 1) for inner, declared in _declared(choice.get("inputs"))]
+            brought[choice["key"]] = tuple(port for port in ports if isinstance(port, WidgetSlot))
+    return brought
+
+
+def _socket(kind: Any) -> str:
+    return kind if isinstance(kind, str) else "COMBO" if isinstance(kind, list) else "*"
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

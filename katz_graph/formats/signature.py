@@ -1,0 +1,93 @@
+"""What a UI file leaves to its reader's knowledge of a node type: the order of its widgets, its wires and its outputs.
+
+Made from the node types that are loaded here, or from a foreign server's description (`object_info`). Knows nothing of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from katz_graph.graph import Graph
+from katz_graph.node import Input, NodeType
+from katz_graph.wording import one_line, shorten
+
+SEEDS = ("seed", "noise_seed")  # whole numbers of these names have a control widget even where the type does not say so
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A wire or an output."""
+
+    name: str
+    socket: str
+
+
+@dataclass(frozen=True, slots=True)
+class WidgetSlot:
+    """One widget. `control`: a widget that says how the value changes after a run follows; `upload`: one for sending files is at the end.
+
+    `options`: the widgets that follow when this one has that value.
+    """
+
+    name: str
+    socket: str
+    default: Any = None
+    control: bool = False
+    upload: bool = False
+    multiline: bool = False
+    options: Mapping[str, tuple[WidgetSlot, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Wires, widgets and outputs of a node type, in their order."""
+
+    wires: tuple[Port, ...]
+    widgets: tuple[WidgetSlot, ...]
+    outputs: tuple[Port, ...]
+
+
+Signatures = Callable[[str], Signature | None]
+"""The signature of a node type by its name; None when the type is not known."""
+
+
+def signatures(types: Mapping[str, NodeType], foreign: Mapping[str, Signature] | None = None) -> Signatures:
+    """Of the loaded types, and of a foreign server's, which go first: the file was made there."""
+
+    @cache
+    def look_up(name: str) -> Signature | None:
+        if foreign and name in foreign:
+            return foreign[name]
+        return _of_type(types[name]) if name in types else None
+
+    return look_up
+
+
+def is_seed(name: str, socket: str) -> bool:
+    return socket == "INT" and name in SEEDS
+
+
+def unknown_types(graph: Graph, known: Signatures) -> str:
+    """One line that names every node type of a graph that is not known here; empty when all are."""
+    unknown = dict.fromkeys(call.type for call in graph.nodes.values() if known(call.type) is None)
+    if not unknown:
+        return ""
+    names = ", ".join(one_line(shorten(name)) for name in unknown)
+    return f"node types that are not known here: {names}; their names of inputs come from the file"
+
+
+def _of_type(kind: NodeType) -> Signature:
+    return Signature(
+        wires=tuple(Port(port.name, port.socket) for port in kind.inputs.values() if not port.knob),
+        widgets=tuple(_widget(port) for port in kind.inputs.values() if port.knob),
+        outputs=tuple(Port(output.name, output.socket) for output in kind.outputs),
+    )
+
+
+def _widget(knob: Input) -> WidgetSlot:
+    default = knob.choices[0] if knob.default is None and knob.choices else knob.default
+    control = knob.widget.control_after_generate or is_seed(knob.name, knob.socket)
+    return WidgetSlot(knob.name, knob.socket, default, control, knob.widget.upload, knob.widget.multiline)

@@ -1,0 +1,230 @@
+"""A UI document without what only the editor knows: subgraphs become their members, reroutes and bypassed nodes what feeds them.
+
+Ids of members are `outer:inner`. Iterative and linear in what comes out; what would come out is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+from katz_graph.cycles import find_cycles
+from katz_graph.errors import InputError
+from katz_graph.formats.signature import Signatures
+from katz_graph.formats.ui_document import UiDocument, UiGraph, UiNode
+from katz_graph.formats.ui_promoted import by_instance, overrides, promoted_values
+from katz_graph.graph import Link
+from katz_graph.wording import one_line, shorten, show
+
+NODES = 100_000  # of a workflow with its subgraphs written out
+NESTED = 50  # subgraphs inside each other
+MUTED, BYPASSED = 2, 4  # modes of a node
+NOTES = ("Note", "MarkdownNote")
+PRIMITIVE = "PrimitiveNode"
+SET, GET = "SetNode", "GetNode"  # a GetNode gives what the SetNode of the same name gets
+REROUTES = ("Reroute", "Reroute (rgthree)", SET)  # give what comes in
+VIRTUAL = (*NOTES, *REROUTES, PRIMITIVE, GET)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value that a link delivers: of a primitive, or of a widget on a subgraph."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A link ends at a node that takes no part."""
+
+    why: str
+
+
+Source = Link | Literal | Removed | None
+
+
+@dataclass(slots=True)
+class Scope:
+    """One graph of the document as it stands in one place: the root, or the inside of one instance of a subgraph."""
+
+    graph: UiGraph
+    prefix: str = ""
+    parent: Scope | None = None
+    instance: UiNode | None = None
+    promoted: Mapping[str, Any] = field(default_factory=dict)  # values that the instance's widgets give its inputs
+    overridden: Mapping[tuple[str, str], Any] = field(default_factory=dict)  # (member, widget) -> value that a widget outside shows
+    inside: dict[str, Scope] = field(default_factory=dict)  # instance -> its scope
+    set_nodes: dict[str, UiNode] = field(init=False)
+    deeper: dict[str, dict[tuple[str, str], Any]] = field(init=False)
+    ports: dict[str, str | None] = field(init=False)  # the instance's inputs and their links
+
+    def __post_init__(self) -> None:
+        self.set_nodes = {name: node for node in self.graph.nodes.values() if node.type == SET and (name := _label(node))}
+        self.deeper = by_instance(self.overridden)
+        self.ports = {port.name: port.link for port in self.instance.inputs} if self.instance else {}
+
+    def where(self, node: UiNode) -> str:
+        return one_line(f"node {shorten(self.prefix + node.id)} ({shorten(node.type)})")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A node that takes part, and the scope that it stands in."""
+
+    id: str
+    node: UiNode
+    scope: Scope
+
+
+def flatten(document: UiDocument, notes: list[str]) -> tuple[list[Scope], list[Member]]:
+    """All scopes, and the nodes that take part in the order of the file. InputError when subgraphs contain themselves, or for too many."""
+    _check_nesting(document)
+    root = Scope(document.root)
+    scopes, members = [root], []
+    seen = 0
+    pending: list[tuple[Scope, Iterator[UiNode]]] = [(root, iter(root.graph.nodes.values()))]
+    while pending:
+        scope, rest = pending[-1]
+        node = next(rest, None)
+        if node is None:
+            pending.pop()
+            continue
+        seen += 1
+        if seen > NODES:
+            raise InputError(f"is a UI workflow of more than {NODES:,} nodes with its subgraphs written out")
+        inner = document.subgraphs.get(node.type)
+        if node.mode in (MUTED, BYPASSED) or (inner is None and node.type in VIRTUAL):
+            continue
+        if inner is None:
+            members.append(Member(scope.prefix + node.id, node, scope))
+            continue
+        if len(pending) > NESTED:
+            raise InputError(f"{scope.where(node)}: subgraphs nested more than {NESTED} levels deep")
+        promoted = promoted_values(node, inner, notes, scope.where(node))
+        child = Scope(inner, f"{scope.prefix}{node.id}:", scope, node, promoted, overrides(node, inner, scope.deeper.get(node.id, {})))
+        scope.inside[node.id] = child
+        scopes.append(child)
+        pending.append((child, iter(inner.nodes.values())))
+    return scopes, members
+
+
+def _check_nesting(document: UiDocument) -> None:
+    contains = {
+        identifier: [node.type for node in graph.nodes.values() if node.type in document.subgraphs]
+        for identifier, graph in document.subgraphs.items()
+    }
+    cycle = next(find_cycles(contains), None)
+    if cycle:
+        names = [document.subgraphs[identifier].name for identifier in (*cycle, cycle[0])]
+        raise InputError(f"subgraph {show(names[0])} contains itself: {' -> '.join(one_line(shorten(name, 40)) for name in names[:10])}")
+
+
+class Sources:
+    """Where the link of an input really comes from. Each way is walked once."""
+
+    def __init__(self, known: Signatures) -> None:
+        self.known = known
+        self._found: dict[tuple[str, str], Source] = {}
+        self._fitting: dict[tuple[str, str, str], str | None] = {}  # (scope, bypassed node, type) -> link of the input that fits
+
+    def of(self, scope: Scope, link: str, reader: str) -> Source:
+        """The output, or the value, behind a link of a graph; None where a subgraph's input or a reroute has nothing behind it."""
+        way: list[tuple[tuple[str, str], Literal | None]] = []
+        visited: set[tuple[str, str]] = set()
+        at: tuple[Scope, str] | Source = (scope, link)
+        while isinstance(at, tuple):
+            key = at[0].prefix, at[1]
+            if key in self._found:
+                at = self._found[key]
+                break
+            if key in visited:
+                raise InputError(f"{reader}: its link {one_line(shorten(link))} goes around in a circle of reroutes or bypassed nodes")
+            visited.add(key)
+            at, otherwise = self._step(*at)
+            way.append((key, otherwise))
+        for key, otherwise in reversed(way):
+            at = otherwise if otherwise and not isinstance(at, (Link, Literal)) else at
+            self._found[key] = at
+        return at
+
+    def _step(self, scope: Scope, identifier: str) -> tuple[tuple[Scope, str] | Source, Literal | None]:
+        """One step against the direction of the data, and the value that holds if the rest of the way leads nowhere."""
+        link = scope.graph.links[identifier]
+        if scope.parent is not None and link.origin == scope.graph.entry:
+            port = scope.graph.inputs[link.origin_slot]
+            shown = Literal(scope.promoted[port.name]) if port.name in scope.promoted else None
+            outer = scope.ports.get(port.name)
+            return ((scope.parent, outer) if outer is not None else None), shown
+        node = scope.graph.nodes[link.origin]
+        if node.mode == MUTED:
+            return Removed(one_line(f"muted node {shorten(scope.prefix + node.id)}")), None
+        if node.mode == BYPASSED:
+            return self._around(scope, node, link.origin_slot), None
+        if node.id in scope.inside:
+            inside = scope.inside[node.id]
+            self._check_output(scope, node, link.origin_slot, len(inside.graph.outputs))
+            result = inside.graph.results.get(link.origin_slot)
+            return ((inside, result) if result is not None else None), None
+        if node.type == PRIMITIVE:
+            values = list(node.values.values() if isinstance(node.values, Mapping) else node.values)
+            return (Literal(values[0]) if values else None), None
+        if node.type == GET:
+            return _set_by(scope, node), None
+        if node.type in REROUTES:
+            return _first(scope, node), None
+        if node.type in NOTES:
+            return Removed(one_line(f"note {shorten(scope.prefix + node.id)}")), None
+        signature = self.known(node.type)
+        self._check_output(scope, node, link.origin_slot, len(signature.outputs) if signature else 0)
+        return Link(scope.prefix + node.id, link.origin_slot), None
+
+    def _around(self, scope: Scope, node: UiNode, slot: int) -> tuple[Scope, str] | Source:
+        """What a bypassed node's output gives: its input of the same place if the types fit, else the first of the same type."""
+        socket = node.outputs[slot].socket if slot < len(node.outputs) else "*"
+        if slot < len(node.inputs) and _fits(node.inputs[slot].socket, socket):
+            link = node.inputs[slot].link
+        else:
+            key = scope.prefix, node.id, socket
+            if key not in self._fitting:
+                exact = (port for port in node.inputs if port.socket == socket)
+                fitting = (port for port in node.inputs if _fits(port.socket, socket))
+                chosen = next(chain(exact, fitting), None)
+                self._fitting[key] = chosen.link if chosen else None
+            link = self._fitting[key]
+        if link is not None:
+            return scope, link
+        return Removed(one_line(f"bypassed node {shorten(scope.prefix + node.id)}"))
+
+    def _check_output(self, scope: Scope, node: UiNode, slot: int, outputs: int) -> None:
+        """`outputs`: how many the type has by what is known of it; the file may declare more."""
+        declared = max(len(node.outputs), outputs)
+        if slot >= declared:
+            raise InputError(f"{scope.where(node)}: a link comes from output {slot}, but it has {declared} outputs")
+
+
+def _fits(given: str, taken: str) -> bool:
+    return given == taken or "*" in (given, taken) or not set(given.split(",")).isdisjoint(taken.split(","))
+
+
+def _label(node: UiNode) -> str:
+    values = list(node.values.values() if isinstance(node.values, Mapping) else node.values)
+    return values[0] if values and isinstance(values[0], str) else ""
+
+
+def _first(scope: Scope, node: UiNode) -> tuple[Scope, str] | None:
+    """What comes into a node that has one input."""
+    link = node.inputs[0].link if node.inputs else None
+    return None if link is None else (scope, link)
+
+
+def _set_by(scope: Scope, node: UiNode) -> tuple[Scope, str] | None:
+    label = _label(node)
+    here: Scope | None = scope
+    while here is not None:
+        setter = here.set_nodes.get(label)
+        if setter is not None and setter.mode != MUTED:
+            return _first(here, setter)
+        here = here.parent
+    return None

@@ -1,0 +1,109 @@
+"""Which widget each value of a UI node belongs to: the file tells positions, names come from it or from the node type's signature.
+
+The known traps: a seed is followed by the value of its control widget, and a node that takes uploads ends with one for the button.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from katz_graph.formats.signature import Signature, WidgetSlot
+from katz_graph.formats.ui_document import UiNode
+
+CONTROLS = ("fixed", "increment", "decrement", "randomize", "increment-wrap")
+CONTROL_NAME = "control_after_generate"
+UPLOAD_NAMES = ("upload", "audioUI")
+UPLOAD_VALUES = ("image", "", None)  # what stands for upload buttons and players
+UNNAMED = "widget_"  # with the position in the file, for a value whose name nobody tells
+
+
+def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
+    """The values of a node's widgets by name. Where the list and the names in the file differ, the list holds: editors load that one.
+
+    What is not among the names stays at its default, and is no value of the graph.
+    """
+    if isinstance(node.values, Mapping):
+        return _without_helpers(node.values, signature)
+    if node.named and len(node.named) == len(node.values):
+        return _without_helpers(dict(zip(node.named, node.values, strict=True)), signature)
+    if node.named and not node.values:
+        return _without_helpers(node.named, signature)
+    if signature is not None:
+        return _by_signature(node, signature)
+    return _by_inputs(node) if node.named is None else _without_helpers(node.named, None)
+
+
+def is_unnamed(name: str) -> bool:
+    return name.startswith(UNNAMED) and name[len(UNNAMED) :].isdecimal()
+
+
+def aligned(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> tuple[list[tuple[WidgetSlot, Any]], int]:
+    """Each slot with its value, helper widgets passed over, and the position behind the last one that was taken."""
+    pending = deque(slots)
+    pairs: list[tuple[WidgetSlot, Any]] = []
+    position = 0
+    while pending and position < len(values):
+        slot, value = pending.popleft(), values[position]
+        pairs.append((slot, value))
+        position += 1
+        if isinstance(value, str) and value in slot.options:
+            pending.extendleft(reversed(slot.options[value]))
+        undeclared = slot.socket == "INT" and len(values) - position > len(pending)
+        if position < len(values) and _is_control(values[position]) and (slot.control or undeclared):
+            position += 1
+    return pairs, position
+
+
+def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
+    values = list(node.values)
+    pairs, position = aligned(signature.widgets, values)
+    stated = node.named or {}
+    named = {slot.name: value for slot, value in pairs if node.named is None or slot.name in stated or value != slot.default}
+    slots = {slot.name for slot, _ in pairs}
+    named |= {name: value for name, value in stated.items() if name not in slots and not _is_helper(name, value)}
+    uploads = any(slot.upload for slot, _ in pairs)
+    left = [
+        (number, value)
+        for number, value in enumerate(values[position:], position)
+        if not (_is_control(value) or (uploads and _is_upload(value)))
+    ]
+    if len(left) > len(named.keys() - slots):
+        named |= {f"{UNNAMED}{number}": value for number, value in left}
+    return named
+
+
+def _by_inputs(node: UiNode) -> dict[str, Any]:
+    """An unknown type: newer editors list every widget among the inputs. If the numbers differ, no value can be told a name."""
+    names = [port.name for port in node.inputs if port.widget]
+    values = list(node.values)
+    numbers = values[:1] + [value for before, value in pairwise(values) if not (_is_control(value) and _is_number(before))]
+    for candidate in (values, numbers):
+        if len(candidate) == len(names):
+            return dict(zip(names, candidate, strict=True))
+    return {f"{UNNAMED}{number}": value for number, value in enumerate(values)}
+
+
+def _without_helpers(values: Mapping[str, Any], signature: Signature | None) -> dict[str, Any]:
+    declared = {slot.name for slot in signature.widgets} if signature else set()
+    return {name: value for name, value in values.items() if name in declared or not _is_helper(name, value)}
+
+
+def _is_helper(name: str, value: Any) -> bool:
+    """A second widget of one name is called `name#1`; a control widget may be called as its value is."""
+    plain = name.partition("#")[0]
+    return (plain == CONTROL_NAME) or (plain in CONTROLS and value == plain) or (plain in UPLOAD_NAMES and _is_upload(value))
+
+
+def _is_upload(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and value in UPLOAD_VALUES)
+
+
+def _is_control(value: Any) -> bool:
+    return isinstance(value, str) and value in CONTROLS
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
