@@ -107,6 +107,10 @@ class DiffusersProcess:
             raise RuntimeError(f"the sampling is not done: {self._done} of {len(self.evaluations)} evaluations")
         return self._x
 
+    @property
+    def denoised(self) -> Tensor:
+        return self.result  # a scheduler keeps its own to itself
+
     def _prepare_step(self) -> None:
         if self._done == len(self.evaluations):
             self._step = None

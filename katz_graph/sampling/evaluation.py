@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
-Parametrisation = Literal["epsilon", "v_prediction", "raw"]
-"""What the model's output means; `raw` is left to a diffusers scheduler."""
+Parametrisation = Literal["epsilon", "v_prediction", "sample", "consistency", "edm", "raw"]
+"""What the model's output means, see `prediction.to_denoised`; `raw` is left to a diffusers scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +40,5 @@ class Step:
     model_input: Tensor  # [B, C, h, w] in the model's dtype, scaled as it was trained
     timestep: float  # whole in our samplers; diffusers schedulers may give fractions
     parametrisation: Parametrisation
+    top: int = 0  # where this part of the latent begins, in cells
+    left: int = 0

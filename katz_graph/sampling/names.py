@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from katz_graph.errors import InputError
 
-SAMPLER_NAMES = ("euler", "euler_ancestral", "heun", "dpmpp_2m", "ddim")
-"""What can be sampled with."""
+SAMPLER_NAMES = (
+    "euler",
+    "euler_ancestral",
+    "heun",
+    "heunpp2",
+    "dpm_2",
+    "dpm_2_ancestral",
+    "lms",
+    "dpm_fast",
+    "dpmpp_2s_ancestral",
+    "dpmpp_sde",
+    "dpmpp_sde_gpu",
+    "dpmpp_2m",
+    "dpmpp_2m_sde",
+    "dpmpp_2m_sde_gpu",
+    "dpmpp_2m_sde_heun",
+    "dpmpp_2m_sde_heun_gpu",
+    "dpmpp_3m_sde",
+    "dpmpp_3m_sde_gpu",
+    "ddpm",
+    "lcm",
+    "ipndm",
+    "deis",
+    "res_multistep",
+    "res_multistep_ancestral",
+    "gradient_estimation",
+    "ddim",
+    "uni_pc",
+    "uni_pc_bh2",
+)
+"""What can be sampled with. Names that end in _gpu mean the same as those without: noise is always drawn on the CPU."""
 
 SCHEDULER_NAMES = ("normal", "karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "beta", "linear_quadratic", "kl_optimal")
 
@@ -56,6 +87,14 @@ KNOWN_SAMPLER_NAMES = (
     "uni_pc_bh2",
 )
 """What workflow files of the ecosystem may ask for: a known name that is not offered is refused by name, not called a mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerChoice:
+    """A sampler by name, with values for those of its options that are not left to it (eta, s_noise, r, order, solver_type ...)."""
+
+    name: str
+    options: tuple[tuple[str, float | str], ...] = ()
 
 
 def require_sampler(name: str) -> None:

@@ -40,8 +40,8 @@ class NoiseTable:
         below = timesteps.long().clamp(max=last - 1)
         return torch.lerp(self.log_sigmas[below], self.log_sigmas[below + 1], timesteps - below).exp()
 
-    def timestep_at(self, sigma: float | Tensor) -> int:
-        """The index nearest in log sigma."""
+    def timestep_at(self, sigma: float | Tensor) -> float:
+        """What the model is told: the index nearest in log sigma."""
         log_sigma = torch.as_tensor(sigma, dtype=torch.float32, device="cpu").log()
         return int((log_sigma - self.log_sigmas).abs().argmin())
 

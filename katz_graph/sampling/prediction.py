@@ -6,18 +6,24 @@ import math
 
 from torch import Tensor
 
-from katz_graph.sampling.evaluation import Step
+from katz_graph.sampling.evaluation import Parametrisation, Step
+
+EDM_SIGMA_DATA = 0.5  # standard deviation of the data, Karras et al. 2022, section 5
+CONSISTENCY_SIGMA_DATA, TIMESTEP_SCALING = 0.5, 10.0  # Luo et al. 2023, as in their code
 
 
-def scale_model_input(x: Tensor, sigma: float) -> Tensor:
-    """x / sqrt(σ² + 1): from variance exploding with σ to the unit variance that the model was trained on."""
-    return x / math.sqrt(sigma**2 + 1)
+def scale_model_input(x: Tensor, sigma: float, parametrisation: Parametrisation = "epsilon") -> Tensor:
+    """x / sqrt(σ² + 1): from variance exploding with σ to the unit variance that the model was trained on. EDM: σ_data² instead of 1."""
+    data = EDM_SIGMA_DATA if parametrisation == "edm" else 1.0
+    return x / math.sqrt(sigma**2 + data**2)
 
 
 def to_denoised(output: Tensor, step: Step) -> Tensor:
     """The model's output [B, C, h, w] -> the denoised latent, float32; a raw prediction is returned as it is.
 
-    epsilon: x - σ·ε; v: x / (σ² + 1) - v·σ / sqrt(σ² + 1) (Salimans and Ho 2022, appendix D, in sigma space).
+    epsilon: x - σ·ε; v: x / (σ² + 1) - v·σ / sqrt(σ² + 1) (Salimans and Ho 2022, appendix D, in sigma space); sample: the output.
+    consistency: c_skip x + c_out (x - σ·ε) (Luo et al. 2023, section 4.1, with the boundary scalings of their code, on x in sigma space as
+    the ecosystem does). edm: c_skip x + c_out F (Karras et al. 2022, table 1).
     """
     match step.parametrisation:
         case "raw":
@@ -27,3 +33,13 @@ def to_denoised(output: Tensor, step: Step) -> Tensor:
         case "v_prediction":
             variance = step.sigma**2 + 1
             return step.x / variance - output.float() * (step.sigma / math.sqrt(variance))
+        case "sample":
+            return output.float()
+        case "consistency":
+            time = step.timestep * TIMESTEP_SCALING
+            variance = time**2 + CONSISTENCY_SIGMA_DATA**2
+            predicted = step.x - output.float() * step.sigma
+            return predicted * (time / math.sqrt(variance)) + step.x * (CONSISTENCY_SIGMA_DATA**2 / variance)
+        case "edm":
+            variance = step.sigma**2 + EDM_SIGMA_DATA**2
+            return step.x * (EDM_SIGMA_DATA**2 / variance) + output.float() * (step.sigma * EDM_SIGMA_DATA / math.sqrt(variance))

@@ -10,11 +10,10 @@ from torch import Tensor
 from katz_graph.sampling.diffusers_process import DiffusersProcess
 from katz_graph.sampling.evaluation import Evaluation, Step
 from katz_graph.sampling.mask import REDRAWN_MASK_NOISE, LatentMask
-from katz_graph.sampling.names import require_sampler
-from katz_graph.sampling.noise import AncestralNoise, initial_noise
+from katz_graph.sampling.noise import initial_noise
 from katz_graph.sampling.noise_table import NoiseTable
 from katz_graph.sampling.prediction import scale_model_input
-from katz_graph.sampling.samplers import SAMPLERS, evaluations
+from katz_graph.sampling.samplers import evaluations, solver_of
 from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
 from katz_graph.sampling.start import noised
 
@@ -36,6 +35,10 @@ class Process(Protocol):
     def result(self) -> Tensor:
         """The final latent [B, C, h, w]; RuntimeError before the end."""
 
+    @property
+    def denoised(self) -> Tensor:
+        """The denoised latent [B, C, h, w] that the last step began with; the result where there is none."""
+
 
 def start_process(spec: Spec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype) -> Process:
     """Begin a request.
@@ -52,12 +55,13 @@ class SamplingProcess:
     """A run of one of our samplers. The latent stays in float32 whatever the model's dtype."""
 
     def __init__(self, spec: SamplingSpec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype) -> None:
-        require_sampler(spec.sampler)
-        sampler = SAMPLERS[spec.sampler]
-        self.evaluations = evaluations(sampler, spec.sigmas)
+        solver = solver_of(spec.choice, spec.sigmas)
+        self.evaluations = evaluations(solver.sampler, spec.sigmas)
         self._table, self._dtype = table, dtype
         self._done = 0
         self._step: Step | None = None
+        self._denoised: Tensor | None = None
+        self._denoised_step = -1
         self._mask: LatentMask | None = None
         self._result: Tensor | None = None
 
@@ -71,7 +75,8 @@ class SamplingProcess:
             self._mask = LatentMask(spec.mask, latent, mask_noise.to(device))
         x = noised(latent, noise.to(device), spec.sigmas[0], table.sigma_max)
         # The sigmas stay on the CPU: comparing one on a GPU would stall it.
-        self._solving = sampler(x, torch.tensor(spec.sigmas, dtype=torch.float32), AncestralNoise(latent.shape, spec.seed, device))
+        sigmas = torch.tensor(spec.sigmas, dtype=torch.float32)
+        self._solving = solver.sampler(x, sigmas, solver.noise_source(latent.shape, spec.seed, sigmas, device))
         self._resume(None)
 
     def next_step(self) -> Step | None:
@@ -81,13 +86,20 @@ class SamplingProcess:
         if self._step is None:
             raise RuntimeError("the sampling is done: there is no step to advance")
         self._done += 1
-        self._resume(self._mask.after(prediction) if self._mask else prediction)
+        denoised = self._mask.after(prediction) if self._mask else prediction
+        if self._step.step != self._denoised_step:
+            self._denoised, self._denoised_step = denoised, self._step.step
+        self._resume(denoised)
 
     @property
     def result(self) -> Tensor:
         if self._result is None:
             raise RuntimeError(f"the sampling is not done: {self._done} of {len(self.evaluations)} evaluations")
         return self._result
+
+    @property
+    def denoised(self) -> Tensor:
+        return self.result if self._denoised is None else self._denoised
 
     def _resume(self, denoised: Tensor | None) -> None:
         try:
@@ -102,7 +114,7 @@ class SamplingProcess:
             step=query.step,
             sigma=sigma,
             x=x,
-            model_input=scale_model_input(x, sigma).to(self._dtype),
+            model_input=scale_model_input(x, sigma, self._table.parametrisation).to(self._dtype),
             timestep=self._table.timestep_at(sigma),
             parametrisation=self._table.parametrisation,
         )

@@ -1,85 +1,88 @@
-"""Solvers of the diffusion equation, each in the loop form of its paper. A sampler is a generator: it yields the point to evaluate and
-is sent the denoised picture there, so that it is a definition and one request's state at once. Knows nothing about models."""
+"""The samplers by name, with their options, the noise that they draw and the levels that they take. Knows nothing about models."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from katz_graph.sampling.evaluation import Evaluation, Query
-
-NoiseSource = Callable[[Tensor, Tensor], Tensor]
-"""(sigma, next sigma) -> unit noise of x's shape for that interval."""
-
-Solving = Generator[Query, Tensor, Tensor]
-Sampler = Callable[[Tensor, Tensor, NoiseSource], Solving]
-"""(x, sigmas [N + 1] descending, noise) -> a generator that asks for N or more evaluations and returns the final x."""
-
-
-def euler(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """x' = x + (σ' - σ) d with d = (x - denoised) / σ (Karras et al. 2022, algorithm 1). DDIM without noise is the same."""
-    for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
-        denoised = yield Query(x, sigma, step)
-        x = x + _slope(x, sigma, denoised) * (sigma_next - sigma)
-    return x
+from katz_graph.errors import InputError
+from katz_graph.sampling.evaluation import Evaluation
+from katz_graph.sampling.names import SamplerChoice, require_sampler
+from katz_graph.sampling.noise import AncestralNoise, BrownianNoise
+from katz_graph.sampling.solvers.ancestral import ddpm, dpm_2_ancestral, dpmpp_2s_ancestral, euler_ancestral, lcm, res_multistep
+from katz_graph.sampling.solvers.multistep import deis, dpmpp_2m, gradient_estimation, ipndm, lms
+from katz_graph.sampling.solvers.single_step import dpm_2, dpm_fast, euler, heun, heunpp2
+from katz_graph.sampling.solvers.solving import NoiseSource, Sampler
+from katz_graph.sampling.solvers.stochastic import dpmpp_2m_sde, dpmpp_3m_sde, dpmpp_sde
+from katz_graph.sampling.solvers.unified import uni_pc
 
 
-def euler_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
-    """Euler to σ_down, then noise of σ_up, where σ_down² + σ_up² = σ'² and σ_up = η σ' sqrt(1 - σ'²/σ²)
-    (Song et al. 2021, "Denoising Diffusion Implicit Models", equation 16, in sigma space)."""
-    for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
-        denoised = yield Query(x, sigma, step)
-        if sigma_next == 0:
-            x = denoised
-            continue
-        up = torch.minimum(sigma_next, eta * (sigma_next**2 * (sigma**2 - sigma_next**2) / sigma**2) ** 0.5)
-        down = (sigma_next**2 - up**2) ** 0.5
-        x = x + _slope(x, sigma, denoised) * (down - sigma)
-        x = x + noise(sigma, sigma_next) * s_noise * up
-    return x
+@dataclass(frozen=True, slots=True)
+class Solver:
+    """A sampler with what it needs around it.
+
+    `divides`: it divides by the length of its steps, so that two equal levels in a row have no meaning.
+    """
+
+    sampler: Sampler
+    noise: Literal["none", "ancestral", "brownian"] = "none"
+    divides: bool = False
+
+    def noise_source(self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str) -> NoiseSource:
+        """Where the noise between steps comes from, if the sampler draws any. `sigmas` [N + 1], one of them positive."""
+        return BrownianNoise(shape, seed, sigmas, device) if self.noise == "brownian" else AncestralNoise(shape, seed, device)
 
 
-def heun(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """Euler, then again with the mean of the slopes at both ends; plain Euler to 0 (Karras et al. 2022, algorithm 1)."""
-    for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
-        denoised = yield Query(x, sigma, step)
-        slope = _slope(x, sigma, denoised)
-        ahead = x + slope * (sigma_next - sigma)
-        if sigma_next == 0:
-            x = ahead
-            continue
-        denoised = yield Query(ahead, sigma_next, step)
-        x = x + (slope + _slope(ahead, sigma_next, denoised)) / 2 * (sigma_next - sigma)
-    return x
-
-
-def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """x' = σ'/σ x - (e^-h - 1) D, h = log σ - log σ', D extrapolated from the last two predictions, in the first step and in the one to 0
-    just the last (Lu et al. 2022, "DPM-Solver++", algorithm 2)."""
-    times = sigmas.log().neg()
-    previous: Tensor | None = None
-    for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
-        denoised = yield Query(x, sigma, step)
-        h = times[step + 1] - times[step]
-        direction = denoised
-        if previous is not None and sigma_next > 0:
-            r = (times[step] - times[step - 1]) / h
-            direction = (1 + 1 / (2 * r)) * denoised - (1 / (2 * r)) * previous
-        x = (sigma_next / sigma) * x - (-h).expm1() * direction
-        previous = denoised
-    return x
-
-
-SAMPLERS: dict[str, Sampler] = {
-    "euler": euler,
-    "euler_ancestral": euler_ancestral,
-    "heun": heun,
-    "dpmpp_2m": dpmpp_2m,
-    "ddim": euler,  # differs by the noise under a mask, see mask.py
+SAMPLERS: Mapping[str, Solver] = {
+    "euler": Solver(euler),
+    "euler_ancestral": Solver(euler_ancestral, "ancestral"),
+    "heun": Solver(heun),
+    "heunpp2": Solver(heunpp2),
+    "dpm_2": Solver(dpm_2),
+    "dpm_2_ancestral": Solver(dpm_2_ancestral, "ancestral"),
+    "lms": Solver(lms, divides=True),
+    "dpm_fast": Solver(dpm_fast, divides=True),
+    "dpmpp_2s_ancestral": Solver(dpmpp_2s_ancestral, "ancestral"),
+    "dpmpp_sde": Solver(dpmpp_sde, "brownian", divides=True),
+    "dpmpp_2m": Solver(dpmpp_2m, divides=True),
+    "dpmpp_2m_sde": Solver(dpmpp_2m_sde, "brownian", divides=True),
+    "dpmpp_2m_sde_heun": Solver(partial(dpmpp_2m_sde, solver_type="heun"), "brownian", divides=True),
+    "dpmpp_3m_sde": Solver(dpmpp_3m_sde, "brownian", divides=True),
+    "ddpm": Solver(ddpm, "ancestral"),
+    "lcm": Solver(lcm, "ancestral"),
+    "ipndm": Solver(ipndm),
+    "deis": Solver(deis, divides=True),
+    "res_multistep": Solver(res_multistep, divides=True),
+    "res_multistep_ancestral": Solver(partial(res_multistep, eta=1.0), "ancestral", divides=True),
+    "gradient_estimation": Solver(gradient_estimation),
+    "ddim": Solver(euler),  # differs by the noise under a mask, see mask.py
+    "uni_pc": Solver(uni_pc, divides=True),
+    "uni_pc_bh2": Solver(partial(uni_pc, variant="bh2"), divides=True),
 }
+"""By name; a name that ends in _gpu is the same sampler, for noise is always drawn on the CPU."""
+
+
+def solver_of(choice: SamplerChoice, sigmas: Sequence[float]) -> Solver:
+    """The chosen sampler with its options, for these levels.
+
+    Raises InputError for a name that cannot be sampled with, an option that the sampler has not, and levels that it cannot take.
+    """
+    require_sampler(choice.name)
+    solver = SAMPLERS[choice.name.removesuffix("_gpu")]
+    known = [name for name, parameter in inspect.signature(solver.sampler).parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+    for name, _ in choice.options:
+        if name not in known:
+            raise InputError(f"sampler {choice.name!r} has no option {name!r}; it has {', '.join(known) or 'none'}")
+    _require_levels(choice.name, solver, sigmas)
+    return replace(solver, sampler=partial(solver.sampler, **dict(choice.options)))
 
 
 def evaluations(sampler: Sampler, sigmas: Sequence[float]) -> tuple[Evaluation, ...]:
@@ -96,6 +99,16 @@ def evaluations(sampler: Sampler, sigmas: Sequence[float]) -> tuple[Evaluation, 
         return tuple(asked)
 
 
-def _slope(x: Tensor, sigma: Tensor, denoised: Tensor) -> Tensor:
-    """dx/dσ."""
-    return (x - denoised) / sigma
+def _require_levels(name: str, solver: Solver, sigmas: Sequence[float]) -> None:
+    if not all(math.isfinite(sigma) and sigma >= 0 for sigma in sigmas):
+        raise InputError(f"sigmas: expected finite numbers that are not negative, got {_listed(sigmas)}")
+    if 0 in sigmas[:-1]:
+        raise InputError(f"sigmas: 0 is the picture without noise and can only be the last one, got {_listed(sigmas)}")
+    if solver.noise != "none" and any(sigma < sigma_next for sigma, sigma_next in pairwise(sigmas)):
+        raise InputError(f"sampler {name!r} adds noise, so its sigmas must fall, got {_listed(sigmas)}; choose one without noise, as euler")
+    if solver.divides and any(sigma == sigma_next for sigma, sigma_next in pairwise(sigmas)):
+        raise InputError(f"sampler {name!r} cannot take two equal sigmas in a row, got {_listed(sigmas)}")
+
+
+def _listed(sigmas: Sequence[float]) -> str:
+    return ", ".join(f"{sigma:g}" for sigma in sigmas)

@@ -11,12 +11,14 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from katz_graph.errors import InputError
+from katz_graph.sampling.levels import end_in_zero, exponential_levels, karras_levels
 from katz_graph.sampling.names import require_scheduler
 from katz_graph.sampling.noise_table import NoiseTable
 
 Schedule = Callable[[NoiseTable, int], Tensor]
 """(table, steps) -> descending sigmas [N + 1] float32, the last one 0; N is `steps` but for ddim_uniform and beta."""
 
+TURBO_PARTS = 10
 MOST_STEPS = 1_000_000  # of a whole schedule, of which a small denoise takes the end
 
 DISCARD_PENULTIMATE = frozenset({"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"})
@@ -25,45 +27,46 @@ DISCARD_PENULTIMATE = frozenset({"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_b
 
 def normal(table: NoiseTable, steps: int) -> Tensor:
     """Equal distances in time, both ends included."""
-    return _end_in_zero(table.sigma_at(torch.linspace(table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps)))
+    return end_in_zero(table.sigma_at(torch.linspace(table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps)))
 
 
 def sgm_uniform(table: NoiseTable, steps: int) -> Tensor:
     """Equal distances in time, the last point left to 0."""
     timesteps = torch.linspace(table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps + 1)
-    return _end_in_zero(table.sigma_at(timesteps[:-1]))
+    return end_in_zero(table.sigma_at(timesteps[:-1]))
 
 
 def simple(table: NoiseTable, steps: int) -> Tensor:
     """Entries of the table at equal distances, counted from its end."""
     # The quotient is taken first: the other order truncates to another index for some step counts.
     stride = len(table.sigmas) / steps
-    return _end_in_zero(table.sigmas[[-(1 + int(i * stride)) for i in range(steps)]])
+    return end_in_zero(table.sigmas[[-(1 + int(i * stride)) for i in range(steps)]])
 
 
 def ddim_uniform(table: NoiseTable, steps: int) -> Tensor:
     """Every s-th entry of the table from 1, s = T // steps (Song et al. 2021, appendix D.2, linear); may be longer than `steps`."""
     stride = max(len(table.sigmas) // steps, 1)
-    return _end_in_zero(table.sigmas[1::stride].flip(0))
+    return end_in_zero(table.sigmas[1::stride].flip(0))
 
 
 def karras(table: NoiseTable, steps: int, rho: float = 7.0) -> Tensor:
     """Equal distances in sigma^(1/rho) (Karras et al. 2022, equation 5)."""
-    first, last = table.sigma_max ** (1 / rho), table.sigma_min ** (1 / rho)
-    return _end_in_zero((first + torch.linspace(0, 1, steps) * (last - first)) ** rho)
+    return karras_levels(steps, table.sigma_max, table.sigma_min, rho)
 
 
 def exponential(table: NoiseTable, steps: int) -> Tensor:
     """Equal distances in log sigma."""
-    return _end_in_zero(torch.linspace(math.log(table.sigma_max), math.log(table.sigma_min), steps).exp())
+    return exponential_levels(steps, table.sigma_max, table.sigma_min)
 
 
 def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -> Tensor:
     """Times at equal quantiles of a Beta distribution, dense at both ends (Lee et al. 2024, "Beta Sampling is All You Need");
-    shorter than `steps` where two fall on the same index."""
+    shorter than `steps` where two fall on the same index. InputError unless both parameters are above 0."""
+    if alpha <= 0 or beta <= 0:
+        raise InputError(f"beta schedule: a Beta distribution has alpha and beta above 0, got {alpha:g} and {beta:g}")
     quantiles = 1 - np.linspace(0, 1, steps, endpoint=False)
     indices = np.rint(betaincinv(alpha, beta, quantiles) * (len(table.sigmas) - 1)).astype(int)
-    return _end_in_zero(table.sigmas[list(dict.fromkeys(indices.tolist()))])
+    return end_in_zero(table.sigmas[list(dict.fromkeys(indices.tolist()))])
 
 
 def linear_quadratic(table: NoiseTable, steps: int, threshold: float = 0.025) -> Tensor:
@@ -80,7 +83,15 @@ def linear_quadratic(table: NoiseTable, steps: int, threshold: float = 0.025) ->
 
 def kl_optimal(table: NoiseTable, steps: int) -> Tensor:
     """Equal distances in atan sigma (Sabour et al. 2024, "Align Your Steps")."""
-    return _end_in_zero(torch.linspace(math.atan(table.sigma_max), math.atan(table.sigma_min), steps).tan())
+    return end_in_zero(torch.linspace(math.atan(table.sigma_max), math.atan(table.sigma_min), steps).tan())
+
+
+def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
+    """From pure noise every tenth part of the training time, as SD Turbo was distilled (Sauer et al. 2023, "Adversarial Diffusion
+    Distillation", section 3.1); `denoise` leaves out the first parts. Shorter than `steps` where the parts end."""
+    timesteps = torch.arange(TURBO_PARTS, 0, -1) * 100 - 1
+    start = TURBO_PARTS - int(TURBO_PARTS * denoise)
+    return end_in_zero(table.sigma_at(timesteps[start : start + steps]))
 
 
 SCHEDULES: dict[str, Schedule] = {
@@ -127,7 +138,3 @@ def slice_steps(sigmas: tuple[float, ...], start: int, end: int, force_full_deno
         if force_full_denoise:
             sigmas = (*sigmas[:-1], 0.0)
     return sigmas[start:] if start < len(sigmas) - 1 else ()
-
-
-def _end_in_zero(sigmas: Tensor) -> Tensor:
-    return torch.cat([sigmas, sigmas.new_zeros(1)])

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from katz_graph.sampling.names import SamplerChoice
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingSpec:
@@ -19,6 +21,11 @@ class SamplingSpec:
     add_noise: bool = True
     mask: Tensor | None = None  # [H, W], [B, H, W] or [B, 1, H, W] in any size, 1 = repaint
     batch_index: tuple[int, ...] | None = None  # [B]: which draw of the seed each sample gets
+    options: tuple[tuple[str, float | str], ...] = ()  # of the sampler, where they are not its own defaults
+
+    @property
+    def choice(self) -> SamplerChoice:
+        return SamplerChoice(self.sampler, self.options)
 
 
 @dataclass(frozen=True, slots=True)

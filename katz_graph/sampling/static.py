@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from katz_graph.sampling.diffusers_process import prepare_scheduler
 from katz_graph.sampling.evaluation import Evaluation
-from katz_graph.sampling.names import require_sampler
 from katz_graph.sampling.noise_table import NoiseTable
-from katz_graph.sampling.samplers import SAMPLERS, evaluations
+from katz_graph.sampling.samplers import evaluations, solver_of
 from katz_graph.sampling.spec import DiffusersSpec, Spec
 
 
@@ -14,8 +13,7 @@ def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
     """All calls of the model that the run will make, in order."""
     if isinstance(spec, DiffusersSpec):
         return prepare_scheduler(spec, "cpu").evaluations
-    require_sampler(spec.sampler)
-    return evaluations(SAMPLERS[spec.sampler], spec.sigmas)
+    return evaluations(solver_of(spec.choice, spec.sigmas).sampler, spec.sigmas)
 
 
 def active_evaluations(spec: Spec, table: NoiseTable, start_percent: float, end_percent: float) -> tuple[bool, ...]:

@@ -9,9 +9,8 @@ import torch
 from scipy.special import betainc
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.names import KNOWN_SAMPLER_NAMES, SAMPLER_NAMES, SCHEDULER_NAMES, require_sampler
+from katz_graph.sampling.names import SCHEDULER_NAMES
 from katz_graph.sampling.noise_table import noise_table
-from katz_graph.sampling.samplers import SAMPLERS
 from katz_graph.sampling.schedules import SCHEDULES, schedule, slice_steps
 
 STABLE_DIFFUSION = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "num_train_timesteps": 1000}
@@ -216,12 +215,7 @@ def test_slicing_by_start_and_end_step() -> None:
 
 
 def test_what_is_offered_is_implemented_and_what_is_not_is_refused_by_name() -> None:
-    assert set(SAMPLER_NAMES) == set(SAMPLERS) and set(SCHEDULER_NAMES) == set(SCHEDULES)
-    assert set(SAMPLER_NAMES) <= set(KNOWN_SAMPLER_NAMES) and len(set(KNOWN_SAMPLER_NAMES)) == 44
-    with pytest.raises(InputError, match=r"'sa_solver' is not implemented.*euler"):
-        require_sampler("sa_solver")
-    with pytest.raises(InputError, match="'oiler' does not exist"):
-        require_sampler("oiler")
+    assert set(SCHEDULER_NAMES) == set(SCHEDULES)
     with pytest.raises(InputError, match=r"'linear' does not exist.*karras"):
         schedule("linear", TABLE, 20)
     with pytest.raises(InputError, match="at least 1"):

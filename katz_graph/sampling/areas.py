@@ -1,0 +1,75 @@
+"""Predictions that count in a part of the picture: their weights, and how several become one. Knows tensors only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from katz_graph.sampling.mask import fit_mask
+
+FEATHER = 8  # cells over which the border of an area fades, at most a quarter of its side
+SMALLEST_BOX = 8  # cells of a box around a mask
+NOTHING = 1e-37  # a sum of weights that counts as none
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedPrediction:
+    """A prediction times its weights, and the weights: 0 where it does not count."""
+
+    total: Tensor  # [B, C, h, w]
+    weight: Tensor  # [1 or B, 1, h, w]
+
+
+def weigh(prediction: Tensor, like: Tensor, strength: float, top: int = 0, left: int = 0, mask: Tensor | None = None) -> WeightedPrediction:
+    """A prediction [B, C, a, b] of the part of a latent [B, C, h, w] that begins at top and left, in cells.
+
+    Its weight is the strength times the mask (any size, fitted to the whole latent), or fades towards borders inside the picture.
+    """
+    height, width = prediction.shape[-2:]
+    rows, columns = slice(top, top + height), slice(left, left + width)
+    part = _faded(like, top, left, height, width) if mask is None else fit_mask(mask, like)[..., rows, columns]
+    total = torch.zeros_like(like)
+    weight = like.new_zeros(len(part), 1, *like.shape[-2:])
+    weight[..., rows, columns] = part * strength
+    total[..., rows, columns] = prediction * weight[..., rows, columns]
+    return WeightedPrediction(total, weight)
+
+
+def blend(weighted: Iterable[WeightedPrediction], like: Tensor) -> Tensor:
+    """The weighted mean [B, C, h, w]; 0 where nothing counts."""
+    total, weight = torch.zeros_like(like), torch.full_like(like[:, :1], NOTHING)
+    for one in weighted:
+        total, weight = total + one.total, weight + one.weight
+    return total / weight
+
+
+def mask_box(mask: Tensor, height: int, width: int) -> tuple[int, int, int, int]:
+    """top, left, height and width in cells of the box around a mask [..., H, W] on a latent of this size, at least 8 cells a side."""
+    flat = mask.reshape(-1, 1, *mask.shape[-2:]).float()
+    covered = interpolate(flat, size=(height, width), mode="bilinear").abs().amax(dim=(0, 1)).nonzero()
+    if not len(covered):
+        return 0, 0, SMALLEST_BOX, SMALLEST_BOX
+    (top, left), (bottom, right) = covered.amin(dim=0).tolist(), covered.amax(dim=0).tolist()
+    return top, left, max(SMALLEST_BOX, bottom - top + 1), max(SMALLEST_BOX, right - left + 1)
+
+
+def _faded(like: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
+    """[1, 1, height, width]: 1, falling linearly towards the sides that lie inside the picture."""
+    rows = _ramp(height, top > 0, top + height < like.shape[-2])
+    columns = _ramp(width, left > 0, left + width < like.shape[-1])
+    return (rows[:, None] * columns[None, :]).to(like)[None, None]
+
+
+def _ramp(length: int, at_start: bool, at_end: bool) -> Tensor:
+    ramp = torch.ones(length)
+    steps = min(FEATHER, length // 4)
+    rising = torch.arange(1, steps + 1) / max(steps, 1)
+    if at_start:
+        ramp[:steps] *= rising
+    if at_end:
+        ramp[length - steps :] *= rising.flip(0)
+    return ramp

@@ -1,0 +1,80 @@
+"""Guidance on denoised predictions: of one prompt against another, with the conditional one's contrast, and by functions of packs.
+
+Knows nothing of live models or nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.patches import OpaquePatch, RescaledGuidance, guidance_patch, post_guidance_patches
+from katz_graph.recipe import ModelRecipe
+from katz_graph.sampling.evaluation import Step
+
+
+def guided(cond: Tensor, uncond: Tensor, guidance: float, base: Tensor | None = None) -> Tensor:
+    """base + (cond - uncond) · guidance, the base being uncond where none is given (Ho and Salimans 2022)."""
+    return (uncond if base is None else base) + (cond - uncond) * guidance
+
+
+def rescaled(cond: Tensor, uncond: Tensor, guidance: float, multiplier: float, step: Step) -> Tensor:
+    """Guidance whose v-prediction has, by the share `multiplier`, each sample's standard deviation of the conditional one
+    (Lin et al. 2024, "Common Diffusion Noise Schedules and Sample Steps are Flawed", equations 14 to 16)."""
+    if multiplier == 0.0:
+        return guided(cond, uncond, guidance)
+    variance = step.sigma**2 + 1
+    scale = math.sqrt(variance) / step.sigma
+    centre = step.x / variance
+    v_cond, v_uncond = (centre - cond) * scale, (centre - uncond) * scale
+    v = guided(v_cond, v_uncond, guidance)
+    axes = tuple(range(1, v.ndim))
+    ratio = v_cond.std(dim=axes, keepdim=True) / v.std(dim=axes, keepdim=True)
+    return centre - v * (multiplier * ratio + (1 - multiplier)) / scale
+
+
+def patched_guidance(model: ModelRecipe, step: Step, cond: Tensor, uncond: Tensor | None, guidance: float) -> Tensor:
+    """Guidance as a model's patches have it; without a negative side the conditional prediction, for functions to change.
+
+    A pack's cfg function is given both predictions as x - denoised (`cond`, `uncond`) and as they are (`cond_denoised`, `uncond_denoised`;
+    zeros without a negative side), with `cond_scale`, `input` (x), `sigma` and `timestep` (σ [B]); it returns x - denoised. A post-cfg
+    function is given `denoised`, what came of guidance, instead of the differences, and returns what comes of it now.
+    """
+    zeros = torch.zeros_like(cond) if uncond is None else uncond
+    known = _known(model, step, cond, zeros, guidance)
+    match guidance_patch(model.patches):
+        case OpaquePatch() as patch:
+            denoised = step.x - _called(patch, {"cond": step.x - cond, "uncond": step.x - zeros, **known}, cond)
+        case RescaledGuidance(multiplier) if uncond is not None:
+            denoised = rescaled(cond, uncond, guidance, multiplier, step)
+        case _:
+            denoised = cond if uncond is None else guided(cond, uncond, guidance)
+    for patch in post_guidance_patches(model.patches):
+        denoised = _called(patch, {"denoised": denoised, **known}, cond)
+    return denoised
+
+
+def _known(model: ModelRecipe, step: Step, cond: Tensor, uncond: Tensor, guidance: float) -> dict[str, Any]:
+    sigma = step.x.new_full((len(step.x),), step.sigma)
+    return {
+        "cond_denoised": cond,
+        "uncond_denoised": uncond,
+        "cond_scale": guidance,
+        "timestep": sigma,
+        "sigma": sigma,
+        "input": step.x,
+        "model": model,
+        "model_options": {"transformer_options": {}},
+    }
+
+
+def _called(patch: OpaquePatch, arguments: dict[str, Any], like: Tensor) -> Tensor:
+    result = patch.function(arguments)
+    if not isinstance(result, Tensor) or result.shape != like.shape:
+        got = list(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
+        raise InputError(f"the {patch.kind} {patch.identity} gave {got}, expected a tensor of {list(like.shape)}")
+    return result

@@ -1,0 +1,94 @@
+"""Solvers of the reverse stochastic equation: the noise of an interval is that of one Brownian path, whatever the steps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.sampling.evaluation import Query
+from katz_graph.sampling.solvers.solving import NoiseSource, Solving, ancestral_split
+
+
+def dpmpp_sde(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0, r: float = 0.5) -> Solving:
+    """Two evaluations a step: to the part `r` of it in log σ, then all of it with the prediction extrapolated through both, each time with
+    noise (Lu et al. 2022, "DPM-Solver++", algorithm 1, made ancestral by Crowson, k-diffusion); to 0 the prediction."""
+    if not 0 < r <= 1:
+        raise InputError(f"dpmpp_sde: r is the part of a step that is looked ahead; expected above 0 and at most 1, got {r:g}")
+    times = sigmas.log().neg()
+    for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
+        denoised = yield Query(x, sigma, step)
+        if sigma_next == 0:
+            return denoised
+        # Rounded as everyone does: where the path is asked decides its noise, and close to the end a millionth of sigma is seen.
+        middle = (times[step] + r * (times[step + 1] - times[step])).neg().exp()
+        down, up = ancestral_split(sigma, middle, eta)
+        between = down / sigma * x + (1 - down / sigma) * denoised + noise(sigma, middle) * s_noise * up
+        denoised_between = yield Query(between, middle, step)
+        direction = (1 - 1 / (2 * r)) * denoised + 1 / (2 * r) * denoised_between
+        down, up = ancestral_split(sigma, sigma_next, eta)
+        x = down / sigma * x + (1 - down / sigma) * direction + noise(sigma, sigma_next) * s_noise * up
+    return x
+
+
+def dpmpp_2m_sde(
+    x: Tensor,
+    sigmas: Tensor,
+    noise: NoiseSource,
+    *,
+    eta: float = 1.0,
+    s_noise: float = 1.0,
+    solver_type: Literal["midpoint", "heun"] = "midpoint",
+) -> Solving:
+    """SDE-DPM-Solver++(2M): x' = σ'/σ e^-ηh x + (1 - e^-(1+η)h) D + σ' sqrt(1 - e^-2ηh) z, D corrected by the change of the last two
+    predictions (Lu et al. 2022, "DPM-Solver++", appendix, equation 18 and its multistep form); to 0 the prediction."""
+    if solver_type not in ("midpoint", "heun"):
+        raise InputError(f"dpmpp_2m_sde: solver_type {solver_type!r} does not exist; choose midpoint or heun")
+    previous: tuple[Tensor, Tensor] | None = None  # prediction, length of its step in log σ
+    for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
+        denoised = yield Query(x, sigma, step)
+        if sigma_next == 0:
+            return denoised
+        h = (sigma / sigma_next).log()
+        both = (1 + eta) * h
+        removed = (-both).expm1().neg()
+        x = sigma_next / sigma * (-eta * h).exp() * x + removed * denoised
+        if previous is not None:
+            older, last_h = previous
+            share = removed / 2 if solver_type == "midpoint" else 1 - removed / both
+            x = x + share * (h / last_h) * (denoised - older)
+        if eta:
+            x = x + noise(sigma, sigma_next) * sigma_next * (-2 * eta * h).expm1().neg().sqrt() * s_noise
+        previous = denoised, h
+    return x
+
+
+def dpmpp_3m_sde(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
+    """As dpmpp_2m_sde, with the first and second differences of the last three predictions (Crowson, k-diffusion, after
+    Lu et al. 2022, "DPM-Solver", appendix B); to 0 the prediction."""
+    denoised_1: Tensor | None = None
+    denoised_2: Tensor | None = None
+    h_1 = h_2 = sigmas.new_ones(())
+    for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
+        denoised = yield Query(x, sigma, step)
+        if sigma_next == 0:
+            return denoised
+        h = (sigma / sigma_next).log()
+        both = (1 + eta) * h
+        phi_2 = (-both).expm1() / both + 1
+        x = (-both).exp() * x + (-both).expm1().neg() * denoised
+        if denoised_1 is not None:
+            r_1, r_2 = h_1 / h, h_2 / h
+            first = (denoised - denoised_1) / r_1
+            if denoised_2 is None:
+                x = x + phi_2 * first
+            else:
+                second = (first - (denoised_1 - denoised_2) / r_2) / (r_1 + r_2)
+                x = x + phi_2 * (first + second * r_1) - (phi_2 / both - 0.5) * second
+        if eta:
+            x = x + noise(sigma, sigma_next) * sigma_next * (-2 * eta * h).expm1().neg().sqrt() * s_noise
+        denoised_1, denoised_2 = denoised, denoised_1
+        h_1, h_2 = h, h_1
+    return x

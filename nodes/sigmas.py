@@ -1,0 +1,264 @@
+"""Noise levels and samplers as values on wires, for the samplers that take them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from katz_graph.knobs import Fraction, SamplerName, SchedulerName, Steps
+from katz_graph.node import Node, Widget
+from katz_graph.sampling.names import SamplerChoice
+from katz_graph.wires import Model, Sampler, Sigmas
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from katz_graph.recipe import ModelRecipe
+    from katz_graph.sampling.noise_table import NoiseTable
+
+SAMPLERS = "sampling/custom_sampling/samplers"
+SCHEDULERS = "sampling/custom_sampling/schedulers"
+SIGMAS = "sampling/custom_sampling/sigmas"
+
+Factor = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)]
+Level = Annotated[float, Field(ge=0.0, le=5000.0), Widget(step=0.01)]
+Shape = Annotated[float, Field(ge=0.0, le=50.0), Widget(step=0.01)]
+NoiseDevice = Literal["gpu", "cpu"]
+SIGMA_MAX, SIGMA_MIN = 14.614642, 0.0291675
+HALVES = ("high_sigmas", "low_sigmas")
+
+
+class KSamplerSelect(Node, category=SAMPLERS):
+    """A sampler by name, with its usual options."""
+
+    sampler_name: SamplerName = "euler"
+
+    def run(self) -> Sampler:
+        return SamplerChoice(self.sampler_name)
+
+
+class SamplerEulerAncestral(Node, category=SAMPLERS):
+    """euler_ancestral: eta is the share of noise that is drawn anew in each step, s_noise scales it."""
+
+    eta: Factor = 1.0
+    s_noise: Factor = 1.0
+
+    def run(self) -> Sampler:
+        return _choice(self, "euler_ancestral")
+
+
+class SamplerLMS(Node, category=SAMPLERS):
+    """lms with this many slopes remembered."""
+
+    order: Annotated[int, Field(ge=1, le=100)] = 4
+
+    def run(self) -> Sampler:
+        return _choice(self, "lms")
+
+
+class SamplerDPMPP_SDE(Node, category=SAMPLERS):
+    """dpmpp_sde; r is the part of a step that is looked ahead. Noise is drawn on the CPU whatever noise_device says."""
+
+    eta: Factor = 1.0
+    s_noise: Factor = 1.0
+    r: Factor = 0.5
+    noise_device: NoiseDevice = "gpu"
+
+    def run(self) -> Sampler:
+        return _choice(self, "dpmpp_sde")
+
+
+class SamplerDPMPP_2M_SDE(Node, category=SAMPLERS):
+    """dpmpp_2m_sde, midpoint or heun. Noise is drawn on the CPU whatever noise_device says."""
+
+    solver_type: Literal["midpoint", "heun"] = "midpoint"
+    eta: Factor = 1.0
+    s_noise: Factor = 1.0
+    noise_device: NoiseDevice = "gpu"
+
+    def run(self) -> Sampler:
+        return _choice(self, "dpmpp_2m_sde")
+
+
+class SamplerDPMPP_3M_SDE(Node, category=SAMPLERS):
+    """dpmpp_3m_sde. Noise is drawn on the CPU whatever noise_device says."""
+
+    eta: Factor = 1.0
+    s_noise: Factor = 1.0
+    noise_device: NoiseDevice = "gpu"
+
+    def run(self) -> Sampler:
+        return _choice(self, "dpmpp_3m_sde")
+
+
+class BasicScheduler(Node, category=SCHEDULERS):
+    """A named schedule over the model's noise levels; denoise below 1 takes the end of a longer one."""
+
+    scheduler: SchedulerName = "normal"
+    steps: Steps = 20
+    denoise: Fraction = 1.0
+
+    def run(self, model: Model) -> Sigmas:
+        import torch
+
+        from katz_graph.sampling.schedules import schedule
+
+        return torch.tensor(schedule(self.scheduler, _table(model), self.steps, self.denoise)[-(self.steps + 1) :])
+
+
+class KarrasScheduler(Node, category=SCHEDULERS):
+    """Levels at equal distances in sigma^(1/rho)."""
+
+    steps: Steps = 20
+    sigma_max: Level = SIGMA_MAX
+    sigma_min: Level = SIGMA_MIN
+    rho: Factor = 7.0
+
+    def run(self) -> Sigmas:
+        from katz_graph.sampling.levels import karras_levels
+
+        return karras_levels(self.steps, self.sigma_max, self.sigma_min, self.rho)
+
+
+class ExponentialScheduler(Node, category=SCHEDULERS):
+    """Levels at equal distances in log sigma."""
+
+    steps: Steps = 20
+    sigma_max: Level = SIGMA_MAX
+    sigma_min: Level = SIGMA_MIN
+
+    def run(self) -> Sigmas:
+        from katz_graph.sampling.levels import exponential_levels
+
+        return exponential_levels(self.steps, self.sigma_max, self.sigma_min)
+
+
+class PolyexponentialScheduler(Node, category=SCHEDULERS):
+    """Levels along a polynomial of degree rho in log sigma."""
+
+    steps: Steps = 20
+    sigma_max: Level = SIGMA_MAX
+    sigma_min: Level = SIGMA_MIN
+    rho: Factor = 1.0
+
+    def run(self) -> Sigmas:
+        from katz_graph.sampling.levels import polyexponential_levels
+
+        return polyexponential_levels(self.steps, self.sigma_max, self.sigma_min, self.rho)
+
+
+class VPScheduler(Node, category=SCHEDULERS):
+    """Levels of the continuous variance preserving process, at equal distances in its time."""
+
+    steps: Steps = 20
+    beta_d: Level = 19.9
+    beta_min: Level = 0.1
+    eps_s: Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.0001)] = 0.001
+
+    def run(self) -> Sigmas:
+        from katz_graph.sampling.levels import variance_preserving_levels
+
+        return variance_preserving_levels(self.steps, self.beta_d, self.beta_min, self.eps_s)
+
+
+class BetaSamplingScheduler(Node, category=SCHEDULERS):
+    """The model's levels at equal quantiles of a Beta distribution over its timesteps."""
+
+    steps: Steps = 20
+    alpha: Shape = 0.6
+    beta: Shape = 0.6
+
+    def run(self, model: Model) -> Sigmas:
+        from katz_graph.sampling.schedules import beta
+
+        return beta(_table(model), self.steps, self.alpha, self.beta)
+
+
+class SDTurboScheduler(Node, category=SCHEDULERS):
+    """The model's levels at tenths of its timesteps, from pure noise on."""
+
+    steps: Annotated[int, Field(ge=1, le=10)] = 1
+    denoise: Fraction = 1.0
+
+    def run(self, model: Model) -> Sigmas:
+        from katz_graph.sampling.schedules import turbo
+
+        return turbo(_table(model), self.steps, self.denoise)
+
+
+class AlignYourStepsScheduler(Node, category=SCHEDULERS):
+    """The optimised ten step schedules of the paper of this name, interpolated for other numbers of steps."""
+
+    model_type: Literal["SD1", "SDXL", "SVD"] = "SD1"
+    steps: Steps = 10
+    denoise: Fraction = 1.0
+
+    def run(self) -> Sigmas:
+        from katz_graph.sampling.levels import aligned_levels
+
+        return aligned_levels(self.model_type, self.steps, self.denoise)
+
+
+class ManualSigmas(Node, category=SIGMAS):
+    """Levels as a list of numbers."""
+
+    sigmas: str = "1, 0.5"
+
+    def run(self) -> Sigmas:
+        from katz_graph.sampling.levels import parse_levels
+
+        return parse_levels(self.sigmas)
+
+
+class SplitSigmas(Node, category=SIGMAS, names=HALVES):
+    """The levels before a step and those after it; both hold the one between them."""
+
+    step: Annotated[int, Field(ge=0, le=10000)] = 0
+
+    def run(self, sigmas: Sigmas) -> tuple[Sigmas, Sigmas]:
+        from katz_graph.sampling.levels import split_levels
+
+        return split_levels(sigmas, self.step)
+
+
+class SplitSigmasDenoise(Node, category=SIGMAS, names=HALVES):
+    """Split so that low_sigmas has this share of the steps."""
+
+    denoise: Fraction = 1.0
+
+    def run(self, sigmas: Sigmas) -> tuple[Sigmas, Sigmas]:
+        from katz_graph.sampling.levels import split_at_denoise
+
+        return split_at_denoise(sigmas, self.denoise)
+
+
+class FlipSigmas(Node, category=SIGMAS):
+    """From the last level to the first, to go from a picture to noise."""
+
+    def run(self, sigmas: Sigmas) -> Sigmas:
+        from katz_graph.sampling.levels import flipped
+
+        return flipped(sigmas)
+
+
+class SetFirstSigma(Node, category=SIGMAS):
+    """Another first level."""
+
+    sigma: Annotated[float, Field(ge=0.0, le=20000.0), Widget(step=0.001)] = 136.0
+
+    def run(self, sigmas: Sigmas) -> Sigmas:
+        changed: Tensor = sigmas.clone()
+        changed[:1] = self.sigma
+        return changed
+
+
+def _choice(node: Node, name: str) -> SamplerChoice:
+    """The sampler with the node's knobs as its options."""
+    return SamplerChoice(name, tuple((option, value) for option, value in node.model_dump().items() if option != "noise_device"))
+
+
+def _table(model: ModelRecipe) -> NoiseTable:
+    from katz_graph.planner.schedule import table_of
+
+    return table_of(model)
