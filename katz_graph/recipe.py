@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from katz_graph.patches import Patch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -26,10 +28,17 @@ class FileIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One module in diffusers' folder layout: its configuration and safetensors files, or a tokenizer's files."""
+    """One module: its configuration and safetensors files in diffusers' folder layout, a tokenizer's files, or a part of a single file.
 
-    folder: str
+    A part of a single file is the tensors whose names begin with `prefix`; its configuration, told from them, is carried along, for
+    nothing beside the file says it. `rounding` is the number format that weights are rounded to before they are used.
+    """
+
+    folder: str  # or the single file
     files: tuple[FileIdentity, ...]
+    configuration: str | None = None  # JSON
+    prefix: str = ""
+    rounding: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +50,19 @@ class Lora:
 
 
 @dataclass(frozen=True, slots=True)
+class MergedComponent(Component):
+    """A module whose weights are computed of two modules of one shape, each with its LoRAs; what it has of a Component is the first's.
+
+    `scales` are (beginning of a weight's name, factor of the first, factor of the second); of several that fit, the first counts.
+    """
+
+    sources: tuple[tuple[Component, tuple[Lora, ...]], ...] = ()
+    scales: tuple[tuple[str, float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRecipe:
-    """A UNet with LoRAs; `scheduler` holds the noise table and the kind of prediction it was trained for.
+    """A UNet with LoRAs and patches; `scheduler` holds the noise table and the kind of prediction it was trained for.
 
     `latent_scale` is what a VAE's latent is multiplied by to become what the UNet was trained on.
     """
@@ -51,9 +71,13 @@ class ModelRecipe:
     scheduler: Component
     latent_scale: float = 0.18215
     loras: tuple[Lora, ...] = ()
+    patches: tuple[Patch, ...] = ()
 
     def with_lora(self, lora: Lora) -> ModelRecipe:
         return replace(self, loras=(*self.loras, lora))
+
+    def with_patch(self, patch: Patch) -> ModelRecipe:
+        return replace(self, patches=(*self.patches, patch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +87,24 @@ class TextEncoderRecipe:
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedWords:
+    """A textual inversion under the name that prompts call it by."""
+
+    name: str
+    file: FileIdentity
+
+
+@dataclass(frozen=True, slots=True)
 class ClipRecipe:
-    """One text encoder (SD1.5, SD2) or two (SDXL), with LoRAs. `last_layer` is ComfyUI's stop_at_clip_layer; None is the family's own."""
+    """One text encoder (SD1.5, SD2, SDXL's refiner) or two (SDXL), with LoRAs and the textual inversions that a prompt names.
+
+    `last_layer` is ComfyUI's stop_at_clip_layer; None is the family's own.
+    """
 
     encoders: tuple[TextEncoderRecipe, ...]
     loras: tuple[Lora, ...] = ()
     last_layer: int | None = None
+    learned: tuple[LearnedWords, ...] = ()
 
     def with_lora(self, lora: Lora) -> ClipRecipe:
         return replace(self, loras=(*self.loras, lora))
@@ -81,44 +117,149 @@ class VaeRecipe:
 
 @dataclass(frozen=True, slots=True)
 class ControlNetRecipe:
+    """A ControlNet. `types`: which kinds of reference a ControlNet for several is told it gets. `base`: the UNet that the file's weights
+    are differences to."""
+
     control_net: Component
+    types: tuple[int, ...] = ()
+    base: Component | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture inside a recipe: equal when its bytes are equal."""
+    """A picture (or mask, or latent) inside a recipe: equal when its bytes are equal."""
 
     digest: str
-    pixels: Tensor = field(compare=False, repr=False)  # float32 [B, H, W, C], 0..1
+    pixels: Tensor = field(compare=False, repr=False)  # float32; a picture is [B, H, W, C], 0..1
 
     @classmethod
     def of(cls, pixels: Tensor) -> Picture:
-        data = pixels.detach().cpu().contiguous()
-        shape = str((tuple(data.shape), str(data.dtype))).encode()
-        return cls(hashlib.sha256(shape + data.numpy().tobytes()).hexdigest(), data)
+        return cls(tensor_digest(pixels), pixels.detach().cpu().contiguous())
 
 
 @dataclass(frozen=True, slots=True)
 class ControlUse:
-    """One ControlNet applied to a conditioning: reference image, strength and the window of the schedule (fractions) it acts in."""
+    """One ControlNet applied to a conditioning: reference image, strength and the window of the schedule (fractions) it acts in.
+
+    `spreads`: it acts on the other side of guidance too, where that has no ControlNet of its own.
+    """
 
     control_net: ControlNetRecipe
     image: Picture
     strength: float = 1.0
     start_percent: float = 0.0
     end_percent: float = 1.0
+    spreads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A text as one text encoder or two take it; `text_2` is for the second, where it is another one."""
+
+    clip: ClipRecipe
+    text: str
+    text_2: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Two encodings, one after the other along the tokens; the pooled text is the first's."""
+
+    first: Encoding
+    second: Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged:
+    """`share` of the first encoding and the rest of the second, which is cut or filled up to the first's length."""
+
+    first: Encoding
+    second: Encoding
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Zeroed:
+    """Zeros in the shape of an encoding."""
+
+    encoding: Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An encoding that somebody made: equal when its bytes are equal."""
+
+    digest: str
+    hidden: Tensor = field(compare=False, repr=False)  # [1, T, D]
+    pooled: Tensor | None = field(compare=False, repr=False)  # [1, P]
+
+    @classmethod
+    def of(cls, hidden: Tensor, pooled: Tensor | None) -> Given:
+        parts = [tensor_digest(tensor) for tensor in (hidden, pooled) if tensor is not None]
+        return cls(" ".join(parts), hidden, pooled)
+
+
+Encoding = Prompt | Joined | Averaged | Zeroed | Given
+"""How a text encoding comes about; computed when a sampler needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What SDXL is told of picture sizes, in pixels; None is the size that is sampled. Its refiner is told a score, no target."""
+
+    height: int | None = None
+    width: int | None = None
+    crop_top: int = 0
+    crop_left: int = 0
+    target_height: int | None = None
+    target_width: int | None = None
+    aesthetic_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A part of the picture: in latent cells, or `relative`, in parts of its sides."""
+
+    top: float
+    left: float
+    height: float
+    width: float
+    relative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MaskUse:
+    """Where a conditioning acts and how strongly. `bounds`: the model sees only the box around the mask."""
+
+    mask: Picture  # [B, H, W]
+    strength: float = 1.0
+    bounds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenated:
+    """What a model with more input channels sees beside the noisy latent: a latent (as on wires) and, for inpainting, a mask (1 = repaint).
+
+    Without a mask an inpainting model sees a blank picture, all of it to be repainted.
+    """
+
+    latent: Picture | None = None  # [B, C, h, w]
+    mask: Picture | None = None  # [B, H, W] or [B, 1, H, W] in any size
 
 
 @dataclass(frozen=True, slots=True)
 class ConditioningEntry:
-    """One prompt with what acts on it; encoded when a sampler needs it."""
+    """One prompt with what acts on it."""
 
-    clip: ClipRecipe
-    text: str
+    encoding: Encoding
     control: tuple[ControlUse, ...] = ()
     strength: float = 1.0
     start_percent: float = 0.0
     end_percent: float = 1.0
+    area: Area | None = None
+    mask: MaskUse | None = None
+    sizes: Sizes | None = None
+    concatenated: Concatenated | None = None
 
     def with_control(self, use: ControlUse) -> ConditioningEntry:
         return replace(self, control=(*self.control, use))
@@ -131,3 +272,11 @@ Conditioning = tuple[ConditioningEntry, ...]
 def digest(recipe: object) -> str:
     """SHA-256 of a recipe's repr, which is complete: frozen dataclasses of strings and numbers, a picture's digest for its pixels."""
     return hashlib.sha256(repr(recipe).encode()).hexdigest()
+
+
+def tensor_digest(tensor: Tensor) -> str:
+    """SHA-256 of a tensor's shape, type and bytes."""
+    import torch
+
+    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return hashlib.sha256(str((tuple(tensor.shape), str(tensor.dtype))).encode() + data.tobytes()).hexdigest()

@@ -1,36 +1,125 @@
-"""Prompts, and what acts on them."""
+"""Prompts, and what is done with conditionings: joined, averaged, limited to parts of the schedule."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any
 
-from katz_graph.knobs import Fraction, Strength
+from pydantic import Field
+
+from katz_graph.context import Context
+from katz_graph.errors import InputError
+from katz_graph.knobs import Fraction
+from katz_graph.models.learned import identities, with_learned_words
 from katz_graph.node import Node, Widget
-from katz_graph.recipe import ConditioningEntry, ControlUse, Picture
-from katz_graph.wires import Clip, Conditioning, ControlNet, Image
+from katz_graph.recipe import Averaged, ConditioningEntry, Joined, Prompt, Sizes, Zeroed
+from katz_graph.wires import Clip, Conditioning
+
+Text = Annotated[str, Widget(multiline=True)]
+PictureSide = Annotated[int, Field(ge=0, le=16384)]
 
 
 class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Prompt)"):
-    """A prompt. `(word:1.2)` weighs, `\\(` escapes; long prompts are encoded in chunks of 75 tokens."""
+    """A prompt. `(word:1.2)` weighs, `\\(` escapes, `embedding:NAME` is a textual inversion; encoded in chunks of 75 tokens."""
 
-    text: Annotated[str, Widget(multiline=True)]
+    text: Text
 
-    def run(self, clip: Clip) -> Conditioning:
-        return (ConditioningEntry(clip, self.text),)
+    def fingerprint(self, context: Context) -> Any:
+        return identities((self.text,), context.folders)
+
+    def run(self, clip: Clip, context: Context) -> Conditioning:
+        return (ConditioningEntry(Prompt(with_learned_words(clip, (self.text,), context), self.text)),)
 
 
-class ControlNetApplyAdvanced(Node, category="conditioning/controlnet", title="Apply ControlNet", names=("positive", "negative")):
-    """A ControlNet on both conditionings: reference image, strength, and the window of the schedule in which it acts."""
+class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
+    """A prompt for each of SDXL's text encoders, and the sizes and crop that the model is told, in pixels."""
 
-    strength: Strength = 1.0
-    start_percent: Fraction = 0.0
-    end_percent: Fraction = 1.0
+    width: PictureSide = 1024
+    height: PictureSide = 1024
+    crop_w: PictureSide = 0
+    crop_h: PictureSide = 0
+    target_width: PictureSide = 1024
+    target_height: PictureSide = 1024
+    text_g: Text
+    text_l: Text
 
-    def run(
-        self, positive: Conditioning, negative: Conditioning, control_net: ControlNet, image: Image
-    ) -> tuple[Conditioning, Conditioning]:
-        if not self.strength:
-            return positive, negative
-        use = ControlUse(control_net, Picture.of(image), self.strength, self.start_percent, self.end_percent)
-        controlled = (tuple(entry.with_control(use) for entry in side) for side in (positive, negative))
-        return next(controlled), next(controlled)
+    def fingerprint(self, context: Context) -> Any:
+        return identities((self.text_l, self.text_g), context.folders)
+
+    def run(self, clip: Clip, context: Context) -> Conditioning:
+        clip = with_learned_words(clip, (self.text_l, self.text_g), context)
+        sizes = Sizes(self.height, self.width, self.crop_h, self.crop_w, self.target_height, self.target_width)
+        return (ConditioningEntry(Prompt(clip, self.text_l, self.text_g), sizes=sizes),)
+
+
+class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):
+    """A prompt for SDXL's refiner, with an aesthetic score and the size that the model is told, in pixels."""
+
+    ascore: Annotated[float, Field(ge=0.0, le=1000.0), Widget(step=0.01)] = 6.0
+    width: PictureSide = 1024
+    height: PictureSide = 1024
+    text: Text
+
+    def fingerprint(self, context: Context) -> Any:
+        return identities((self.text,), context.folders)
+
+    def run(self, clip: Clip, context: Context) -> Conditioning:
+        prompt = Prompt(with_learned_words(clip, (self.text,), context), self.text)
+        return (ConditioningEntry(prompt, sizes=Sizes(self.height, self.width, aesthetic_score=self.ascore)),)
+
+
+class ConditioningCombine(Node, category="conditioning"):
+    """Both conditionings act: each is predicted for, and the predictions are blended."""
+
+    def run(self, conditioning_1: Conditioning, conditioning_2: Conditioning) -> Conditioning:
+        return (*conditioning_1, *conditioning_2)
+
+
+class ConditioningConcat(Node, category="conditioning"):
+    """The tokens of the second conditioning behind those of the first."""
+
+    def run(self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context) -> Conditioning:
+        second = _single(conditioning_from, "ConditioningConcat", context)
+        return mapped(conditioning_to, lambda entry: replace(entry, encoding=Joined(entry.encoding, second.encoding)))
+
+
+class ConditioningAverage(Node, category="conditioning"):
+    """Between two conditionings: at strength 1 the first, at 0 the second."""
+
+    conditioning_to_strength: Fraction = 1.0
+
+    def run(self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context) -> Conditioning:
+        second, share = _single(conditioning_from, "ConditioningAverage", context), self.conditioning_to_strength
+        return mapped(conditioning_to, lambda entry: replace(entry, encoding=Averaged(entry.encoding, second.encoding, share)))
+
+
+class ConditioningZeroOut(Node, category="advanced/conditioning"):
+    """Zeros in place of the text."""
+
+    def run(self, conditioning: Conditioning) -> Conditioning:
+        return mapped(conditioning, lambda entry: replace(entry, encoding=Zeroed(entry.encoding)))
+
+
+class ConditioningSetTimestepRange(Node, category="advanced/conditioning"):
+    """Acts in a part of the schedule only: 0 is its beginning, 1 its end."""
+
+    start: Fraction = 0.0
+    end: Fraction = 1.0
+
+    def run(self, conditioning: Conditioning) -> Conditioning:
+        return mapped(conditioning, lambda entry: replace(entry, start_percent=self.start, end_percent=self.end))
+
+
+def mapped(conditioning: Conditioning, change: Callable[[ConditioningEntry], ConditioningEntry]) -> Conditioning:
+    """Every entry changed."""
+    return tuple(change(entry) for entry in conditioning)
+
+
+def _single(conditioning: Conditioning, node: str, context: Context) -> ConditioningEntry:
+    """The first entry; a warning where there are more, an error where there is none."""
+    if not conditioning:
+        raise InputError(f"{node}, conditioning_from: the conditioning is empty; link a CLIPTextEncode")
+    if len(conditioning) > 1:
+        context.warn(f"{node}: conditioning_from has {len(conditioning)} entries; only the first is used")
+    return conditioning[0]

@@ -5,14 +5,14 @@ Nodes with a stage are executed by the planner's program, inside a step region; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import replace
+from typing import Annotated
 
 from pydantic import Field
 
 from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction, Guidance, Seed, Steps, Strength
+from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Strength
 from katz_graph.node import Node, Widget
-from katz_graph.sampling.names import SAMPLER_NAMES, SCHEDULER_NAMES
 from katz_graph.wires import (
     Anything,
     Boolean,
@@ -20,19 +20,21 @@ from katz_graph.wires import (
     Features,
     Image,
     Latent,
+    Mask,
     Model,
     Prediction,
     Residuals,
+    Sampler,
+    Sigmas,
     Step,
+    Weighted,
 )
 from katz_graph.wires import (
     ControlNet as ControlNetWire,
 )
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Block = Annotated[int, Field(ge=-1, le=63)]
+Cells = Annotated[int, Field(ge=0, le=2048)]
 PREVIOUS = ("step", *(f"previous_{slot}" for slot in range(1, 9)))
 
 
@@ -55,8 +57,8 @@ class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
 
     seed: Seed = 0
     steps: Steps = 20
-    sampler_name: Literal[SAMPLER_NAMES] = "euler"  # type: ignore[valid-type]
-    scheduler: Literal[SCHEDULER_NAMES] = "normal"  # type: ignore[valid-type]
+    sampler_name: SamplerName = "euler"
+    scheduler: SchedulerName = "normal"
     denoise: Fraction = 1.0
     start_at_step: Annotated[int, Field(ge=0, le=10000)] = 0
     end_at_step: Annotated[int, Field(ge=0, le=10000)] = 10000
@@ -64,6 +66,16 @@ class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
     return_with_leftover_noise: bool = False
 
     def run(self, model: Model, latent_image: Latent, *initial: Anything) -> SlotOutputs:
+        raise OutsideRegion(self)
+
+
+class SigmasStepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
+    """The start of one evaluation over given noise levels with a given sampler; otherwise as StepBegin."""
+
+    seed: Seed = 0
+    add_noise: bool = True
+
+    def run(self, model: Model, sampler: Sampler, sigmas: Sigmas, latent_image: Latent, *initial: Anything) -> SlotOutputs:
         raise OutsideRegion(self)
 
 
@@ -80,10 +92,11 @@ class DiffusersStepBegin(Node, category="denoise", stage="step_begin", names=PRE
         raise OutsideRegion(self)
 
 
-class StepEnd(Node, category="denoise", stage="step_end"):
-    """The end of one evaluation: the sampler takes the prediction. Its output is the latent after the last evaluation."""
+class StepEnd(Node, category="denoise", stage="step_end", names=("latent", "denoised")):
+    """The end of one evaluation: the sampler takes the prediction. Its outputs are the latent after the last evaluation, and the denoised
+    prediction that the last step began with."""
 
-    def run(self, step: Step, prediction: Prediction, *next: Anything) -> Latent:
+    def run(self, step: Step, prediction: Prediction, *next: Anything) -> tuple[Latent, Latent]:
         raise OutsideRegion(self)
 
 
@@ -129,34 +142,77 @@ class UNetDecoder(Node, category="denoise", stage="unet_decoder", names=("featur
         raise OutsideRegion(self)
 
 
+class WrappedUNet(Node, category="denoise", stage="unet_wrapped"):
+    """A whole UNet called by the function that a pack put around it. `uncond` tells that function which side of guidance this is."""
+
+    uncond: bool = False
+
+    def run(self, model: Model, conditioning: Conditioning, step: Step, *residuals: Residuals | None) -> Prediction:
+        raise OutsideRegion(self)
+
+
 class CFGCombine(Node, category="denoise"):
-    """Classifier-free guidance: uncond + (cond - uncond) · guidance (Ho and Salimans 2022)."""
+    """Classifier-free guidance: uncond + (cond - uncond) · guidance (Ho and Salimans 2022). With a `base`, on top of that instead."""
 
     guidance: Guidance = 8.0
 
-    def run(self, cond: Prediction, uncond: Prediction) -> Prediction:
-        return uncond + (cond - uncond) * self.guidance
+    def run(self, cond: Prediction, uncond: Prediction, base: Prediction | None = None) -> Prediction:
+        from katz_graph.sampling.guidance import guided
+
+        return guided(cond, uncond, self.guidance, base)
+
+
+class PatchedCFGCombine(Node, category="denoise"):
+    """Guidance as the model's patches have it: RescaleCFG, and functions that packs put on the model. Without a negative side, 1."""
+
+    guidance: Guidance = 8.0
+
+    def run(self, step: Step, model: Model, cond: Prediction, uncond: Prediction | None = None) -> Prediction:
+        from katz_graph.sampling.guidance import patched_guidance
+
+        return patched_guidance(model, step, cond, uncond, self.guidance)
+
+
+class StepCrop(Node, category="denoise"):
+    """A part of the step's latent, in latent cells: what comes behind it sees and predicts this part only."""
+
+    top: Cells = 0
+    left: Cells = 0
+    height: Annotated[int, Field(ge=1, le=2048)] = 64
+    width: Annotated[int, Field(ge=1, le=2048)] = 64
+
+    def run(self, step: Step) -> Step:
+        rows, columns = slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+        if step.x.shape[-2] < rows.stop or step.x.shape[-1] < columns.stop:
+            size = f"{step.x.shape[-1]}x{step.x.shape[-2]}"
+            raise InputError(f"StepCrop: the part ends at {columns.stop}x{rows.stop} cells, the latent has {size}")
+        x, model_input = (whole[..., rows, columns] for whole in (step.x, step.model_input))
+        return replace(step, x=x, model_input=model_input, top=step.top + self.top, left=step.left + self.left)
+
+
+class WeighPrediction(Node, category="denoise"):
+    """How much a prediction counts: its strength, times a mask (1 = all), or fading towards the borders of a part that StepCrop gave.
+
+    `step` is the whole one, `top` and `left` say where the part begins.
+    """
+
+    strength: Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.01)] = 1.0
+    top: Cells = 0
+    left: Cells = 0
+
+    def run(self, step: Step, prediction: Prediction, mask: Mask | None = None) -> Weighted:
+        from katz_graph.sampling.areas import weigh
+
+        return weigh(prediction, step.x, self.strength, self.top, self.left, mask)
 
 
 class BlendPredictions(Node, category="denoise"):
-    """The predictions of several prompts, weighed by strength and divided by the sum of the strengths; absent ones do not count."""
+    """The weighted mean of several predictions, cell by cell; absent ones do not count, and where nothing counts it is 0."""
 
-    strength_1: Strength = 1.0
-    strength_2: Strength = 1.0
-    strength_3: Strength = 1.0
-    strength_4: Strength = 1.0
-    strength_5: Strength = 1.0
-    strength_6: Strength = 1.0
-    strength_7: Strength = 1.0
-    strength_8: Strength = 1.0
+    def run(self, step: Step, *weighted: Weighted | None) -> Prediction:
+        from katz_graph.sampling.areas import blend
 
-    def run(self, step: Step, *prediction: Prediction | None) -> Prediction:
-        weighed = [(getattr(self, f"strength_{number}"), part) for number, part in enumerate(prediction, start=1) if part is not None]
-        total = sum(strength for strength, _ in weighed)
-        if not total:
-            return step.x * 0.0
-        blended: Tensor = sum(part * strength for strength, part in weighed) / total
-        return blended
+        return blend([one for one in weighted if one is not None], step.x)
 
 
 class StepPattern(Node, category="denoise", stage="step_pattern"):

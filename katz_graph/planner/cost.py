@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from katz_graph.planner.program import Program, Work
-from katz_graph.planner.region import Operation, Ref
-from katz_graph.recipe import ConditioningEntry
+from katz_graph.planner.region import Operation, Ref, cropped_cells
+from katz_graph.recipe import Encoding
 
 Count = Callable[[Operation, tuple[int, ...], int], Work]
-Length = Callable[[ConditioningEntry], int]
+Length = Callable[[Encoding], int]
 
 
 def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length) -> Program:
-    """Fills `work` and `shape`. `count(operation, latent shape, tokens)` gives the work of one operation, `length` a prompt's tokens."""
+    """Fills `work`, `shape` and `cells`. `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens."""
     before = {op.id: op for op in program.before}
-    lengths = {op.id: length(op.inputs["entry"][0]) for op in program.before if op.stage == "text_encoder"}
+    lengths = {op.id: length(op.inputs["encoding"]) for op in program.before if op.stage == "text_encoder"}
 
     def text_tokens(operation: Operation) -> int:
         text = operation.inputs.get("text")
@@ -24,5 +24,17 @@ def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length)
 
     operations = {op.id: op for variant in program.variants for op in variant.operations} | before
     tokens = {name: text_tokens(operation) for name, operation in operations.items()}
-    work = {name: count(operation, shape, tokens[name]) for name, operation in operations.items()}
-    return replace(program, shape=shape, tokens=tokens, work=work)
+    cells = _cells(program, shape)
+    work = {name: count(operation, (*shape[:2], *cells.get(name, shape[2:])), tokens[name]) for name, operation in operations.items()}
+    return replace(program, shape=shape, tokens=tokens, cells=cells, work=work)
+
+
+def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
+    """Height and width of what each operation works on: a part of the latent behind a StepCrop, else all of it."""
+    cells = {op.id: op.inputs["cells"] for op in program.before if op.inputs.get("cells") is not None}
+    for operation in (operation for variant in program.variants for operation in variant.operations):
+        source = next((ref for name, ref in operation.references() if name in ("step", "features")), None)
+        inherited = cells.get(source.operation) if source else None
+        own = cropped_cells(operation)
+        cells[operation.id] = own or inherited or (shape[2], shape[3])
+    return cells

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from katz_graph.models.family import config
 from katz_graph.models.shapes import stage_work
+from katz_graph.models.text_recipe import prompts
 from katz_graph.planner.program import Work
 from katz_graph.planner.region import Operation
-from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, ModelRecipe
+from katz_graph.recipe import Component, Encoding, ModelRecipe
 
 MODEL_STAGES = ("unet_encoder", "unet_mid", "unet_decoder", "controlnet", "controlnet_reference", "keys_values")
 
@@ -19,8 +21,10 @@ def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_
     batch, _, height, width = shape
     inputs = operation.inputs
     if operation.stage == "text_encoder":
-        (entry,) = inputs["entry"]
-        return _text_work(entry, tokens, value_bytes)
+        return _text_work(inputs["encoding"], tokens, value_bytes)
+    if operation.stage == "unet_wrapped":
+        parts = (replace(operation, stage=stage) for stage in ("unet_encoder", "unet_mid", "unet_decoder"))
+        return _total([count_work(part, shape, tokens, value_bytes) for part in parts])
     if operation.stage not in MODEL_STAGES:
         return Work()
     last = inputs.get("last_block", -1)
@@ -37,9 +41,13 @@ def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_
     )
 
 
-def _text_work(entry: ConditioningEntry, tokens: int, value_bytes: int) -> Work:
-    clip: ClipRecipe = entry.clip
-    works = [stage_work(config(encoder.encoder), "text_encoder", 1, 0, 0, tokens, value_bytes=value_bytes) for encoder in clip.encoders]
+def _text_work(encoding: Encoding, tokens: int, value_bytes: int) -> Work:
+    encoders = [encoder.encoder for prompt in prompts(encoding) for encoder in prompt.clip.encoders]
+    works = [stage_work(config(encoder), "text_encoder", 1, 0, 0, tokens, value_bytes=value_bytes) for encoder in encoders]
+    return _total(works)
+
+
+def _total(works: Sequence[Work]) -> Work:
     return Work(
         flops=sum(work.flops for work in works),
         weight_bytes=sum(work.weight_bytes for work in works),

@@ -15,7 +15,7 @@ import networkx
 
 from katz_graph.planner.program import Program, Variant
 
-COSTED = ("unet_encoder", "unet_mid", "unet_decoder", "controlnet")
+COSTED = ("unet_encoder", "unet_mid", "unet_decoder", "unet_wrapped", "controlnet")
 
 
 @dataclass(frozen=True, slots=True)

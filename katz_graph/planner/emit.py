@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from katz_graph.patches import opaque_patches
 from katz_graph.planner.decompose import dependencies
 from katz_graph.planner.program import Instruction, Prediction, Program
 from katz_graph.planner.search import request_seconds
@@ -26,6 +27,13 @@ def weight_sets(program: Program) -> dict[str, ModelRecipe]:
     """The loop's models that carry LoRAs, by a name for each set, in order of first use."""
     models = (op.inputs.get("model") for variant in program.variants for op in variant.operations)
     return {digest(model)[:12]: model for model in models if isinstance(model, ModelRecipe) and model.loras}
+
+
+def pinned_by(program: Program) -> tuple[str, ...]:
+    """The functions of packs in the program's models: they cannot be sent, nor captured in a graph."""
+    bound = (op.inputs.get("model") for op in (program.region.begin, *program.region.operations))
+    patches = (patch for model in bound if isinstance(model, ModelRecipe) for patch in opaque_patches(model.patches))
+    return tuple(dict.fromkeys(f"{patch.kind} {patch.identity}" for patch in patches))
 
 
 def commonest_variant(program: Program) -> int | None:

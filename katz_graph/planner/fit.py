@@ -6,13 +6,19 @@ from collections.abc import Mapping
 
 from katz_graph.errors import InputError
 from katz_graph.models.family import architecture, check_controlnet, check_text
-from katz_graph.planner.program import Program
+from katz_graph.models.text_recipe import clips
+from katz_graph.patches import guidance_patch, post_guidance_patches, unet_wrapper
+from katz_graph.planner.program import Program, Variant
 from katz_graph.planner.region import Operation, Ref
 
 
 def fit(program: Program) -> Program:
-    """The program as it is. InputError when a ControlNet or text encoder was made for another UNet, or a decoder gives no prediction."""
+    """The program as it is.
+
+    InputError when a ControlNet or text encoder was made for another UNet, a decoder gives no prediction, or a patch would not act.
+    """
     for variant in program.variants:
+        _check_patches(program, variant)
         operations = {operation.id: operation for operation in variant.operations}
         for operation in variant.operations:
             _check_models(operation, operations)
@@ -26,12 +32,30 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
     model = operation.inputs.get("model")
     if model is None or "conditioning" not in operation.inputs:
         return
-    for entry in operation.inputs["conditioning"]:
-        check_text(entry.clip, model)
+    for clip in (clip for entry in operation.inputs["conditioning"] for clip in clips(entry.encoding)):
+        check_text(clip, model)
     for name, ref in operation.references():
         source = operations.get(ref.operation)
         if name.startswith("residuals_") and source is not None and source.stage == "controlnet":
             check_controlnet(source.inputs["control_net"], model)
+
+
+def _check_patches(program: Program, variant: Variant) -> None:
+    """A region drawn by hand has the nodes that heed the patches of its models; a sampler's has."""
+    patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
+    types = {operation.type for operation in variant.operations}
+    if (guidance_patch(patches) or post_guidance_patches(patches)) and "CFGCombine" in types and "PatchedCFGCombine" not in types:
+        raise InputError(f"node {program.region.begin.id}: a patch of the model changes guidance; use PatchedCFGCombine, not CFGCombine")
+    for operation in variant.operations:
+        wrapped = unet_wrapper(getattr(operation.inputs.get("model"), "patches", ())) is not None
+        if wrapped and operation.stage in ("unet_encoder", "unet_mid", "unet_decoder"):
+            raise InputError(
+                f"node {operation.id} ({operation.type}): a patch of the model wraps the whole UNet; use WrappedUNet, or a KSampler"
+            )
+        if operation.stage == "unet_wrapped" and not wrapped:
+            raise InputError(
+                f"node {operation.id} ({operation.type}): nothing wraps this model's UNet; use UNetEncoder, UNetMid, UNetDecoder"
+            )
 
 
 def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:

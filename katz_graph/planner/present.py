@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from katz_graph.planner.emit import commonest_variant, weight_sets
+from katz_graph.planner.emit import commonest_variant, pinned_by, weight_sets
 from katz_graph.planner.program import Call, Program
 
 WIDTH, ROW, LEFT = 1000, 34, 110  # pixels of the drawing
@@ -47,6 +47,8 @@ def _lines(program: Program) -> Iterator[str]:
         )
     if weight_sets(program):
         yield f"weight sets (LoRA): {', '.join(weight_sets(program))}"
+    if pinned_by(program):
+        yield f"pinned to one device of this process, without graphs: {', '.join(pinned_by(program))}"
     for device, instructions in program.instructions.items():
         yield f"instructions for {device}: {len(instructions)}"
     if program.prediction is not None:
@@ -63,6 +65,7 @@ def as_json(program: Program) -> dict[str, Any]:
         "evaluations": len(program.schedule),
         "latent": list(program.shape),
         "devices": [device.name for device in program.devices],
+        "pinned_by": list(pinned_by(program)),
         "hoisted": [operation.id for operation in program.before],
         "variants": [
             {

@@ -118,6 +118,7 @@ class Program:
     trees: tuple[Any, ...] = ()  # decompose: one Tree per variant
     work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation
     shape: tuple[int, ...] = ()  # cost: the latent's [B, C, h, w]
+    cells: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # cost: height and width that each operation works on
     tokens: Mapping[str, int] = field(default_factory=dict)  # cost: length of the text of each operation that has one
     calls: tuple[tuple[Call, ...], ...] = ()  # search: per variant
     before_calls: tuple[Call, ...] = ()  # search

@@ -17,6 +17,7 @@ from katz_graph.node import NodeType
 SLOTS = 8
 BEGIN, END = "step_begin", "step_end"
 SWITCH = "switch"
+CROP = "StepCrop"  # the type of node behind which operations see a part of the latent
 NODE = "node"  # the stage of a node that has none: its own `run` is called
 
 
@@ -51,6 +52,11 @@ class Operation:
 
     def slots(self) -> Iterator[int]:
         return (value.slot for value in self.inputs.values() if isinstance(value, Previous))
+
+
+def cropped_cells(operation: Operation) -> tuple[int, int] | None:
+    """Height and width in latent cells of the part that a StepCrop gives; None for other operations."""
+    return (operation.inputs["height"], operation.inputs["width"]) if operation.type == CROP else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,15 +72,15 @@ def _equal_groups(program: Program, variant: Variant) -> list[list[str]]:
 
 
 def _merge_key(program: Program, operation: Operation) -> Any:
-    """Operations with equal keys may share one call: same stage and constants, same kinds of inputs, texts of one length.
+    """Operations with equal keys may share one call: same stage and constants, same kinds of inputs, equal sizes.
 
-    Their tensors then have one shape: of the latent, which all share, of the text, and of the block range, which is a constant.
+    Their tensors then have one shape: of the part of the latent, of the text, and of the block range, which is a constant.
     """
     if operation.stage not in COSTED:
         return operation.id
     constants = tuple((name, value) for name, value in sorted(operation.inputs.items()) if not isinstance(value, (Ref, Previous)))
     variable = tuple(sorted((name, type(value).__name__) for name, value in operation.inputs.items() if isinstance(value, (Ref, Previous))))
-    return operation.stage, constants, variable, program.tokens[operation.id]
+    return operation.stage, constants, variable, program.tokens[operation.id], program.cells[operation.id]
 
 
 def _merged_graph(operations: Iterable[Operation], groups: Sequence[Sequence[str]]) -> networkx.DiGraph:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+from katz_graph.folders import MINI
 from katz_graph.graph import Graph, Link
+from katz_graph.models.identity import component
 from katz_graph.node import Node, NodeType
 from katz_graph.nodes import denoise, sampling
 from katz_graph.planner.compile import Known, compile_region
 from katz_graph.planner.expand import expand_sampling
 from katz_graph.planner.program import Device, Program, Work
 from katz_graph.planner.region import Operation, Region, bind_region, region_nodes
-from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, ControlNetRecipe, ControlUse, ModelRecipe, Picture
+from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, ControlNetRecipe, ControlUse, ModelRecipe, Picture, Prompt
 
 REGISTRY: Mapping[str, NodeType] = {
     name: kind.describe()
@@ -21,7 +24,8 @@ REGISTRY: Mapping[str, NodeType] = {
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Node) and kind is not Node
 }
-MODEL = ModelRecipe(Component("unet", ()), Component("scheduler", ()))
+MODEL = ModelRecipe(component(MINI / "pipeline" / "unet", "unet"), Component("scheduler", ()))
+LATENT = {"samples": SimpleNamespace(shape=(1, 4, 16, 16))}
 CLIP = ClipRecipe(())
 DEVICE = Device("cpu", 1e9, 1e9)
 
@@ -38,7 +42,7 @@ def points(count: int) -> tuple[Point, ...]:
 
 
 def prompt(text: str, *uses: ControlUse) -> ConditioningEntry:
-    return ConditioningEntry(CLIP, text, uses)
+    return ConditioningEntry(Prompt(CLIP, text), uses)
 
 
 def use(name: str, start: float = 0.0, end: float = 1.0, strength: float = 1.0) -> ControlUse:
@@ -46,7 +50,7 @@ def use(name: str, start: float = 0.0, end: float = 1.0, strength: float = 1.0) 
 
 
 def sampler_region(positive: tuple[ConditioningEntry, ...], negative: tuple[ConditioningEntry, ...], guidance: float = 7.0) -> Region:
-    expansion = expand_sampling("StepBegin", {"model": MODEL, "latent_image": {}, "steps": 4}, MODEL, positive, negative, guidance)
+    expansion = expand_sampling("StepBegin", {"model": MODEL, "latent_image": LATENT, "steps": 4}, MODEL, positive, negative, guidance)
     return bound(expansion.graph, expansion.outputs[0].node)
 
 
@@ -76,7 +80,7 @@ def compiled(region: Region, evaluations: int = 4, after: str = "emit", count: A
     flops = {"unet_encoder": 4e6, "unet_mid": 1e6, "unet_decoder": 6e6, "controlnet": 5e6}
     known = {
         "count": count or work_of(flops),
-        "length": lambda entry: 77 * (1 + len(entry.text) // 75),
+        "length": lambda encoding: 77 * (1 + len(encoding.text) // 75),
         "fit": lambda program: program,
         "devices": (DEVICE,),
     } | known

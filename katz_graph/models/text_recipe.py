@@ -1,0 +1,37 @@
+"""What a text encoding is made of and how long it will be, told from its recipe. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from katz_graph.recipe import Averaged, ClipRecipe, Encoding, Given, Joined, Prompt, Zeroed
+
+
+def prompts(encoding: Encoding) -> Iterator[Prompt]:
+    """The prompts that an encoding is made of."""
+    match encoding:
+        case Prompt():
+            yield encoding
+        case Zeroed(encoding=inner):
+            yield from prompts(inner)
+        case Joined(first=first, second=second) | Averaged(first=first, second=second):
+            yield from prompts(first)
+            yield from prompts(second)
+
+
+def clips(encoding: Encoding) -> tuple[ClipRecipe, ...]:
+    """The text encoders that an encoding needs, each once."""
+    return tuple(dict.fromkeys(prompt.clip for prompt in prompts(encoding)))
+
+
+def length(encoding: Encoding, prompt_length: Callable[[Prompt], int]) -> int:
+    """T of the encoding [1, T, D]."""
+    match encoding:
+        case Prompt():
+            return prompt_length(encoding)
+        case Given(hidden=hidden):
+            return int(hidden.shape[1])
+        case Zeroed(encoding=inner) | Averaged(first=inner):
+            return length(inner, prompt_length)
+        case Joined(first=first, second=second):
+            return length(first, prompt_length) + length(second, prompt_length)

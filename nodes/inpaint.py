@@ -1,0 +1,62 @@
+"""Conditionings of models that take a picture beside the noisy latent: inpainting, and editing by instruction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from katz_graph.context import Context
+from katz_graph.errors import InputError
+from katz_graph.node import Node
+from katz_graph.nodes.conditioning import mapped
+from katz_graph.recipe import Concatenated, Picture
+from katz_graph.wires import Conditioning, Image, Latent, LatentSamples, Mask, Vae
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CELL = 8  # pixels of a picture along one side of a latent cell
+
+
+class InpaintModelConditioning(Node, category="conditioning/inpaint", names=("positive", "negative", "latent")):
+    """What an inpainting model is shown: the mask, and the picture with grey in its place. With `noise_mask` only the mask is repainted."""
+
+    noise_mask: bool = True
+
+    def run(
+        self, positive: Conditioning, negative: Conditioning, vae: Vae, pixels: Image, mask: Mask, context: Context
+    ) -> tuple[Conditioning, Conditioning, Latent]:
+        from katz_graph.images import resize
+
+        high, wide = pixels.shape[1:3]
+        covering = resize(mask.reshape(-1, *mask.shape[-2:], 1), wide, high, "bilinear")[..., 0]
+        picture, covering = _whole_cells(pixels[..., :3], "InpaintModelConditioning"), _whole_cells(covering, "InpaintModelConditioning")
+        kept = (1.0 - covering.round()).unsqueeze(-1)
+        shown = context.engine.encode_image(vae, (picture - 0.5) * kept + 0.5, context)
+        seen = Concatenated(Picture.of(shown), Picture.of(covering))
+        latent: dict[str, Tensor] = {"samples": context.engine.encode_image(vae, picture, context)}
+        if self.noise_mask:
+            latent["noise_mask"] = covering.unsqueeze(1)
+        sides = [mapped(side, lambda entry: replace(entry, concatenated=seen)) for side in (positive, negative)]
+        return sides[0], sides[1], cast(LatentSamples, latent)
+
+
+class InstructPixToPixConditioning(Node, category="conditioning/instructpix2pix", names=("positive", "negative", "latent")):
+    """The picture that a model for editing by instruction is shown (Brooks et al. 2023)."""
+
+    def run(
+        self, positive: Conditioning, negative: Conditioning, vae: Vae, pixels: Image, context: Context
+    ) -> tuple[Conditioning, Conditioning, Latent]:
+        shown = context.engine.encode_image(vae, _whole_cells(pixels[..., :3], "InstructPixToPixConditioning"), context)
+        seen = Concatenated(Picture.of(shown))
+        sides = [mapped(side, lambda entry: replace(entry, concatenated=seen)) for side in (positive, negative)]
+        return sides[0], sides[1], {"samples": shown * 0.0}
+
+
+def _whole_cells(picture: Tensor, node: str) -> Tensor:
+    """[B, H, W, ...] cropped around the centre to sides that are multiples of 8."""
+    height, width = picture.shape[1:3]
+    if height < CELL or width < CELL:
+        raise InputError(f"{node}: the picture is {width}x{height}, expected at least {CELL}x{CELL}")
+    top, left = height % CELL // 2, width % CELL // 2
+    return picture[:, top : top + height - height % CELL, left : left + width - width % CELL]

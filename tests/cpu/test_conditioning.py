@@ -1,0 +1,161 @@
+"""What conditionings do to a picture: texts joined, averaged and zeroed, several prompts, masks, areas, pictures beside the latent.
+
+With guidance 1 and one Euler step to sigma 0 the result is the denoised prediction itself, so that predictions can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from katz_graph.bench.parity import Models
+from katz_graph.bench.requests import bind, sample
+from katz_graph.executor.engine import EngineOptions, LocalEngine
+from katz_graph.models.concatenated import concatenated_channels
+from katz_graph.models.encoding import with_sizes
+from katz_graph.models.features import TextEncoding
+from katz_graph.models.sources import pipeline_recipes
+from katz_graph.planner.expand import expand_sampling
+from katz_graph.recipe import (
+    Area,
+    Averaged,
+    Concatenated,
+    Conditioning,
+    ConditioningEntry,
+    Given,
+    Joined,
+    MaskUse,
+    Picture,
+    Prompt,
+    Sizes,
+    Zeroed,
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[LocalEngine]:
+    with LocalEngine(EngineOptions(batching=True)) as engine:
+        yield engine
+
+
+class Painter:
+    """One evaluation of a random SD1-shaped model from a fixed latent, without noise."""
+
+    def __init__(self, engine: LocalEngine, models: Models) -> None:
+        self.engine = engine
+        self.model, self.clip, _ = pipeline_recipes(models.pipeline)
+        self.latent = torch.randn(1, 4, 16, 24, generator=torch.Generator().manual_seed(1)) * 20
+
+    def prompt(self, text: str, **fields: Any) -> ConditioningEntry:
+        return ConditioningEntry(Prompt(self.clip, text), **fields)
+
+    def predict(self, positive: Conditioning, negative: Conditioning = (), latent: Tensor | None = None) -> Tensor:
+        samples = self.latent if latent is None else latent
+        begin = {"model": self.model, "latent_image": {"samples": samples}, "steps": 1, "add_noise": False}
+        guidance = 3.0 if negative else 1.0
+        expansion = expand_sampling("StepBegin", begin, self.model, positive, negative, guidance)
+        region = bind(expansion.graph, expansion.outputs[0].node)
+        return sample(self.engine, region)
+
+
+@pytest.fixture
+def painter(engine: LocalEngine, sd1: Models) -> Painter:
+    return Painter(engine, sd1)
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return float((a - b).abs().max()) <= 1e-5 * float(b.abs().max())
+
+
+def test_texts_joined_averaged_zeroed_and_given(painter: Painter) -> None:
+    encode = painter.engine.models.encode_text
+    first, second = Prompt(painter.clip, "a red star"), Prompt(painter.clip, "a moon " * 80)
+    with torch.no_grad():
+        one, other = encode(first), encode(second)
+        assert torch.equal(encode(Joined(first, second)).hidden, torch.cat([one.hidden, other.hidden], dim=1))
+        length = one.hidden.shape[1]
+        assert close(encode(Averaged(first, second, 0.25)).hidden, 0.25 * one.hidden + 0.75 * other.hidden[:, :length])
+        longer = encode(Averaged(second, first, 0.25)).hidden
+        assert close(longer[:, length:], 0.25 * other.hidden[:, length:])  # the shorter one is filled up with zeros
+        assert not encode(Zeroed(first)).hidden.any()
+        assert torch.equal(encode(Given.of(one.hidden, None)).hidden, one.hidden)
+
+
+def test_two_prompts_are_the_mean_of_their_predictions(painter: Painter) -> None:
+    first, second = painter.prompt("a red star"), painter.prompt("a blue moon", strength=3.0)
+    expected = (painter.predict((first,)) + 3 * painter.predict((second,))) / 4
+    assert close(painter.predict((first, second)), expected)
+
+
+def test_masks_divide_the_picture(painter: Painter) -> None:
+    left = torch.zeros(1, 16, 24)
+    left[..., :12] = 1
+    first, second = (
+        painter.prompt(text, mask=MaskUse(Picture.of(mask))) for text, mask in (("a red star", left), ("a blue moon", 1 - left))
+    )
+    both = painter.predict((first, second))
+    assert close(both[..., :12], painter.predict((painter.prompt("a red star"),))[..., :12])
+    assert close(both[..., 12:], painter.predict((painter.prompt("a blue moon"),))[..., 12:])
+
+
+def test_where_nothing_counts_the_prediction_is_zero(painter: Painter) -> None:
+    left = torch.zeros(1, 16, 24)
+    left[..., :12] = 1
+    only = painter.predict((painter.prompt("a red star", mask=MaskUse(Picture.of(left))),))
+    assert only[..., 12:].abs().max() <= 1e-6 * only[..., :12].abs().max()
+
+
+def test_in_an_area_the_model_sees_that_part_alone(painter: Painter) -> None:
+    """The area's right border lies inside the picture and fades over a quarter of its 8 columns: 1/2 in the last, 1 in the one before."""
+    whole, part = painter.prompt("sand"), painter.prompt("a red star", area=Area(0, 0, 16, 8))
+    alone = painter.predict((painter.prompt("a red star"),), latent=painter.latent[..., :8].contiguous())
+    everywhere = painter.predict((whole,))
+    both = painter.predict((whole, part))
+    assert close(both[..., :7], (everywhere[..., :7] + alone[..., :7]) / 2)
+    assert close(both[..., 7], (everywhere[..., 7] + 0.5 * alone[..., 7]) / 1.5)
+    assert close(both[..., 8:], everywhere[..., 8:])
+
+
+def test_an_area_of_a_mask_is_the_box_around_it(painter: Painter) -> None:
+    mask = torch.zeros(1, 16, 24)
+    mask[:, 2:14, 8:20] = 1
+    bounded = painter.prompt("a red star", mask=MaskUse(Picture.of(mask), bounds=True))
+    alone = painter.predict((painter.prompt("a red star"),), latent=painter.latent[..., 2:14, 8:20].contiguous())
+    assert close(painter.predict((bounded,))[..., 2:14, 8:20], alone)
+
+
+def test_areas_work_on_both_sides_of_guidance(painter: Painter) -> None:
+    """An area over everything is no limit: as without areas."""
+    plain = painter.predict((painter.prompt("a red star"),), (painter.prompt("sand"),))
+    area = Area(0, 0, 1, 1, relative=True)
+    limited = painter.predict((painter.prompt("a red star", area=area),), (painter.prompt("sand"),))
+    assert close(limited, plain)
+
+
+def test_sizes_that_sdxl_is_told() -> None:
+    encoding = TextEncoding(torch.zeros(2, 77, 8), torch.zeros(2, 8))
+    assert with_sizes(encoding, None, 128, 64).sizes.tolist()[0] == [128, 64, 0, 0, 128, 64, 6]  # type: ignore[union-attr]
+    told = with_sizes(encoding, Sizes(1024, 768, 8, 16, 512, 256), 128, 64).sizes
+    assert told is not None and told.tolist() == [[1024, 768, 8, 16, 512, 256, 6]] * 2
+    refiner = with_sizes(encoding, Sizes(1024, 768, aesthetic_score=2.5), 128, 64).sizes
+    assert refiner is not None and refiner.tolist()[0] == [1024, 768, 0, 0, 1024, 768, 2.5]
+
+
+def test_what_an_inpainting_model_sees_beside_the_latent() -> None:
+    like = torch.zeros(2, 4, 4, 4)
+    latent = torch.arange(64.0).view(1, 4, 4, 4)
+    mask = torch.zeros(1, 32, 32)
+    mask[:, :16] = 1
+    seen = concatenated_channels(Concatenated(Picture.of(latent), Picture.of(mask)), 5, like, 0.5)
+    assert seen.shape == (2, 5, 4, 4)
+    assert seen[1, 0].tolist() == [[1.0] * 4, [1.0] * 4, [0.0] * 4, [0.0] * 4]
+    assert torch.equal(seen[:, 1:], (latent * 0.5).expand(2, 4, 4, 4))
+    blank = concatenated_channels(Concatenated(), 5, like, 0.5)
+    assert bool((blank[:, 0] == 1).all()) and blank[0, 1:, 0, 0].tolist() == pytest.approx([0.8223, -0.6876, 0.6364, 0.1380])
+    assert torch.equal(concatenated_channels(Concatenated(Picture.of(latent)), 4, like, 0.5)[0], latent[0])
+    assert replace(Concatenated(), latent=Picture.of(latent)) == Concatenated(Picture.of(latent.clone()))
