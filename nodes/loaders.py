@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from katz_graph.context import Context
-from katz_graph.models.family import controlnet_recipe, pipeline_recipes
+from katz_graph.errors import InputError
+from katz_graph.models.family import union_types
 from katz_graph.models.identity import file_identity
+from katz_graph.models.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.recipe import Lora, digest
 from katz_graph.wires import Clip, ControlNet, Model, Vae
 
 LoraStrength = Annotated[float, Field(ge=-100.0, le=100.0), Widget(step=0.01)]
+TextEncoderDevice = Literal["default", "cpu"]
+ROUNDING = {"default": None, "fp8_e4m3fn": "float8_e4m3fn", "fp8_e4m3fn_fast": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
+UNION_TYPES = {
+    "auto": (),
+    "openpose": (0,),
+    "depth": (1,),
+    "hed/pidi/scribble/ted": (2,),
+    "canny/lineart/anime_lineart/mlsd": (3,),
+    "normal": (4,),
+    "segment": (5,),
+    "tile": (6,),
+    "repaint": (7,),
+}
 
 
 class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
-    """A whole pipeline by name: UNet, text encoders and VAE. A folder in diffusers' layout, or a hub id where there is network."""
+    """A whole pipeline by name: UNet, text encoders and VAE. A single file, a folder in diffusers' layout, or a hub id."""
 
     ckpt_name: Annotated[str, FileChoice("checkpoints")]
 
@@ -28,8 +44,110 @@ class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
         return pipeline_recipes(context.folders.resolve("checkpoints", self.ckpt_name))
 
 
+class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint With Config"):
+    """A whole pipeline by name, as Load Checkpoint: what the file is, is told from the file, so the configuration's name is not used."""
+
+    config_name: str
+    ckpt_name: Annotated[str, FileChoice("checkpoints")]
+
+    def fingerprint(self, context: Context) -> Any:
+        return [digest(recipe) for recipe in self._recipes(context)]
+
+    def run(self, context: Context) -> tuple[Model, Clip, Vae]:
+        context.warn(f"CheckpointLoader: config_name {self.config_name!r} is not used: what the checkpoint is, is told from the file")
+        return self._recipes(context)
+
+    def _recipes(self, context: Context) -> tuple[Model, Clip, Vae]:
+        return pipeline_recipes(context.folders.resolve("checkpoints", self.ckpt_name))
+
+
+class UNETLoader(Node, category="advanced/loaders", title="Load Diffusion Model"):
+    """A UNet by name. An 8-bit weight_dtype rounds its weights; they are kept, and computed, in the engine's number format."""
+
+    unet_name: Annotated[str, FileChoice("unet")]
+    weight_dtype: Literal["default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"] = "default"
+
+    def fingerprint(self, context: Context) -> Any:
+        return digest(self._recipe(context))
+
+    def run(self, context: Context) -> Model:
+        if self.weight_dtype.endswith("_fast"):
+            context.warn("UNETLoader: fp8_e4m3fn_fast is computed as fp8_e4m3fn: without 8-bit arithmetic")
+        return self._recipe(context)
+
+    def _recipe(self, context: Context) -> Model:
+        return unet_recipe(context.folders.resolve("unet", self.unet_name), ROUNDING[self.weight_dtype])
+
+
+class VAELoader(Node, category="loaders", title="Load VAE"):
+    """A VAE by name."""
+
+    vae_name: Annotated[str, FileChoice("vae")]
+
+    def fingerprint(self, context: Context) -> Any:
+        return digest(self.run(context))
+
+    def run(self, context: Context) -> Vae:
+        return vae_recipe(context.folders.resolve("vae", self.vae_name))
+
+
+class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP"):
+    """A text encoder by name, for Stable Diffusion 1, 2 or SDXL's refiner: which, is told from the file."""
+
+    clip_name: Annotated[str, FileChoice("clip")]
+    type: Literal[
+        "stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan", "hidream",
+        "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis", "longcat_image", "cogvideox", "lens", "pixeldit",
+        "ideogram4", "boogu", "krea2", "joyimage", "mage", "minimax",
+    ] = "stable_diffusion"  # fmt: skip
+    device: TextEncoderDevice = "default"
+
+    def fingerprint(self, context: Context) -> Any:
+        return digest(self._recipe(context))
+
+    def run(self, context: Context) -> Clip:
+        _only(self, self.type, "stable_diffusion")
+        _on_engine_device(self, self.device, context)
+        return self._recipe(context)
+
+    def _recipe(self, context: Context) -> Clip:
+        return clip_recipe([context.folders.resolve("clip", self.clip_name)])
+
+
+class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
+    """SDXL's two text encoders, in whatever order."""
+
+    clip_name1: Annotated[str, FileChoice("clip")]
+    clip_name2: Annotated[str, FileChoice("clip")]
+    type: Literal[
+        "sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15", "kandinsky5", "kandinsky5_image", "ltxv",
+        "newbie", "ace",
+    ] = "sdxl"  # fmt: skip
+    device: TextEncoderDevice = "default"
+
+    def fingerprint(self, context: Context) -> Any:
+        return digest(self._recipe(context))
+
+    def run(self, context: Context) -> Clip:
+        _only(self, self.type, "sdxl")
+        _on_engine_device(self, self.device, context)
+        return self._recipe(context)
+
+    def _recipe(self, context: Context) -> Clip:
+        return clip_recipe([context.folders.resolve("clip", name) for name in (self.clip_name1, self.clip_name2)])
+
+
+class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer"):
+    """Take an earlier layer of the text encoders: -1 is the last, -2 the one before."""
+
+    stop_at_clip_layer: Annotated[int, Field(ge=-24, le=-1)] = -1
+
+    def run(self, clip: Clip) -> Clip:
+        return replace(clip, last_layer=self.stop_at_clip_layer)
+
+
 class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):
-    """A ControlNet by name."""
+    """A ControlNet by name: a single file in either layout, or a folder."""
 
     control_net_name: Annotated[str, FileChoice("controlnet")]
 
@@ -38,6 +156,46 @@ class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):
 
     def run(self, context: Context) -> ControlNet:
         return controlnet_recipe(context.folders.resolve("controlnet", self.control_net_name))
+
+
+class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Model (diff)"):
+    """A ControlNet whose file may hold only what it differs by from the model's UNet."""
+
+    control_net_name: Annotated[str, FileChoice("controlnet")]
+
+    def fingerprint(self, context: Context) -> Any:
+        return digest(file_identity(context.folders.resolve("controlnet", self.control_net_name)))
+
+    def run(self, model: Model, context: Context) -> ControlNet:
+        return controlnet_recipe(context.folders.resolve("controlnet", self.control_net_name), model.unet)
+
+
+class SetUnionControlNetType(Node, category="conditioning/controlnet"):
+    """Tell a ControlNet for several kinds of reference which kind it gets."""
+
+    type: Literal[
+        "auto",
+        "openpose",
+        "depth",
+        "hed/pidi/scribble/ted",
+        "canny/lineart/anime_lineart/mlsd",
+        "normal",
+        "segment",
+        "tile",
+        "repaint",
+    ] = "auto"
+
+    def run(self, control_net: ControlNet, context: Context) -> ControlNet:
+        known = union_types(control_net)
+        if not known:
+            context.warn(f"SetUnionControlNetType: {control_net.control_net.folder} is for one kind of reference, so the type is not used")
+            return control_net
+        if any(number >= known for number in UNION_TYPES[self.type]):
+            raise InputError(
+                f"SetUnionControlNetType, type: {self.type} is not among the {known} kinds of reference that "
+                f"{control_net.control_net.folder} knows: choose another, or the file that knows it (promax)"
+            )
+        return replace(control_net, types=UNION_TYPES[self.type])
 
 
 class LoraLoader(Node, category="loaders", title="Load LoRA"):
@@ -55,3 +213,29 @@ class LoraLoader(Node, category="loaders", title="Load LoRA"):
         patched_model = model.with_lora(Lora(file, self.strength_model)) if self.strength_model else model
         patched_clip = clip.with_lora(Lora(file, self.strength_clip)) if self.strength_clip else clip
         return patched_model, patched_clip
+
+
+class LoraLoaderModelOnly(Node, category="loaders"):
+    """A LoRA on top of a model; its part for text encoders is left out."""
+
+    lora_name: Annotated[str, FileChoice("loras")]
+    strength_model: LoraStrength = 1.0
+
+    def fingerprint(self, context: Context) -> Any:
+        return digest(file_identity(context.folders.resolve("loras", self.lora_name)))
+
+    def run(self, model: Model, context: Context) -> Model:
+        file = file_identity(context.folders.resolve("loras", self.lora_name))
+        return model.with_lora(Lora(file, self.strength_model)) if self.strength_model else model
+
+
+def _only(node: Node, kind: str, expected: str) -> None:
+    if kind != expected:
+        raise InputError(
+            f"{type(node).__name__}, type: {kind} is another family of models; Katz Graph runs SD1.5, SD2 and SDXL: choose {expected}"
+        )
+
+
+def _on_engine_device(node: Node, device: str, context: Context) -> None:
+    if device != "default":
+        context.warn(f"{type(node).__name__}: device {device} is not used: text encoders run where the model runs")

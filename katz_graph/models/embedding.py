@@ -10,6 +10,8 @@ from torch import Tensor
 from katz_graph.errors import InputError
 from katz_graph.models.features import TextEncoding
 
+REFINER_NUMBERS = 5
+
 
 def step_embedding(module: Any, sample: Tensor, timestep: Tensor | float, text: TextEncoding, added: Tensor | None = None) -> Tensor:
     """[B, E] for a model input [B, C, h, w]. `added` is `added_embedding` computed before; without it, it is computed now."""
@@ -27,9 +29,16 @@ def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
         raise InputError(
             "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode the prompt with SDXL's text encoders"
         )
-    sizes = module.add_time_proj(text.sizes.flatten()).reshape(text.pooled.shape[0], -1)
+    numbers = _numbers(module, text.sizes, text.pooled.shape[1])
+    sizes = module.add_time_proj(numbers.flatten()).reshape(text.pooled.shape[0], -1)
     result: Tensor = module.add_embedding(torch.cat([text.pooled, sizes], dim=-1).to(text.hidden.dtype))
     return result
+
+
+def _numbers(module: Any, sizes: Tensor, pooled_width: int) -> Tensor:
+    """What of the sizes [B, 7] a model takes: SDXL the first six, its refiner the original size, the crop and the aesthetic score."""
+    taken = (module.add_embedding.linear_1.in_features - pooled_width) // module.config.addition_time_embed_dim
+    return sizes[:, [0, 1, 2, 3, 6]] if taken == REFINER_NUMBERS else sizes[:, :6]
 
 
 def conditioned(text: TextEncoding, kept: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Never imports torch.
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from katz_graph.errors import InputError
-from katz_graph.models.identity import Kind, component, content_hash, not_a_folder, read_json, resolve
-from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, FileIdentity, ModelRecipe, TextEncoderRecipe, VaeRecipe
+from katz_graph.models.identity import content_hash, read_json, resolve
+from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, FileIdentity, ModelRecipe, VaeRecipe
 
 Family = Literal["sd1", "sd2", "sdxl"]
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-HUB_FILES = ("model_index.json", "config.json", "diffusion_pytorch_model*.safetensors", "*/*.json", "*/*.txt", "*/*.safetensors")
-HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
-BLOCKS = {"CrossAttnDownBlock2D", "DownBlock2D", "UNetMidBlock2DCrossAttn", "UpBlock2D", "CrossAttnUpBlock2D"}
+BLOCKS = {"CrossAttnDownBlock2D", "DownBlock2D", "UNetMidBlock2DCrossAttn", "UNetMidBlock2D", "UpBlock2D", "CrossAttnUpBlock2D"}
 MID_BLOCK = "UNetMidBlock2DCrossAttn"
 UNUSED = (
     "class_embed_type",
@@ -38,7 +35,8 @@ class Architecture:
     """The shape of a UNet or ControlNet."""
 
     family: Family
-    latent_channels: int
+    latent_channels: int  # of the prediction
+    input_channels: int  # more than latent_channels where a mask or a picture is concatenated
     text_width: int  # of the text encoding's hidden state
     pooled_width: int | None  # of the pooled text, SDXL
     channels: tuple[int, ...]  # per down block
@@ -55,51 +53,10 @@ class VaeShape:
     force_upcast: bool  # known to overflow in float16
 
 
-def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
-    """The recipes of a pipeline: a folder in diffusers' layout, or a hub id (`owner/name`), which is fetched.
-
-    InputError when it is not a Stable Diffusion 1, 2 or XL pipeline, or its parts do not fit each other.
-    """
-    folder = _folder(source)
-    if not folder.is_dir():
-        raise not_a_folder(folder, "pipeline", "StableDiffusionPipeline")
-    index = folder / "model_index.json"
-    if not index.exists():
-        raise InputError(f"{folder}: model_index.json is missing: expected a pipeline folder in diffusers' layout")
-    parts = read_json(index)
-
-    def part(name: str, kind: Kind) -> Component:
-        if not _present(parts, name) or not (folder / name).is_dir():
-            raise InputError(f"{folder}: the pipeline has no {name}: expected a Stable Diffusion 1, 2 or XL pipeline in diffusers' layout")
-        return component(folder / name, kind)
-
-    suffixes = ("", "_2") if _present(parts, "text_encoder_2") else ("",)
-    encoders = tuple(TextEncoderRecipe(part(f"text_encoder{s}", "text_encoder"), part(f"tokenizer{s}", "tokenizer")) for s in suffixes)
-    clip, vae = ClipRecipe(encoders), VaeRecipe(part("vae", "vae"))
-    model = ModelRecipe(part("unet", "unet"), part("scheduler", "scheduler"), vae_shape(vae).scaling_factor)
-    expect_class(model.unet, "UNet2DConditionModel")
-    _check_pipeline(architecture(model.unet), model, clip, vae)
-    prediction_type(model)
-    return model, clip, vae
-
-
-def controlnet_recipe(source: str | Path) -> ControlNetRecipe:
-    """The recipe of a ControlNet: a folder in diffusers' layout, or a hub id."""
-    recipe = ControlNetRecipe(component(_folder(source), "controlnet"))
-    expect_class(recipe.control_net, "ControlNetModel")
-    architecture(recipe.control_net)
-    return recipe
-
-
-def vae_recipe(source: str | Path) -> VaeRecipe:
-    """The recipe of a VAE: a folder in diffusers' layout, or a hub id."""
-    recipe = VaeRecipe(component(_folder(source), "vae"))
-    vae_shape(recipe)
-    return recipe
-
-
 def config(part: Component) -> Mapping[str, Any]:
     """A component's configuration, as it was when the recipe was made. InputError when the file has changed since."""
+    if part.configuration is not None:
+        return _parsed(part.configuration)
     return _config(next(file for file in part.files if Path(file.path).name in ("config.json", "scheduler_config.json")))
 
 
@@ -118,7 +75,7 @@ def prediction_type(model: ModelRecipe) -> Literal["epsilon", "v_prediction"]:
 @lru_cache(maxsize=256)
 def architecture(part: Component) -> Architecture:
     """The shape of a UNet or ControlNet. InputError when it is of a kind that cannot be run in stages."""
-    expect_class(part, "UNet2DConditionModel", "ControlNetModel")
+    expect_class(part, "UNet2DConditionModel", "ControlNetModel", "ControlNetUnionModel")
     values = config(part)
     down, up = _field(part, "down_block_types", list), values.get("up_block_types") or ()
     strange = next((block for block in (*down, *up, values.get("mid_block_type", MID_BLOCK)) if block not in BLOCKS), None)
@@ -137,19 +94,36 @@ def architecture(part: Component) -> Architecture:
         raise InputError(f"{part.folder}: addition_embed_type is {added!r}, expected none (SD1, SD2) or 'text_time' (SDXL)")
     width = _field(part, "cross_attention_dim", int)
     family: Family = "sdxl" if added else "sd2" if width == 1024 or values.get("use_linear_projection") else "sd1"
-    pooled = (
-        _field(part, "projection_class_embeddings_input_dim", int) - 6 * _field(part, "addition_time_embed_dim", int) if added else None
-    )
     return Architecture(
         family=family,
-        latent_channels=_field(part, "in_channels", int, 4),
+        latent_channels=_field(part, "out_channels", int, 4) if up else _field(part, "in_channels", int, 4),
+        input_channels=_field(part, "in_channels", int, 4),
         text_width=width,
-        pooled_width=pooled,
+        pooled_width=pooled_width(values) if added else None,
         channels=tuple(_field(part, "block_out_channels", list)),
         layers_per_block=_field(part, "layers_per_block", int, 2),
         down_blocks=len(down),
         up_blocks=len(up),
     )
+
+
+def is_refiner(unet: Component) -> bool:
+    """Whether a UNet is shaped as SDXL's refiner, whose text comes from one encoder and is as wide as its pooled text."""
+    shape = architecture(unet)
+    return shape.pooled_width == shape.text_width
+
+
+def extra_channels(unet: Component) -> int:
+    """Input channels beside the latent's: 5 for inpainting (mask and masked picture), 4 for editing by instruction, else 0."""
+    shape = architecture(unet)
+    return shape.input_channels - shape.latent_channels
+
+
+def pooled_width(config: Mapping[str, Any]) -> int:
+    """P of the pooled text [B, P] that an SDXL model takes beside six numbers, or five: the refiner, whose text is as wide."""
+    width, number = config["projection_class_embeddings_input_dim"], config["addition_time_embed_dim"]
+    refiner = width - 5 * number == config["cross_attention_dim"]
+    return int(width - (5 if refiner else 6) * number)
 
 
 @lru_cache(maxsize=256)
@@ -187,13 +161,29 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
 def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
     """InputError, naming both numbers, when the text encoders give what another UNet takes."""
     unet = architecture(model.unet)
-    width = sum(_field(encoder.encoder, "hidden_size", int) for encoder in clip.encoders)
-    pooled = config(clip.encoders[-1].encoder).get("projection_dim") if len(clip.encoders) > 1 else None
+    width, pooled = text_width(clip), pooled_text_width(clip)
     if width != unet.text_width or pooled != unet.pooled_width:
         raise InputError(
             f"{clip.encoders[0].encoder.folder}: the text encoders do not fit the UNet: they give text of width {width} (pooled {pooled}), "
             f"the UNet in {model.unet.folder} takes {unet.text_width} (pooled {unet.pooled_width}); take CLIP and MODEL from one checkpoint"
         )
+
+
+def text_width(clip: ClipRecipe) -> int:
+    """D of the text encoding [B, T, D]: that of all encoders side by side."""
+    return int(sum(_field(encoder.encoder, "hidden_size", int) for encoder in clip.encoders))
+
+
+def pooled_text_width(clip: ClipRecipe) -> int | None:
+    """P of the pooled text [B, P] that SDXL's second text encoder, or its refiner's only one, gives; None for all others."""
+    values = config(clip.encoders[-1].encoder)
+    return values.get("projection_dim") if "CLIPTextModelWithProjection" in (values.get("architectures") or ()) else None
+
+
+def union_types(control: ControlNetRecipe) -> int:
+    """How many kinds of reference a ControlNet for several knows; 0 for one that is for one kind."""
+    values = config(control.control_net)
+    return int(values["num_control_type"]) if values.get("_class_name") == "ControlNetUnionModel" else 0
 
 
 def expect_class(part: Component, *names: str) -> None:
@@ -203,15 +193,16 @@ def expect_class(part: Component, *names: str) -> None:
         raise InputError(f"{part.folder}: config.json describes {got or 'no class'}, expected {' or '.join(names)}")
 
 
-def _check_pipeline(unet: Architecture, model: ModelRecipe, clip: ClipRecipe, vae: VaeRecipe) -> None:
-    texts = [config(encoder.encoder) for encoder in clip.encoders]
+def check_pipeline(model: ModelRecipe, clip: ClipRecipe, vae: VaeRecipe) -> None:
+    """InputError when the parts of one pipeline do not fit each other."""
+    unet = architecture(model.unet)
     width = sum(_field(encoder.encoder, "hidden_size", int) for encoder in clip.encoders)
     if width != unet.text_width:
         raise InputError(f"{model.unet.folder}: the UNet takes text of width {unet.text_width}, the pipeline's text encoders give {width}")
-    if unet.family == "sdxl" and (len(texts) != 2 or texts[1].get("projection_dim") != unet.pooled_width):
+    if pooled_text_width(clip) != unet.pooled_width:
         raise InputError(
-            f"{model.unet.folder}: an SDXL UNet needs two text encoders, the second projecting to {unet.pooled_width}; "
-            f"this pipeline has {len(texts)}, projecting to {texts[-1].get('projection_dim')}"
+            f"{model.unet.folder}: the UNet takes pooled text of width {unet.pooled_width}, the pipeline's {len(clip.encoders)} text "
+            f"encoders give {pooled_text_width(clip)}"
         )
     latents = vae_shape(vae).latent_channels
     if latents != unet.latent_channels:
@@ -225,9 +216,10 @@ def _field(part: Component, name: str, kind: type, default: Any = None) -> Any:
     return value
 
 
-def _present(parts: Mapping[str, Any], name: str) -> bool:
-    entry = parts.get(name)
-    return isinstance(entry, list) and bool(entry) and entry[-1] is not None
+@lru_cache(maxsize=1024)
+def _parsed(configuration: str) -> Mapping[str, Any]:
+    values: Mapping[str, Any] = json.loads(configuration)
+    return values
 
 
 @lru_cache(maxsize=1024)
@@ -236,22 +228,3 @@ def _config(file: FileIdentity) -> Mapping[str, Any]:
     if content_hash(path) != file.header:
         raise InputError(f"{path}: changed since the workflow began to use it: run the workflow again")
     return read_json(path)
-
-
-def _folder(source: str | Path) -> Path:
-    """The local folder of `source`, fetched from the hub when there is none and the name can be a hub id."""
-    if Path(source).expanduser().exists() or not HUB_ID.fullmatch(str(source)):
-        return resolve(source)
-    from huggingface_hub import HfApi, snapshot_download
-
-    name = str(source)
-    try:
-        present = {file.rfilename for file in HfApi().model_info(name, timeout=10).siblings or ()}
-        doubled = [file for file in present if ".fp16." in file and file.replace(".fp16.", ".") in present]
-        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), ignore_patterns=[*HUB_LEFT_OUT, *doubled]))
-    except Exception as problem:  # the hub's client lets errors of several network libraries through
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-    try:
-        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), local_files_only=True))
-    except Exception:
-        raise InputError(f"{name}: no such local folder, and it could not be fetched from the Hugging Face hub: {reason}") from None

@@ -33,4 +33,4 @@ class TextEncoding:
 
     hidden: Tensor  # [B, 77·chunks, D]
     pooled: Tensor | None = None  # [B, P], SDXL
-    sizes: Tensor | None = None  # [B, 6], SDXL: original height and width, crop top and left, target height and width
+    sizes: Tensor | None = None  # [B, 7], SDXL: original height and width, crop top and left, target height and width, aesthetic score

@@ -52,7 +52,7 @@ def component(folder: str | Path, kind: Kind) -> Component:
     """
     folder = resolve(folder)
     if not folder.is_dir():
-        raise not_a_folder(folder, _words(kind), CLASS_OF[kind].split(".")[1])
+        raise InputError(f"{folder}: a file, expected the folder of a {_words(kind)}")
     if kind == "scheduler":
         return Component(str(folder), (configuration_identity(folder / "scheduler_config.json"),))
     if kind == "tokenizer":
@@ -102,13 +102,6 @@ def resolve(path: str | Path) -> Path:
         raise InputError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or 'its symbolic links go in a circle'}") from None
 
 
-def not_a_folder(path: Path, what: str, name: str) -> InputError:
-    """The error for a file where a folder as diffusers saves it is needed, with the way to make one."""
-    problem = f"{PICKLE}; if you trust it," if path.suffix.lower() in PICKLES else f"a file, expected the folder of a {what};"
-    convert = f"from diffusers import {name} as M; M.from_single_file('{path}').save_pretrained('{path.with_suffix('')}')"
-    return InputError(f'{path}: {problem} convert it with python -c "{convert}"')
-
-
 def configuration_identity(path: str | Path) -> FileIdentity:
     """Identity of a small file, by its content."""
     path = resolve(path)
@@ -137,9 +130,9 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
     Layout: 8 bytes length of the header (little-endian), the header, the tensors' bytes without gaps (github.com/huggingface/safetensors).
     """
     if path.suffix.lower() in PICKLES:
-        load = f"{{k: v.contiguous() for k, v in torch.load('{path}', weights_only=True).items()}}"
-        convert = f"import torch; from safetensors.torch import save_file; save_file({load}, '{path.with_suffix('.safetensors')}')"
-        raise InputError(f'{path}: {PICKLE}: convert it with python -c "{convert}"')
+        load = f"import torch; from safetensors.torch import save_file as s; d = torch.load('{path}', weights_only=True)"
+        copied = "k: v.clone(memory_format=torch.contiguous_format) for k, v in d.get('state_dict', d).items() if torch.is_tensor(v)"
+        raise InputError(f"{path}: {PICKLE}: convert it with python -c \"{load}; s({{{copied}}}, '{path.with_suffix('.safetensors')}')\"")
     size = path.stat().st_size
     try:
         with path.open("rb") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from katz_graph.errors import InputError, RunError
 from katz_graph.models import attention
+from katz_graph.models.convert import build
 from katz_graph.models.family import config, expect_class
 from katz_graph.models.identity import check_unchanged, variant
 from katz_graph.recipe import Component
@@ -34,14 +36,22 @@ class ModelStore:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Component, str, torch.dtype | None], Any] = {}
+        self._kept: dict[tuple[Component, Component | None, str, torch.dtype], Any] = {}
         self._lock = RLock()
 
     def unet(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
         return self._once(part, device, dtype, lambda: _attended(_load(diffusers.UNet2DConditionModel, part, dtype)))
 
-    def controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
-        return self._once(part, device, dtype, lambda: _attended(_load(diffusers.ControlNetModel, part, dtype)))
+    def controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Any:
+        """base: the UNet that the weights in the file are differences to."""
+        name = config(part).get("_class_name")
+        model = diffusers.ControlNetUnionModel if name == "ControlNetUnionModel" else diffusers.ControlNetModel
+
+        def load() -> Any:
+            module = _attended(_load(model, part, dtype))
+            return module if base is None else _added(module, self.unet(base, device, dtype))
+
+        return self._once(part, device, dtype, load, base)
 
     def vae(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
         return self._once(part, device, dtype, lambda: _load(diffusers.AutoencoderKL, part, dtype))
@@ -55,12 +65,13 @@ class ModelStore:
     def tokenizer(self, part: Component) -> Any:
         return load_tokenizer(part)
 
-    def _once(self, part: Component, device: torch.device | str, dtype: torch.dtype | None, load: Callable[[], Any]) -> Any:
-        key = (part, str(torch.device(device)), dtype)
+    def _once(
+        self, part: Component, device: torch.device | str, dtype: torch.dtype, load: Callable[[], Any], base: Component | None = None
+    ) -> Any:
+        key = (part, base, str(torch.device(device)), dtype)
         with self._lock:
             if key not in self._kept:
-                module = load()
-                self._kept[key] = module if dtype is None else _placed(module, part, device)
+                self._kept[key] = _placed(load(), part, device)
             return self._kept[key]
 
 
@@ -70,23 +81,49 @@ def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
         expect_class(part, model.__name__)
     with quiet():
         try:
-            module, report = model.from_pretrained(
-                part.folder,
-                dtype=dtype,
-                variant=variant(part),
-                use_safetensors=True,
-                local_files_only=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
+            module, report = _from_folder(model, part, dtype) if part.configuration is None else build(model, part, dtype)
         except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
             raise InputError(f"{part.folder}: cannot be loaded as {model.__name__}: {_first_line(error)}") from error
     _check_report(part, model.__name__, report)
+    if part.rounding is not None:
+        _round(module, getattr(torch, part.rounding))
     return module.eval().requires_grad_(False)
+
+
+def _from_folder(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+    module, report = model.from_pretrained(
+        part.folder,
+        dtype=dtype,
+        variant=variant(part),
+        use_safetensors=True,
+        local_files_only=True,
+        ignore_mismatched_sizes=True,
+        output_loading_info=True,
+    )
+    return module, report
+
+
+@torch.no_grad()
+def _round(module: Any, kind: torch.dtype) -> None:
+    """Round all weights to a number format of fewer bits; they stay in the one that they are computed in."""
+    for weight in module.parameters():
+        limit = torch.finfo(kind).max
+        weight.copy_(weight.clamp(-limit, limit).to(kind))
+
+
+@torch.no_grad()
+def _added(differences: Any, base: Any) -> Any:
+    """A module whose weights are differences, with those of the same name added."""
+    weights = dict(base.named_parameters())
+    for name, weight in differences.named_parameters():
+        if name in weights:
+            weight += weights[name].to(weight.device)
+    return differences
 
 
 def _check_report(part: Component, name: str, report: dict[str, Any]) -> None:
     weights = next(file.path for file in part.files if file.path.endswith(".safetensors"))
+    what = f"does not fit config.json beside it ({name})" if part.configuration is None else f"is no whole {name}"
     mismatched = [f"{key} is {list(got)}, expected {list(wanted)}" for key, got, wanted in sorted(report["mismatched_keys"])]
     for problem, keys in (
         ("of another shape", mismatched),
@@ -95,7 +132,7 @@ def _check_report(part: Component, name: str, report: dict[str, Any]) -> None:
     ):
         if keys:
             more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-            raise InputError(f"{weights}: does not fit config.json beside it ({name}): {problem}: {'; '.join(keys[:SHOWN])}{more}")
+            raise InputError(f"{weights}: {what}: {problem}: {'; '.join(keys[:SHOWN])}{more}")
 
 
 def _attended(module: Any) -> Any:
@@ -115,7 +152,7 @@ def load_tokenizer(part: Component) -> Any:
     """A CLIPTokenizer; loaded once. InputError when the files are not one."""
     with quiet():
         try:
-            return transformers.CLIPTokenizer.from_pretrained(part.folder, local_files_only=True)
+            return transformers.CLIPTokenizer.from_pretrained(part.folder, local_files_only=True, **json.loads(part.configuration or "{}"))
         except Exception as error:  # the tokenizers library raises bare Exception
             raise InputError(f"{part.folder}: cannot be loaded as CLIPTokenizer: {_first_line(error)}") from error
 

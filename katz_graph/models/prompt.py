@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-Token = tuple[int, float]  # id and weight
+Learned = tuple[str, int]  # a textual inversion's name, and which of its vectors
+Token = tuple[int | Learned, float]  # id and weight
 
 GROUP_WEIGHT = 1.1
 WORD = 8  # shorter runs of tokens are not torn apart at the end of a chunk
@@ -16,12 +17,17 @@ ESCAPES = {"\\(": "\ue000", "\\)": "\ue001"}
 
 
 def weighted_segments(text: str) -> list[tuple[str, float]]:
-    """The prompt as runs of one weight, in order. A parenthesis without its partner is text. `(a:1.3)` inside another group weighs 1.3."""
+    """The prompt as runs of one weight, in order. `(a:1.3)` inside another group weighs 1.3.
+
+    Unbalanced as people's prompts are: a `(` without partner makes the rest of its group plain text, unless that ends in the `)` of a group
+    inside, which then closes it; after a `)` too many the next `(` is text.
+    """
     for escape, stand_in in ESCAPES.items():
         text = text.replace(escape, stand_in)
     closing = _pairs(text)
     segments: list[tuple[str, float]] = []
-    weights, ends = [1.0], [(len(text), len(text))]  # of the groups that are open; an end: of the group's text, of the group
+    # Of the groups that are open; an end: of the group's text, of the group; surplus: how many `)` too many it has had.
+    weights, ends, surplus = [1.0], [(len(text), len(text))], [0]
     start = position = 0
 
     def emit(end: int) -> None:
@@ -34,14 +40,21 @@ def weighted_segments(text: str) -> list[tuple[str, float]]:
             emit(position)
             weights.pop()
             ends.pop()
+            surplus.pop()
             start = position = group_end + 1
-        elif position in closing:
+        elif text[position] == "(" and not surplus[-1]:
             emit(position)
-            weight, content_end = _group(text, position, closing[position], weights[-1])
-            weights.append(weight)
-            ends.append((content_end, closing[position]))
-            start = position = position + 1
+            end = min(closing.get(position, content_end), content_end - 1)
+            if text[end] == ")":
+                weight, inner_end = _group(text, position, end, weights[-1])
+                weights.append(weight)
+                ends.append((inner_end, end))
+                surplus.append(0)
+                start = position = position + 1
+            else:
+                start, position = position, content_end
         else:
+            surplus[-1] += {")": 1, "(": -1}.get(text[position], 0)
             position += 1
     emit(len(text))
     return segments

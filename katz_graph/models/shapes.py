@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from katz_graph.models import attention, controlnet, unet
+from katz_graph.models.family import pooled_width
 from katz_graph.models.features import Features, Residuals, TextEncoding
 from katz_graph.planner.program import Work
 from katz_graph.sampling.evaluation import Step
@@ -104,7 +105,8 @@ def _call(module: Any, stage: Stage, batch: int, height: int, width: int, tokens
     sample = torch.empty(batch, module.config.in_channels, height, width, device=meta)
     step = Step(index=0, step=0, sigma=1.0, x=sample, model_input=sample, timestep=1.0, parametrisation="epsilon")
     if stage == "keys_values":
-        layers = [layer for name, layer in module.named_modules() if name in attention.cross_attention_keys_values(module, text.hidden)]
+        names = attention.cross_attention_keys_values(module, text.hidden)
+        layers = [layer for name, layer in module.named_modules() if name in names]
         parts = [projection for layer in layers for projection in (layer.to_k, layer.to_v)]
         return lambda: tree_leaves(attention.cross_attention_keys_values(module, text.hidden)), parts
     if stage == "controlnet_reference":
@@ -168,8 +170,7 @@ def _text(config: Any, batch: int, tokens: int) -> TextEncoding:
     hidden = torch.empty(batch, tokens, config.cross_attention_dim, device="meta")
     if config.addition_embed_type is None:
         return TextEncoding(hidden)
-    pooled = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
-    return TextEncoding(hidden, torch.empty(batch, pooled, device="meta"), torch.empty(batch, 6, device="meta"))
+    return TextEncoding(hidden, torch.empty(batch, pooled_width(config), device="meta"), torch.empty(batch, 7, device="meta"))
 
 
 def _tensors(residuals: Residuals) -> list[Tensor]:

@@ -4,33 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from katz_graph.context import Tile
 from katz_graph.errors import InputError, RunError
+from katz_graph.upscale.tiles import in_tiles
 
 
-def decode(vae: Any, samples: Tensor) -> tuple[Tensor, bool]:
+def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, bool]:
     """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1, and whether half precision overflowed and it was redone in float32.
 
+    In tiles, in one pass whose overlaps are blended linearly, it is not quite the whole's: a VAE's norms and attention see the tile only.
     InputError for the wrong number of channels; RunError when the picture has NaN or infinity even in float32.
     """
     if samples.ndim != 4 or samples.shape[1] != vae.config.latent_channels:
         raise InputError(
             f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, {vae.config.latent_channels}, height, width]"
         )
-    picture, redone = _finite(vae, samples, lambda model, z: model.decode(z).sample, "VAE decode")
+    factor = _factor(vae)
+
+    def run(model: Any, z: Tensor) -> Tensor:
+        if tile is None:
+            return model.decode(z).sample  # type: ignore[no-any-return]
+        return in_tiles(z, factor, tile.side // factor, tile.overlap // factor, lambda part: model.decode(part).sample)
+
+    picture, redone = _finite(vae, samples, run, "VAE decode")
     return (picture.movedim(1, -1).float() / 2 + 0.5).clamp(0, 1), redone
 
 
-def encode(vae: Any, pixels: Tensor) -> tuple[Tensor, bool]:
+def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, bool]:
     """[B, H, W, 3] in 0..1, sides multiples of the VAE's factor -> the posterior's mean float32 [B, C, h, w]; redone as for `decode`."""
     if pixels.ndim != 4 or pixels.shape[3] < 3:
         raise InputError(f"VAE encode: the picture has shape {list(pixels.shape)}, expected [batch, height, width, 3]")
-    mean, redone = _finite(vae, pixels[..., :3].movedim(-1, 1) * 2 - 1, lambda model, x: model.encode(x).latent_dist.mean, "VAE encode")
+    factor = _factor(vae)
+
+    def run(model: Any, x: Tensor) -> Tensor:
+        if tile is None:
+            return model.encode(x).latent_dist.mean  # type: ignore[no-any-return]
+        side, overlap = tile.side // factor * factor, tile.overlap // factor * factor
+        return in_tiles(x, Fraction(1, factor), side, overlap, lambda part: model.encode(part).latent_dist.mean)
+
+    mean, redone = _finite(vae, pixels[..., :3].movedim(-1, 1) * 2 - 1, run, "VAE encode")
     return mean.float(), redone
+
+
+def _factor(vae: Any) -> int:
+    """Pixels along one side of a latent cell."""
+    return int(2 ** (len(vae.config.block_out_channels) - 1))
 
 
 def _finite(vae: Any, x: Tensor, function: Callable[[Any, Tensor], Tensor], name: str) -> tuple[Tensor, bool]:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from single_files import union_controlnet
 from tiny_models import FAMILIES, control_recipe, controlnet, diffusers_arguments, random, random_step, random_text, recipes
 
 from katz_graph.errors import InputError
@@ -61,3 +62,30 @@ def test_wrong_family_is_named_before_anything_is_loaded():
     swapped = replace(control_recipe("sd2"), control_net=control_recipe("sd1").control_net)
     with pytest.raises(InputError, match="text width is 32"):
         check_controlnet(swapped, recipes("sd2")[0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", [0, 6])
+def test_several_kinds_of_reference_equal_forward(kind):
+    """Up to rounding (another batch goes through the same layers), and for one picture: in a batch diffusers lets references meet."""
+    model = union_controlnet()
+    step, text, image = random_step(1, 8, 8), random_text(model, 1), random(1, 3, 64, 64).sigmoid()
+    told = torch.zeros(1, 8)
+    told[0, kind] = 1
+    arguments = {"controlnet_cond": [image], "control_type": told, "control_type_idx": [kind], "conditioning_scale": 0.6}
+    down, mid = model(**diffusers_arguments(step, text), **arguments, return_dict=False)
+    added = added_embedding(model, text)
+    for given in (None, added):
+        residuals = control(model, step, text, embed_reference(model, image, (kind,)), 0.6, added=given, types=(kind,))
+        for got, expected in zip((*residuals.down, residuals.mid), (*down, mid), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
+
+
+@torch.no_grad()
+def test_kinds_of_reference_differ_and_pictures_do_not_meet():
+    model = union_controlnet()
+    step, text, images = random_step(2, 8, 8), random_text(model, 2), random(2, 3, 64, 64).sigmoid()
+    embedded = embed_reference(model, images, (1,))
+    torch.testing.assert_close(embedded[:1], embed_reference(model, images[:1], (1,)), rtol=0, atol=1e-4)
+    mids = [control(model, step, text, embed_reference(model, images, types), 1.0, types=types).mid for types in ((), (1,), (2,))]
+    assert not any(torch.equal(one, other) for one, other in ((mids[0], mids[1]), (mids[1], mids[2])))

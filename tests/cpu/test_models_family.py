@@ -8,7 +8,8 @@ import pytest
 from tiny_models import FAMILIES, control_recipe, pipeline_folder, recipes
 
 from katz_graph.errors import InputError
-from katz_graph.models.family import architecture, check_controlnet, pipeline_recipes, prediction_type, scheduler_config, vae_shape
+from katz_graph.models.family import architecture, check_controlnet, prediction_type, scheduler_config, vae_shape
+from katz_graph.models.sources import pipeline_recipes
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_families(family):
         ("unet/config.json", {"num_class_embeds": 1000}, "num_class_embeds is 1000"),
         ("unet/config.json", {"addition_embed_type": "image"}, "'image', expected none"),
         ("unet/config.json", {"_class_name": "FluxTransformer2DModel"}, "describes FluxTransformer2DModel"),
-        ("unet/config.json", {"in_channels": 9}, "takes 9 latent channels, the VAE has 4"),
+        ("unet/config.json", {"out_channels": 16}, "takes 16 latent channels, the VAE has 4"),
         ("vae/config.json", {"shift_factor": 0.1}, "shifts its latents"),
         ("vae/config.json", {"_class_name": "AutoencoderTiny"}, "describes AutoencoderTiny, expected AutoencoderKL"),
         ("scheduler/scheduler_config.json", {"prediction_type": "sample"}, "'sample', expected 'epsilon'"),

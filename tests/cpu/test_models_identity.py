@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from tiny_models import controlnet_folder, pipeline_folder
 
 from katz_graph.errors import InputError
-from katz_graph.models.family import controlnet_recipe, pipeline_recipes, vae_recipe
 from katz_graph.models.identity import component, file_identity, variant
 from katz_graph.models.load import ModelStore
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes, vae_recipe
 from katz_graph.recipe import digest
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -171,10 +171,10 @@ def test_index_that_leads_elsewhere(pipeline, suffix):
 def test_folders_that_are_something_else(pipeline, tmp_path):
     refused(lambda: pipeline_recipes(tmp_path), "model_index.json is missing")
     refused(lambda: pipeline_recipes(tmp_path / "nowhere"), "no such file or folder")
-    refused(lambda: pipeline_recipes(pipeline / "unet" / WEIGHTS), WEIGHTS, "a file, expected the folder", "StableDiffusionPipeline")
-    refused(lambda: controlnet_recipe(pipeline / "unet" / WEIGHTS), WEIGHTS, "a file, expected the folder", "ControlNetModel")
+    refused(lambda: pipeline_recipes(pipeline / "unet" / WEIGHTS), WEIGHTS, "this is a UNet, expected a checkpoint", "UNETLoader")
+    refused(lambda: controlnet_recipe(pipeline / "unet" / WEIGHTS), WEIGHTS, "this is a UNet, expected a ControlNet", "UNETLoader")
     (tmp_path / "model.ckpt").write_bytes(b"\x80")
-    refused(lambda: pipeline_recipes(tmp_path / "model.ckpt"), "model.ckpt", "a pickle, which can run code", "from_single_file")
+    refused(lambda: pipeline_recipes(tmp_path / "model.ckpt"), "model.ckpt", "a pickle, which can run code", "save_file")
     refused(lambda: controlnet_recipe(pipeline / "unet"), "UNet2DConditionModel", "expected ControlNetModel")
     refused(lambda: vae_recipe(controlnet_folder("sd1")), "ControlNetModel", "expected AutoencoderKL")
     for part in ("unet", "vae", "text_encoder", "tokenizer", "scheduler"):
@@ -186,8 +186,8 @@ def test_folders_that_are_something_else(pipeline, tmp_path):
 
 def test_torch_is_not_imported():
     code = (
-        "import sys; from katz_graph.models import family, identity, prompt; "
-        "family.pipeline_recipes(sys.argv[1]); print('torch' in sys.modules)"
+        "import sys; from katz_graph.models import identity, prompt, sources; "
+        "sources.pipeline_recipes(sys.argv[1]); print('torch' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(pipeline_folder("sdxl"))], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"

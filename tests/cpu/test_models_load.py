@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, control_recipe, controlnet_folder, pipeline_folder, recipes
 
 from katz_graph.errors import InputError
-from katz_graph.models.family import controlnet_recipe, pipeline_recipes
 from katz_graph.models.load import ModelStore
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -26,6 +26,12 @@ from katz_graph.models.prompt import chunks, weighted_segments
         ("(time 12:30 noon)", [("time 12:30 noon", 1.1)]),
         ("(a:nan)(b:inf)", [("a:nan", 1.1), ("b:inf", 1.1)]),
         ("(a:1.5", [("(a:1.5", 1.0)]),
+        ("a (b (c) d", [("a ", 1.0), ("(b (c) d", 1.0)]),
+        ("a (b (c:1.3)", [("a ", 1.0), ("b ", 1.3), ("(c", 1.3)]),
+        ("((a)", [("(a", 1.1)]),
+        ("(a)) b (c:1.3) d", [("a", 1.1), (") b (c:1.3) d", 1.0)]),
+        ("a) (b) (c", [("a) (b) (c", 1.0)]),
+        ("a) ((b:1.3) c", [("a) (", 1.0), ("b", 1.3), (" c", 1.0)]),
     ],
 )
 def test_weights(text, expected):

@@ -4,7 +4,9 @@ import pytest
 import torch
 from tiny_models import FAMILIES, random, recipes
 
+from katz_graph.context import Tile
 from katz_graph.errors import InputError, RunError
+from katz_graph.executor.models import Models
 from katz_graph.models.load import ModelStore
 from katz_graph.models.vae import decode, encode
 
@@ -61,3 +63,54 @@ def test_wrong_shapes_are_named():
         decode(vae(), random(1, 16, 4, 4))
     with pytest.raises(InputError, match=r"shape \[32, 32, 3\], expected \[batch, height, width, 3\]"):
         encode(vae(), random(32, 32, 3))
+
+
+@torch.no_grad()
+def test_tiles():
+    model, samples = vae(), random(2, 4, 20, 12, seed=3)
+    whole, _ = decode(model, samples)
+    assert torch.equal(decode(model, samples, Tile(256, 64))[0], whole)  # one tile is the whole
+    tiled, _ = decode(model, samples, Tile(96, 32))
+    assert tiled.shape == whole.shape
+    assert not torch.equal(tiled, whole)
+    assert (tiled - whole).abs().mean() < 0.5 * (whole - whole.flip(0)).abs().mean()
+    latent, _ = encode(model, whole)
+    tiled_latent, _ = encode(model, whole, Tile(96, 32))
+    assert tiled_latent.shape == latent.shape
+    assert (tiled_latent - latent).abs().mean() < 0.5 * (latent - latent.flip(0)).abs().mean()
+
+
+@torch.no_grad()
+def test_what_one_tile_alone_covers_is_that_tile():
+    """Away from overlaps a tile's picture is the one that is decoded of its window alone."""
+    model, samples = vae(), random(1, 4, 8, 20, seed=4)
+    tiled, _ = decode(model, samples, Tile(96, 32))  # windows of 12 cells: 0 to 12, 8 to 20
+    alone, _ = decode(model, samples[..., :12])
+    torch.testing.assert_close(tiled[:, :, : 8 * 8], alone[:, :, : 8 * 8], rtol=0, atol=1e-6)
+
+
+def test_short_memory_is_met_with_tiles(monkeypatch):
+    whole_decode = Models.__dict__["_vae"]
+    recipe, samples = recipes("sd1")[2], random(1, 4, 80, 8, seed=5)
+    expected, notes = Models().decode_latent(recipe, samples, Tile())
+    assert notes == ()
+
+    def short(self, recipe):
+        module = whole_decode(self, recipe)
+
+        class Short:
+            config, parameters, encode = module.config, module.parameters, module.encode
+
+            def decode(self, latent):
+                if latent.shape[2] > 64:
+                    raise torch.OutOfMemoryError
+                return module.decode(latent)
+
+        return Short()
+
+    monkeypatch.setattr(Models, "_vae", short)
+    picture, notes = Models().decode_latent(recipe, samples)
+    assert torch.equal(picture, expected)
+    assert notes == ("the whole picture does not fit into memory, so it was done in tiles",)
+    with pytest.raises(torch.OutOfMemoryError):
+        Models().decode_latent(recipe, samples, Tile(1024, 64))

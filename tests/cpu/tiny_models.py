@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from katz_graph.bench.random_models import Naming, make_controlnet, make_lora, make_pipeline
-from katz_graph.models.family import Family, controlnet_recipe, pipeline_recipes
+from katz_graph.models.family import Family
 from katz_graph.models.features import TextEncoding
 from katz_graph.models.identity import file_identity
 from katz_graph.models.load import ModelStore
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.recipe import ClipRecipe, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
 from katz_graph.sampling.evaluation import Step
 

@@ -1,0 +1,53 @@
+"""Merged models as recipes: whether two fit together, told from their configurations. Computing the weights is the executor's.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from katz_graph.errors import InputError
+from katz_graph.models.family import architecture, config
+from katz_graph.recipe import ClipRecipe, Component, Lora, MergedComponent, ModelRecipe
+
+Scales = tuple[tuple[str, float, float], ...]
+"""(beginning of a weight's name, factor of the first, factor of the second); the last beginning is empty."""
+
+SHAPE_OF_TEXT = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "projection_dim", "vocab_size")
+
+
+def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
+    """The first model with merged weights; the LoRAs of each are in its own. InputError when their UNets have different shapes."""
+    one, other = architecture(first.unet), architecture(second.unet)
+    if one != other:
+        raise InputError(
+            f"{second.unet.folder}: does not merge with {first.unet.folder}: the UNets have different shapes "
+            f"({other.family.upper()} {other.channels} and {one.family.upper()} {one.channels})"
+        )
+    return replace(first, unet=_merged((first.unet, first.loras), (second.unet, second.loras), scales), loras=())
+
+
+def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRecipe:
+    """The first's text encoders with merged weights. InputError when they have different shapes."""
+    if len(first.encoders) != len(second.encoders):
+        raise InputError(
+            f"{second.encoders[0].encoder.folder}: does not merge with {first.encoders[0].encoder.folder}: "
+            f"it has {len(second.encoders)} text encoders, the other {len(first.encoders)}"
+        )
+    encoders = []
+    for one, other in zip(first.encoders, second.encoders, strict=True):
+        for name in SHAPE_OF_TEXT:
+            got, wanted = config(other.encoder).get(name), config(one.encoder).get(name)
+            if got != wanted:
+                raise InputError(
+                    f"{other.encoder.folder}: does not merge with {one.encoder.folder}: its {name} is {got}, the other's {wanted}"
+                )
+        merged = _merged((one.encoder, first.loras), (other.encoder, second.loras), scales)
+        encoders.append(replace(one, encoder=merged))
+    return replace(first, encoders=tuple(encoders), loras=())
+
+
+def _merged(first: tuple[Component, tuple[Lora, ...]], second: tuple[Component, tuple[Lora, ...]], scales: Scales) -> MergedComponent:
+    part, _ = first
+    return MergedComponent(part.folder, part.files, part.configuration, part.prefix, part.rounding, (first, second), scales)

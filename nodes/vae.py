@@ -1,0 +1,107 @@
+"""Pictures to latents and back, through a VAE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, cast
+
+from pydantic import Field
+
+from katz_graph.context import Context, Tile
+from katz_graph.errors import InputError
+from katz_graph.node import Node, Widget
+from katz_graph.wires import Image, Latent, LatentSamples, Mask, Vae
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CELL = 8  # pixels of a picture along one side of a latent cell
+GREY = 0.5  # in place of what is to be repainted
+
+TileSide = Annotated[int, Field(ge=64, le=4096), Widget(step=64)]
+Overlap = Annotated[int, Field(ge=0, le=4096), Widget(step=32)]
+Frames = Annotated[int, Field(ge=8, le=4096)]
+FramesOverlap = Annotated[int, Field(ge=4, le=4096)]
+
+
+class VAEDecode(Node, category="latent"):
+    """Latent to picture; in tiles where memory is short."""
+
+    def run(self, samples: Latent, vae: Vae, context: Context) -> Image:
+        return context.engine.decode_latent(vae, samples["samples"], context)
+
+
+class VAEDecodeTiled(Node, category="experimental", title="VAE Decode (Tiled)"):
+    """Latent to picture in tiles, blended linearly where they overlap, by a quarter of a tile at most; frames are for videos."""
+
+    tile_size: TileSide = 512
+    overlap: Overlap = 64
+    temporal_size: Frames = 64
+    temporal_overlap: FramesOverlap = 8
+
+    def run(self, samples: Latent, vae: Vae, context: Context) -> Image:
+        return context.engine.decode_latent(vae, samples["samples"], context, _tile(self.tile_size, self.overlap))
+
+
+class VAEEncode(Node, category="latent"):
+    """Picture to latent: the mean of the posterior. A size that is not a multiple of 8 is cropped around the centre."""
+
+    def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
+        return {"samples": context.engine.encode_image(vae, _whole_cells(self, pixels[..., :3], context), context)}
+
+
+class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
+    """Picture to latent in tiles, blended linearly where they overlap, by a quarter of a tile at most; frames are for videos."""
+
+    tile_size: TileSide = 512
+    overlap: Overlap = 64
+    temporal_size: Frames = 64
+    temporal_overlap: FramesOverlap = 8
+
+    def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
+        tile = _tile(self.tile_size, self.overlap)
+        return {"samples": context.engine.encode_image(vae, _whole_cells(self, pixels[..., :3], context), context, tile)}
+
+
+class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (for Inpainting)"):
+    """Picture to latent with grey where the mask is 1; there, and `grow_mask_by` pixels around it, it is repainted."""
+
+    grow_mask_by: Annotated[int, Field(ge=0, le=64)] = 6
+
+    def run(self, pixels: Image, vae: Vae, mask: Mask, context: Context) -> Latent:
+        from katz_graph.images import resize
+
+        height, width = pixels.shape[1:3]
+        covering = resize(mask.reshape(-1, *mask.shape[-2:], 1), width, height, "bilinear")
+        picture, covering = _whole_cells(self, pixels[..., :3], context), _whole_cells(self, covering, context)[..., 0]
+        kept = (1.0 - covering.round()).unsqueeze(-1)
+        samples = context.engine.encode_image(vae, (picture - GREY) * kept + GREY, context)
+        repainted = _grown(covering, self.grow_mask_by).round()
+        return cast(LatentSamples, {"samples": samples, "noise_mask": repainted.unsqueeze(1)})
+
+
+def _tile(side: int, overlap: int) -> Tile:
+    return Tile(side, min(overlap, side // 4) if side < overlap * 4 else overlap)
+
+
+def _whole_cells(node: Node, picture: Tensor, context: Context) -> Tensor:
+    """[B, H, W, C] cropped around the centre to sides that are multiples of 8."""
+    name, (height, width) = type(node).__name__, picture.shape[1:3]
+    if height < CELL or width < CELL:
+        raise InputError(f"{name}: the picture is {width}x{height}, expected at least {CELL}x{CELL}")
+    high, wide = height - height % CELL, width - width % CELL
+    if (high, wide) != (height, width):
+        context.warn(f"{name}: {width}x{height} is not a multiple of {CELL}; cropping to {wide}x{high}")
+    top, left = height % CELL // 2, width % CELL // 2
+    return picture[:, top : top + high, left : left + wide]
+
+
+def _grown(mask: Tensor, by: int) -> Tensor:
+    """[B, H, W] -> 1 wherever a square of `by` pixels around holds some of the mask, which is rounded; shifted by half a pixel if even."""
+    import torch
+
+    if not by:
+        return mask
+    kernel = torch.ones(1, 1, by, by)
+    padding = -(-(by - 1) // 2)
+    covered = torch.nn.functional.conv2d(mask.round().unsqueeze(1), kernel, padding=padding)[:, 0]
+    return covered[:, : mask.shape[1], : mask.shape[2]].clamp(0, 1)

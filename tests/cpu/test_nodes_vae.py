@@ -1,0 +1,63 @@
+"""VAE nodes: what a person gets of a picture, a mask and tiles."""
+
+import pytest
+import torch
+from node_calls import call, context_in
+from tiny_models import random, recipes
+
+from katz_graph.errors import InputError
+from katz_graph.executor.engine import LocalEngine
+from katz_graph.executor.models import Models
+
+
+@pytest.fixture
+def context(tmp_path):
+    with LocalEngine() as engine:
+        yield context_in(tmp_path, engine=engine)
+
+
+VAE = recipes("sd1")[2]
+
+
+def encoded(pixels):
+    return Models().encode_image(VAE, pixels)[0]
+
+
+def test_encode_crops_around_the_centre_and_says_so(context):
+    pixels = random(1, 38, 45, 3).sigmoid()
+    latent = call("VAEEncode", context, pixels=pixels, vae=VAE)["samples"]
+    assert torch.equal(latent, encoded(pixels[:, 3:35, 2:42]))
+    assert context.warnings == ["VAEEncode: 45x38 is not a multiple of 8; cropping to 40x32"]
+    with pytest.raises(InputError, match="VAEEncode: the picture is 4x38, expected at least 8x8"):
+        call("VAEEncode", context, pixels=pixels[:, :, :4], vae=VAE)
+
+
+def test_tiled_nodes_give_the_whole_where_one_tile_suffices(context):
+    pixels = random(1, 64, 64, 3).sigmoid()
+    latent = call("VAEEncodeTiled", context, pixels=pixels, vae=VAE)["samples"]
+    assert torch.equal(latent, encoded(pixels))
+    whole = call("VAEDecode", context, samples={"samples": latent}, vae=VAE)
+    assert torch.equal(call("VAEDecodeTiled", context, samples={"samples": latent}, vae=VAE), whole)
+    large = {"samples": random(1, 4, 12, 12)}
+    tiled = call("VAEDecodeTiled", context, samples=large, vae=VAE, tile_size=64, overlap=4096)  # taken as a quarter of the tile
+    assert tiled.shape == (1, 96, 96, 3)
+    assert not torch.equal(tiled, call("VAEDecode", context, samples=large, vae=VAE))
+
+
+def test_encode_for_inpainting(context):
+    pixels = random(1, 64, 64, 3).sigmoid()
+    mask = torch.zeros(1, 64, 64)
+    mask[:, 20:30, 20:30] = 1
+    latent = call("VAEEncodeForInpaint", context, pixels=pixels, vae=VAE, mask=mask, grow_mask_by=0)
+    grey = pixels.clone()
+    grey[:, 20:30, 20:30] = 0.5
+    torch.testing.assert_close(latent["samples"], encoded(grey), rtol=0, atol=1e-5)
+    assert torch.equal(latent["noise_mask"][:, 0], mask)
+    grown = call("VAEEncodeForInpaint", context, pixels=pixels, vae=VAE, mask=mask, grow_mask_by=5)
+    assert torch.equal(grown["samples"], latent["samples"])  # grey only under the mask itself
+    expected = torch.zeros(1, 64, 64)
+    expected[:, 18:32, 18:32] = 1
+    assert torch.equal(grown["noise_mask"][:, 0], expected)
+    half = call("VAEEncodeForInpaint", context, pixels=pixels, vae=VAE, mask=mask[:, ::2, ::2] * 0.9, grow_mask_by=0)
+    assert set(half["noise_mask"].unique().tolist()) == {0.0, 1.0}  # resized to the picture, and rounded
+    assert half["noise_mask"].shape == (1, 1, 64, 64)

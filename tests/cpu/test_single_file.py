@@ -1,0 +1,261 @@
+"""Single files as people have them give the modules and the numbers of the folder that they were made of."""
+
+import pytest
+import torch
+from single_files import (
+    KINDS,
+    checkpoint,
+    checkpoint_tensors,
+    controlnet,
+    original_unet,
+    parts,
+    pipeline_folder,
+    save,
+    transformers_text,
+    union_controlnet,
+)
+
+from katz_graph.errors import InputError
+from katz_graph.models import text
+from katz_graph.models.family import architecture, config, prediction_type, scheduler_config, union_types, vae_shape
+from katz_graph.models.load import ModelStore, load_tokenizer
+from katz_graph.models.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
+
+STORE = ModelStore()
+CPU = ("cpu", torch.float32)
+
+
+def same(module, expected):
+    mine, theirs = module.state_dict(), expected.state_dict()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_is_the_folder_it_was_made_of(kind):
+    (model, clip, vae), made = pipeline_recipes(checkpoint(kind)), parts(kind)
+    folder_model, _, folder_vae = pipeline_recipes(pipeline_folder(kind))
+    assert same(STORE.unet(model.unet, *CPU), made["unet"])
+    assert same(STORE.vae(vae.vae, *CPU), made["vae"])
+    encoders = [made[name] for name in ("text_encoder", "text_encoder_2") if name in made]
+    for recipe, expected in zip(clip.encoders, encoders, strict=True):
+        assert same(STORE.text_encoder(recipe.encoder, *CPU), expected)
+    assert architecture(model.unet) == architecture(folder_model.unet)
+    assert vae_shape(vae) == vae_shape(folder_vae)
+    assert model.latent_scale == folder_model.latent_scale == (0.13025 if kind in ("sdxl", "refiner") else 0.18215)
+    common = scheduler_config(folder_model).keys() & scheduler_config(model).keys() - {"prediction_type"}
+    assert all(scheduler_config(model)[name] == scheduler_config(folder_model)[name] for name in common)
+    assert len(common) > 5
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompts_are_encoded_alike(kind):
+    encodings = []
+    for source in (checkpoint(kind), pipeline_folder(kind)):
+        _, clip, _ = pipeline_recipes(source)
+        encoders = [(STORE.text_encoder(one.encoder, *CPU), load_tokenizer(one.tokenizer)) for one in clip.encoders]
+        encodings.append(text.encode(encoders, "a photo of an (astronaut:1.2) riding a horse on mars"))
+    assert torch.equal(encodings[0].hidden, encodings[1].hidden)
+    if kind in ("sdxl", "refiner"):
+        assert torch.equal(encodings[0].pooled, encodings[1].pooled)
+    else:
+        assert encodings[0].pooled is None
+
+
+def test_the_shipped_vocabulary_is_clips():
+    """The example of OpenAI's and Stability's papers' prompts, whose ids are public; the two kinds of encoder pad differently."""
+    _, clip, _ = pipeline_recipes(checkpoint("sdxl"))
+    first, second = (load_tokenizer(one.tokenizer) for one in clip.encoders)
+    expected = [49406, 320, 1125, 539, 550, 18376, 6765, 320, 4558, 525, 7496, 49407]
+    for tokenizer, pad in ((first, 49407), (second, 0)):
+        prompt = "a photo of an astronaut riding a horse on mars"
+        assert tokenizer(prompt).input_ids == expected
+        assert tokenizer(prompt, padding="max_length").input_ids == expected + [pad] * 65
+
+
+def change(tmp_path, kind, tensors=None, metadata=None, in_channels=4, yaml=None):
+    path = tmp_path / "model.safetensors"
+    save(path, checkpoint_tensors(kind, in_channels) | (tensors or {}), metadata)
+    if yaml:
+        path.with_suffix(".yaml").write_text(yaml)
+    return pipeline_recipes(path)[0]
+
+
+SPREAD = "model.diffusion_model.output_blocks.11.1.transformer_blocks.0.norm1.bias"
+WIDE = {SPREAD: torch.linspace(-1, 1, 64)}
+MARKS = {"v_pred": torch.tensor([]), "ztsnr": torch.tensor([])}
+YAML = "model:\n  target: ldm\n  params:\n    parameterization: '{}'\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "prediction", "zero_terminal_snr"),
+    [
+        ("sd1", {}, "epsilon", False),
+        ("sd1", {"tensors": WIDE}, "epsilon", False),
+        ("sd2", {"tensors": {SPREAD: torch.zeros(64)}}, "epsilon", False),
+        ("sd2", {"tensors": WIDE}, "v_prediction", False),
+        ("sd2", {"tensors": {SPREAD: WIDE[SPREAD].bfloat16()}}, "v_prediction", False),
+        ("sd2", {"tensors": {SPREAD: WIDE[SPREAD].to(torch.float8_e4m3fn)}}, "v_prediction", False),
+        ("sd2", {"tensors": {SPREAD: (WIDE[SPREAD] * 0.1).to(torch.float8_e4m3fn)}}, "epsilon", False),
+        ("sd2", {"tensors": WIDE, "in_channels": 9}, "epsilon", False),
+        ("sd2", {"tensors": WIDE, "yaml": YAML.format("eps")}, "epsilon", False),
+        ("sd2", {"tensors": WIDE, "metadata": {"modelspec.prediction_type": "epsilon"}}, "epsilon", False),
+        ("sd1", {"yaml": YAML.format("v")}, "v_prediction", False),
+        ("sdxl", {}, "epsilon", False),
+        ("sdxl", {"tensors": MARKS}, "v_prediction", True),
+        ("sdxl", {"tensors": {"v_pred": MARKS["v_pred"]}}, "v_prediction", False),
+        ("sdxl", {"metadata": {"modelspec.predict_key": "v"}}, "v_prediction", False),
+        ("sdxl", {"metadata": {"modelspec.prediction_type": "v"}}, "v_prediction", False),
+    ],
+)
+def test_what_a_checkpoint_predicts(tmp_path, kind, told, prediction, zero_terminal_snr):
+    model = change(tmp_path, kind, **told)
+    assert prediction_type(model) == prediction
+    assert scheduler_config(model)["rescale_betas_zero_snr"] is zero_terminal_snr
+
+
+@pytest.mark.parametrize(("kind", "channels"), [("sd1", 9), ("sd2", 9), ("sdxl", 9), ("sd1", 8)])
+def test_models_that_see_a_picture_too(kind, channels):
+    model, _, _ = pipeline_recipes(checkpoint(kind, channels))
+    shape = architecture(model.unet)
+    assert (shape.input_channels, shape.latent_channels, shape.family) == (channels, 4, kind)
+    assert same(STORE.unet(model.unet, *CPU), parts(kind, channels)["unet"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parts_in_files_of_their_own(tmp_path, kind):
+    made = parts(kind)
+    save(tmp_path / "original.safetensors", original_unet(made["unet"]))
+    save(tmp_path / "diffusers.safetensors", made["unet"].state_dict())
+    for name in ("original", "diffusers"):
+        model = unet_recipe(tmp_path / f"{name}.safetensors")
+        assert same(STORE.unet(model.unet, *CPU), made["unet"])
+        assert model.latent_scale == pipeline_recipes(checkpoint(kind))[0].latent_scale
+    assert same(STORE.unet(unet_recipe(checkpoint(kind)).unet, *CPU), made["unet"])
+    save(tmp_path / "vae.safetensors", made["vae"].state_dict())
+    assert same(STORE.vae(vae_recipe(tmp_path / "vae.safetensors").vae, *CPU), made["vae"])
+    assert same(STORE.vae(vae_recipe(checkpoint(kind)).vae, *CPU), made["vae"])
+    assert clip_recipe([checkpoint(kind)]) == pipeline_recipes(checkpoint(kind))[1]
+
+
+def test_old_names_of_a_vae_in_diffusers_layout(tmp_path):
+    expected = parts("sd1")["vae"]
+    old = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
+    tensors = {}
+    for name, tensor in expected.state_dict().items():
+        for ours, theirs in old.items():
+            name = name.replace(f"attentions.0.{ours}.", f"attentions.0.{theirs}.")
+        tensors[name] = tensor
+    save(tmp_path / "vae.safetensors", tensors)
+    assert same(STORE.vae(vae_recipe(tmp_path / "vae.safetensors").vae, *CPU), expected)
+
+
+def test_text_encoders_in_files_of_their_own(tmp_path):
+    save(tmp_path / "l.safetensors", transformers_text(parts("sd1")["text_encoder"]) | {"text_projection.weight": torch.eye(64)})
+    (encoder,) = clip_recipe([tmp_path / "l.safetensors"]).encoders
+    assert same(STORE.text_encoder(encoder.encoder, *CPU), parts("sd1")["text_encoder"])
+    assert config(encoder.encoder)["hidden_act"] == "quick_gelu"
+    with pytest.raises(InputError, match=r"not SDXL's two text encoders: expected CLIP-L .* and OpenCLIP's bigG"):
+        clip_recipe([tmp_path / "l.safetensors", tmp_path / "l.safetensors"])
+
+
+@pytest.mark.parametrize("kind", ["sd1", "sd2", "sdxl"])
+def test_controlnets_in_either_layout(tmp_path, kind):
+    expected = controlnet(kind)
+    original = original_unet(expected)
+    save(tmp_path / "whole.safetensors", {f"control_model.{name}": tensor for name, tensor in original.items()})
+    save(tmp_path / "bare.safetensors", original)
+    save(tmp_path / "diffusers.safetensors", expected.state_dict())
+    for name in ("whole", "bare", "diffusers"):
+        recipe = controlnet_recipe(tmp_path / f"{name}.safetensors")
+        assert same(STORE.controlnet(recipe.control_net, *CPU), expected)
+
+
+def test_a_controlnet_for_several_kinds_of_reference(tmp_path):
+    save(tmp_path / "union.safetensors", union_controlnet().state_dict())
+    recipe = controlnet_recipe(tmp_path / "union.safetensors")
+    assert union_types(recipe) == 8
+    assert same(STORE.controlnet(recipe.control_net, *CPU), union_controlnet())
+
+
+def test_a_controlnet_of_differences(tmp_path):
+    expected, unet = controlnet("sd1"), parts("sd1")["unet"].state_dict()
+    differences = {name: tensor - unet[name] if name in unet else tensor for name, tensor in expected.state_dict().items()}
+    save(tmp_path / "differences.safetensors", differences | {"difference": torch.tensor([])})
+    with pytest.raises(InputError, match="load it with DiffControlNetLoader"):
+        controlnet_recipe(tmp_path / "differences.safetensors")
+    model, _, _ = pipeline_recipes(checkpoint("sd1"))
+    recipe = controlnet_recipe(tmp_path / "differences.safetensors", model.unet)
+    module = STORE.controlnet(recipe.control_net, *CPU, recipe.base)
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(tensor, expected.state_dict()[name], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_weights_of_eight_bits(tmp_path, kind):
+    """A file of 8-bit numbers, and a file whose weights are asked to be rounded to them, are the same model."""
+    unet = original_unet(parts("sd1")["unet"])
+    save(tmp_path / "eight.safetensors", {name: tensor.to(kind) for name, tensor in unet.items()})
+    save(tmp_path / "whole.safetensors", unet)
+    read = STORE.unet(unet_recipe(tmp_path / "eight.safetensors").unet, *CPU)
+    rounded = STORE.unet(unet_recipe(tmp_path / "whole.safetensors", str(kind).removeprefix("torch.")).unet, *CPU)
+    assert read.dtype == torch.float32
+    assert same(read, rounded)
+    assert not same(read, parts("sd1")["unet"])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "model.diffusion_model.joint_blocks.0.context_block.attn.qkv.weight",
+            "this is a Stable Diffusion 3 checkpoint; Katz",
+        ),
+        ("double_blocks.0.img_attn.norm.key_norm.scale", "this is a Flux checkpoint; Katz Graph runs SD1.5, SD2 and SDXL"),
+        ("lora_unet_down_blocks_0.lora_up.weight", "this is a LoRA, expected a checkpoint; load it with LoraLoader"),
+        ("first_stage_model.decoder.conv_in.weight", "a checkpoint without a UNet and text encoders: load its parts with"),
+        ("input_hint_block.0.weight", "this is a ControlNet, expected a checkpoint; load it with ControlNetLoader"),
+        ("body.0.block1.weight", "this is a T2I-adapter, expected a checkpoint; which is not supported"),
+        ("emb_params", "this is a textual inversion, expected a checkpoint"),
+        ("something.else", "not a checkpoint of Stable Diffusion 1, 2 or XL: its tensors are called something.else"),
+    ],
+)
+def test_what_is_no_checkpoint_is_called_by_its_name(tmp_path, name, words):
+    save(tmp_path / "model.safetensors", {name: torch.zeros(4, 4, 3, 3)})
+    with pytest.raises(InputError, match=f"^{tmp_path / 'model.safetensors'}: {words}"):
+        pipeline_recipes(tmp_path / "model.safetensors")
+
+
+def test_a_control_lora_is_no_controlnet(tmp_path):
+    save(tmp_path / "model.safetensors", original_unet(controlnet("sd1")) | {"lora_controlnet": torch.tensor([])})
+    with pytest.raises(InputError, match="this is a Control-LoRA, expected a ControlNet"):
+        controlnet_recipe(tmp_path / "model.safetensors")
+
+
+def test_files_that_are_broken(tmp_path):
+    whole = checkpoint("sd1").read_bytes()
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="truncated: its tensors take"):
+        pipeline_recipes(path)
+    (tmp_path / "model.ckpt").write_bytes(b"\x80\x02}")
+    with pytest.raises(InputError, match="a pickle, which can run code"):
+        pipeline_recipes(tmp_path / "model.ckpt")
+    tensors = checkpoint_tensors("sd1")
+    del tensors["model.diffusion_model.input_blocks.1.0.out_layers.3.weight"]
+    save(path, tensors)
+    with pytest.raises(InputError, match=r"incomplete: model\.diffusion_model\.input_blocks\.1\.0\.out_layers\.3\.weight is missing"):
+        pipeline_recipes(path)
+    tensors = checkpoint_tensors("sd1")
+    del tensors["model.diffusion_model.middle_block.1.norm.bias"]
+    save(path, tensors)
+    with pytest.raises(InputError, match=r"is no whole UNet2DConditionModel: missing: mid_block\.attentions\.0\.norm\.bias$"):
+        STORE.unet(pipeline_recipes(path)[0].unet, *CPU)
+
+
+def test_a_vocabulary_that_is_not_clips(tmp_path):
+    tensors = checkpoint_tensors("sd1")
+    tensors["cond_stage_model.transformer.text_model.embeddings.token_embedding.weight"] = torch.zeros(514, 64)
+    save(tmp_path / "model.safetensors", tensors)
+    with pytest.raises(InputError, match="a text encoder with a vocabulary of 514 tokens, expected CLIP's 49,408"):
+        pipeline_recipes(tmp_path / "model.safetensors")

@@ -1,0 +1,97 @@
+"""The published models' configurations are told from the shapes of their tensors, in both layouts."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from diffusers import AutoencoderKL, UNet2DConditionModel
+from single_files import open_clip, original_unet, original_vae, transformers_text
+from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
+
+from katz_graph.models.configurations import text_configuration, unet_configuration, vae_configuration
+
+CROSS, PLAIN = "CrossAttnDownBlock2D", "DownBlock2D"
+FOUR = {"block_out_channels": (320, 640, 1280, 1280), "down_block_types": (CROSS, CROSS, CROSS, PLAIN)}
+XL = {
+    "use_linear_projection": True,
+    "addition_embed_type": "text_time",
+    "addition_time_embed_dim": 256,
+}
+UNETS = {
+    "sd1": FOUR | {"cross_attention_dim": 768, "attention_head_dim": 8},
+    "sd1-inpainting": FOUR | {"cross_attention_dim": 768, "attention_head_dim": 8, "in_channels": 9},
+    "sd2": FOUR | {"cross_attention_dim": 1024, "attention_head_dim": (5, 10, 20, 20), "use_linear_projection": True},
+    "sdxl": XL
+    | {
+        "block_out_channels": (320, 640, 1280),
+        "down_block_types": (PLAIN, CROSS, CROSS),
+        "cross_attention_dim": 2048,
+        "attention_head_dim": (5, 10, 20),
+        "transformer_layers_per_block": (1, 2, 10),
+        "projection_class_embeddings_input_dim": 2816,
+    },
+    "refiner": XL
+    | {
+        "block_out_channels": (384, 768, 1536, 1536),
+        "down_block_types": (PLAIN, CROSS, CROSS, PLAIN),
+        "cross_attention_dim": 1280,
+        "attention_head_dim": (6, 12, 24, 24),
+        "transformer_layers_per_block": (4, 4, 4, 4),
+        "projection_class_embeddings_input_dim": 2560,
+    },
+}
+TEXTS = {
+    "clip-l": (768, 3072, 12, 12, 768, "quick_gelu", False),
+    "open-clip-h": (1024, 4096, 16, 24, 1024, "gelu", False),
+    "open-clip-g": (1280, 5120, 20, 32, 1280, "gelu", True),
+}
+
+
+def shapes(tensors):
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("name", UNETS)
+def test_unets(name):
+    settings = UNETS[name]
+    ups = [kind.replace("Down", "Up") for kind in reversed(settings["down_block_types"])]
+    with torch.device("meta"):
+        expected = UNet2DConditionModel(**settings, up_block_types=ups)
+    for tensors in (original_unet(expected), expected.state_dict()):
+        told = unet_configuration(shapes(tensors))
+        for key, value in {"in_channels": 4, "out_channels": 4, "layers_per_block": 2, "norm_num_groups": 32, **settings}.items():
+            if key == "transformer_layers_per_block":  # says nothing of levels without attention
+                levels = [index for index, kind in enumerate(settings["down_block_types"]) if kind == CROSS]
+                assert [told[key][index] for index in levels] == [value[index] for index in levels]
+                assert told[key][-1] == value[-1]
+            else:
+                assert (tuple(told[key]) if isinstance(value, tuple) else told[key]) == value, key
+        with torch.device("meta"):
+            assert shapes(UNet2DConditionModel.from_config(told).state_dict()) == shapes(expected.state_dict())
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_encoders(name):
+    width, inner, heads, layers, projection, activation, projects = TEXTS[name]
+    config = CLIPTextConfig(
+        hidden_size=width, intermediate_size=inner, num_attention_heads=heads, num_hidden_layers=layers, projection_dim=projection,
+        hidden_act=activation, vocab_size=49408,
+    )  # fmt: skip
+    with torch.device("meta"):
+        module = (CLIPTextModelWithProjection if projects else CLIPTextModel)(config)
+    layouts = [transformers_text(module)] + ([open_clip(module)] if activation == "gelu" else [])
+    for tensors in layouts:
+        told = SimpleNamespace(**text_configuration(shapes(tensors)))
+        assert (told.hidden_size, told.intermediate_size, told.num_attention_heads) == (width, inner, heads)
+        assert (told.num_hidden_layers, told.hidden_act, told.vocab_size) == (layers, activation, 49408)
+        assert (told.projection_dim == projection) and ("WithProjection" in told.architectures[0]) == projects
+
+
+def test_the_vae():
+    blocks = {"down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4}
+    with torch.device("meta"):
+        expected = AutoencoderKL(**blocks, block_out_channels=(128, 256, 512, 512), layers_per_block=2)
+    for tensors in (original_vae(expected), expected.state_dict()):
+        told = vae_configuration(shapes(tensors), 0.13025, overflows=True)
+        assert (told["block_out_channels"], told["layers_per_block"], told["latent_channels"]) == ([128, 256, 512, 512], 2, 4)
+        assert (told["scaling_factor"], told["force_upcast"], told["use_quant_conv"]) == (0.13025, True, True)
