@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
@@ -11,9 +11,6 @@ from katz_graph.knobs import Strength
 from katz_graph.models.family import architecture
 from katz_graph.node import Node
 from katz_graph.wires import Features, Model
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class ScaleFeatures(Node, category="denoise"):
@@ -26,10 +23,10 @@ class ScaleFeatures(Node, category="denoise"):
     skip: Strength = 0.9
 
     def run(self, model: Model, features: Features) -> Features:
+        from katz_graph.models.freeu import scale_backbone, scale_low_frequencies
+
         positions = skip_positions(architecture(model.unet).down_blocks, architecture(model.unet).layers_per_block, self.up_block)
-        half = features.hidden.shape[1] // 2
-        hidden = features.hidden.clone()
-        hidden[:, :half] *= self.backbone
+        hidden = scale_backbone(features.hidden, self.backbone)
         skips = tuple(
             scale_low_frequencies(skip, self.skip) if position in positions else skip for position, skip in enumerate(features.skips)
         )
@@ -41,15 +38,3 @@ def skip_positions(down_blocks: int, layers: int, up_block: int) -> range:
     total = 1 + down_blocks * layers + down_blocks - 1
     end = total - up_block * (layers + 1)
     return range(max(end - layers - 1, 0), max(end, 0))
-
-
-def scale_low_frequencies(values: Tensor, scale: float) -> Tensor:
-    """[B, C, h, w] with the lowest spatial frequencies (one to each side of zero) multiplied by `scale`."""
-    import torch
-
-    height, width = values.shape[-2:]
-    spectrum = torch.fft.fftshift(torch.fft.fftn(values.float(), dim=(-2, -1)), dim=(-2, -1))
-    mask = torch.ones(height, width, device=values.device)
-    mask[height // 2 - 1 : height // 2 + 1, width // 2 - 1 : width // 2 + 1] = scale
-    filtered: Tensor = torch.fft.ifftn(torch.fft.ifftshift(spectrum * mask, dim=(-2, -1)), dim=(-2, -1)).real
-    return filtered.to(values.dtype)

@@ -1,4 +1,4 @@
-"""Pictures: from and to files, edges, sizes."""
+"""Pictures from and to files, made from nothing, and their transparency."""
 
 from __future__ import annotations
 
@@ -8,21 +8,33 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.node import FileChoice, Node, Widget
+from katz_graph.ui_results import Place, announced, place_folder, with_ui
 from katz_graph.wires import Image, Mask
 
-Threshold = Annotated[float, Field(ge=0.01, le=0.99), Widget(step=0.01)]
-Side = Annotated[int, Field(ge=0, le=16384)]
+PictureFile = Annotated[str, FileChoice("input"), Widget(upload=True)]
+
+
+def _content(context: Context, name: str) -> str:
+    from katz_graph.models.identity import content_hash
+
+    return content_hash(context.folders.resolve("input", name))
+
+
+def _saved(images: Image, context: Context, place: Place, prefix: str) -> Image:
+    """The pictures themselves, once they are written."""
+    from katz_graph.images import save_images
+
+    paths = save_images(images, place_folder(context, place), prefix, context.metadata)
+    return with_ui(images, images=announced(context, place, paths))
 
 
 class LoadImage(Node, category="image"):
-    """A picture from the input folder, and the inverse of its transparency as a mask."""
+    """A picture from the input folder (all frames of an animation), and the inverse of its transparency as a mask."""
 
-    image: Annotated[str, FileChoice("input"), Widget(upload=True)]
+    image: PictureFile
 
     def fingerprint(self, context: Context) -> Any:
-        from katz_graph.models.identity import content_hash
-
-        return content_hash(context.folders.resolve("input", self.image))
+        return _content(context, self.image)
 
     def run(self, context: Context) -> tuple[Image, Mask]:
         from katz_graph.images import load_image
@@ -30,54 +42,93 @@ class LoadImage(Node, category="image"):
         return load_image(context.folders.resolve("input", self.image))
 
 
+class LoadImageMask(Node, category="mask", title="Load Image (as Mask)"):
+    """One channel of a picture from the input folder as a mask; of transparency the inverse."""
+
+    image: PictureFile
+    channel: Literal["alpha", "red", "green", "blue"] = "alpha"
+
+    def fingerprint(self, context: Context) -> Any:
+        return _content(context, self.image)
+
+    def run(self, context: Context) -> Mask:
+        from katz_graph.images import load_channel
+
+        return load_channel(context.folders.resolve("input", self.image), self.channel)
+
+
 class SaveImage(Node, category="image", output=True):
     """Write PNG files with the workflow inside. The prefix may hold a subfolder, and %year%, %month%, %day%, %width%, %height%."""
 
     filename_prefix: str = "ComfyUI"
 
-    def run(self, images: Image, context: Context) -> None:
-        from katz_graph.images import save_images
-
-        for path in save_images(images, context.output_directory, self.filename_prefix, context.metadata):
-            context.wrote(path)
+    def run(self, images: Image, context: Context) -> Image:
+        return _saved(images, context, "output", self.filename_prefix)
 
 
 class PreviewImage(Node, category="image", output=True):
     """Write PNG files to a folder of temporary pictures."""
 
+    def run(self, images: Image, context: Context) -> Image:
+        return _saved(images, context, "temp", "preview")
+
+
+class SaveImageWebsocket(Node, category="api/image", output=True):
+    """Send PNG files to the client that asked for this run, and write none."""
+
+    def fingerprint(self, context: Context) -> float:
+        """Equal to nothing: a client gets its pictures however often it asks."""
+        return float("nan")
+
     def run(self, images: Image, context: Context) -> None:
-        from katz_graph.images import save_images
+        from katz_graph.images import check_pictures, png
 
-        for path in save_images(images, context.output_directory / "temp", "preview", context.metadata):
-            context.wrote(path)
-
-
-class Canny(Node, category="image/preprocessors"):
-    """Edges of a picture, white on black (Canny 1986)."""
-
-    low_threshold: Threshold = 0.4
-    high_threshold: Threshold = 0.8
-
-    def run(self, image: Image) -> Image:
-        from katz_graph.canny import canny
-
-        return canny(image, self.low_threshold, self.high_threshold).unsqueeze(-1).expand(-1, -1, -1, 3).contiguous()
+        check_pictures(images)
+        for image in images:
+            context.deliver(png(image, {}))
 
 
-class ImageScale(Node, category="image/upscaling", title="Upscale Image"):
-    """Change the size of a picture. A side of 0 keeps the proportions."""
+class EmptyImage(Node, category="image"):
+    """A picture of one colour (0xRRGGBB)."""
 
-    upscale_method: Literal["nearest-exact", "bilinear", "area", "bicubic", "lanczos"] = "nearest-exact"
-    width: Side = 512
-    height: Side = 512
-    crop: Literal["disabled", "center"] = "disabled"
+    width: Annotated[int, Field(ge=1, le=16384)] = 512
+    height: Annotated[int, Field(ge=1, le=16384)] = 512
+    batch_size: Annotated[int, Field(ge=1, le=4096)] = 1
+    color: Annotated[int, Field(ge=0, le=0xFFFFFF)] = 0
 
-    def run(self, image: Image) -> Image:
+    def run(self) -> Image:
+        import torch
+
+        colour = torch.tensor([self.color >> 16, self.color >> 8 & 0xFF, self.color & 0xFF]) / 255
+        return colour.repeat(self.batch_size, self.height, self.width, 1)
+
+
+class GetImageSize(Node, category="image", names=("width", "height", "batch_size")):
+    """Width, height and number of pictures."""
+
+    def run(self, image: Image) -> tuple[int, int, int]:
+        batch, height, width = image.shape[:3]
+        return width, height, batch
+
+
+class JoinImageWithAlpha(Node, category="mask/compositing"):
+    """A picture with transparency: the mask is 1 where it shall be transparent."""
+
+    def run(self, image: Image, alpha: Mask) -> Image:
+        import torch
+
         from katz_graph.images import resize
+        from katz_graph.picture.batch import like_channels, repeated
 
+        batch = max(len(image), len(alpha))
         height, width = image.shape[1:3]
-        if not (self.width or self.height):
-            return image
-        wide = self.width or max(1, round(width * self.height / height))
-        high = self.height or max(1, round(height * self.width / width))
-        return resize(image, wide, high, self.upscale_method, self.crop)
+        opaque = 1.0 - resize(alpha.unsqueeze(-1), width, height, "bilinear")
+        return torch.cat([repeated(like_channels(image, 3), batch), repeated(opaque, batch).to(image)], dim=-1)
+
+
+class SplitImageWithAlpha(Node, category="mask/compositing"):
+    """The colours of a picture, and its transparency as a mask."""
+
+    def run(self, image: Image) -> tuple[Image, Mask]:
+        transparency = 1.0 - image[..., 3] if image.shape[-1] > 3 else image.new_zeros(image.shape[:3])
+        return image[..., :3], transparency

@@ -1,18 +1,34 @@
-"""Latents: empty ones, to and from pictures, and masks on them."""
+"""Latents: empty ones, masks on them, batches of them, and files."""
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.node import Node, Widget
-from katz_graph.wires import Image, Latent, LatentSamples, Mask, Vae
+from katz_graph.node import FileChoice, Node, Widget
+from katz_graph.ui_results import announced, with_ui
+from katz_graph.wires import Latent, LatentSamples, Mask, Socket
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Side = Annotated[int, Field(ge=16, le=16384), Widget(step=8)]
+BatchSize = Annotated[int, Field(ge=1, le=4096)]
+Latents = Annotated["list[LatentSamples]", Socket("LATENT")]
 CELL = 8  # pixels of a picture along one side of a latent cell
+OLD_SCALE = 0.18215  # what files without a version are multiplied by: the scaling factor of SD 1.x
+
+
+def _empty(node: str, channels: int, width: int, height: int, batch: int, context: Context) -> LatentSamples:
+    import torch
+
+    if width % CELL or height % CELL:
+        floored = f"{width - width % CELL}x{height - height % CELL}"
+        context.warn(f"{node}: {width}x{height} is not a multiple of {CELL}; using {floored}")
+    return {"samples": torch.zeros(batch, channels, height // CELL, width // CELL)}
 
 
 class EmptyLatentImage(Node, category="latent"):
@@ -20,38 +36,21 @@ class EmptyLatentImage(Node, category="latent"):
 
     width: Side = 512
     height: Side = 512
-    batch_size: Annotated[int, Field(ge=1, le=4096)] = 1
+    batch_size: BatchSize = 1
 
     def run(self, context: Context) -> Latent:
-        import torch
-
-        if self.width % CELL or self.height % CELL:
-            floored = f"{self.width - self.width % CELL}x{self.height - self.height % CELL}"
-            context.warn(f"EmptyLatentImage: {self.width}x{self.height} is not a multiple of {CELL}; using {floored}")
-        return {"samples": torch.zeros(self.batch_size, 4, self.height // CELL, self.width // CELL)}
+        return _empty("EmptyLatentImage", 4, self.width, self.height, self.batch_size, context)
 
 
-class VAEDecode(Node, category="latent"):
-    """Latent to picture."""
+class EmptySD3LatentImage(Node, category="latent/sd3"):
+    """An all-zero latent of 16 channels, as SD3 and Flux have them. Sizes are floored to multiples of 8."""
 
-    def run(self, samples: Latent, vae: Vae, context: Context) -> Image:
-        return context.engine.decode_latent(vae, samples["samples"], context)
+    width: Side = 1024
+    height: Side = 1024
+    batch_size: BatchSize = 1
 
-
-class VAEEncode(Node, category="latent"):
-    """Picture to latent: the mean of the posterior. A size that is not a multiple of 8 is cropped around the centre."""
-
-    def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
-        height, width = pixels.shape[1:3]
-        if height < CELL or width < CELL:
-            raise InputError(f"VAEEncode: the picture is {width}x{height}, expected at least {CELL}x{CELL}")
-        if height % CELL or width % CELL:
-            context.warn(
-                f"VAEEncode: {width}x{height} is not a multiple of {CELL}; cropping to {width - width % CELL}x{height - height % CELL}"
-            )
-        top, left = height % CELL // 2, width % CELL // 2
-        cropped = pixels[:, top : top + height - height % CELL, left : left + width - width % CELL, :3]
-        return {"samples": context.engine.encode_image(vae, cropped, context)}
+    def run(self, context: Context) -> Latent:
+        return _empty("EmptySD3LatentImage", 16, self.width, self.height, self.batch_size, context)
 
 
 class SetLatentNoiseMask(Node, category="latent/inpaint"):
@@ -59,3 +58,105 @@ class SetLatentNoiseMask(Node, category="latent/inpaint"):
 
     def run(self, samples: Latent, mask: Mask) -> Latent:
         return cast(LatentSamples, {**samples, "noise_mask": mask.reshape(-1, 1, *mask.shape[-2:])})
+
+
+class LatentBatch(Node, category="latent/batch"):
+    """Two latents as one batch, the second in the size of the first. Each keeps its own mask and draws of the seed."""
+
+    def run(self, samples1: Latent, samples2: Latent) -> Latent:
+        from katz_graph.picture.latents import joined, sized_like
+
+        return joined([samples1, sized_like(samples2, samples1["samples"])])
+
+
+class LatentBatchSeedBehavior(Node, category="latent/advanced"):
+    """Whether the samples of a batch get different noise from one seed (random) or all the same (fixed)."""
+
+    seed_behavior: Literal["random", "fixed"] = "fixed"
+
+    def run(self, samples: Latent) -> Latent:
+        latent: LatentSamples = {**samples}
+        indices = latent.pop("batch_index", None)
+        if self.seed_behavior == "fixed":
+            latent["batch_index"] = [indices[0] if indices else 0] * len(latent["samples"])
+        return latent
+
+
+class LatentFromBatch(Node, category="latent/batch"):
+    """Some samples of a batch, which get the same noise as inside it. A negative index counts from the end."""
+
+    batch_index: Annotated[int, Field(ge=-16384, le=16384)] = 0
+    length: Annotated[int, Field(ge=1, le=64)] = 1
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import select
+
+        return select(samples, self.batch_index, self.length)
+
+
+class RepeatLatentBatch(Node, category="latent/batch"):
+    """The whole batch several times over."""
+
+    amount: Annotated[int, Field(ge=1, le=64)] = 1
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import repeat
+
+        return repeat(samples, self.amount)
+
+
+class RebatchLatents(Node, category="latent/batch", takes_lists=True, gives_lists=(True,)):
+    """A list of latents in batches of another size. A latent of another width or height begins a new batch."""
+
+    batch_size: BatchSize = 1
+
+    def run(self, latents: Latents) -> Latents:
+        from katz_graph.picture.latents import rebatched
+
+        return list(rebatched(latents, self.batch_size))
+
+
+class SaveLatent(Node, category="latent", output=True):
+    """Write the samples to a .latent file below the output folder. Move it to the input folder to load it."""
+
+    filename_prefix: str = "latents/ComfyUI"
+
+    def run(self, samples: Latent, context: Context) -> Latent:
+        import torch
+        from safetensors.torch import save
+
+        from katz_graph.output_files import filled_prefix, write_numbered
+
+        values: Tensor = samples["samples"].detach().cpu().contiguous()
+        if samples.get("noise_mask") is not None:
+            context.warn("SaveLatent: the latent's noise mask is not written: these files hold samples only")
+        height, width = values.shape[-2:]
+        data = save({"latent_tensor": values, "latent_format_version_0": torch.tensor([])}, dict(context.metadata))
+        name = filled_prefix(self.filename_prefix, width * CELL, height * CELL, 0)
+        path = write_numbered(context.output_directory, name, ".latent", lambda file: file.write(data))
+        return with_ui(samples, latents=announced(context, "output", [path]))
+
+
+class LoadLatent(Node, category="latent"):
+    """The samples of a .latent file in the input folder."""
+
+    latent: Annotated[str, FileChoice("latents")]
+
+    def fingerprint(self, context: Context) -> Any:
+        from katz_graph.models.identity import content_hash
+
+        return content_hash(context.folders.resolve("latents", self.latent))
+
+    def run(self, context: Context) -> Latent:
+        from safetensors.torch import load_file
+
+        from katz_graph.models.identity import read_header
+
+        path = context.folders.resolve("latents", self.latent)
+        _, entries = read_header(path)
+        if "latent_tensor" not in entries:
+            raise InputError(f"{path}: holds no latent_tensor, so it is not a file of SaveLatent")
+        samples = load_file(path)["latent_tensor"].float()
+        if samples.ndim != 4:
+            raise InputError(f"{path}: its latent_tensor has shape {list(samples.shape)}, expected [batch, channels, height, width]")
+        return {"samples": samples if "latent_format_version_0" in entries else samples / OLD_SCALE}

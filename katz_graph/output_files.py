@@ -1,0 +1,88 @@
+"""Numbered output files `<prefix>_<number>_<ending>`, which get their name only when they are whole. Knows nothing of what is in them."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+from katz_graph.errors import InputError, RunError
+
+
+def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
+    """%year%, %month%, %day%, %hour%, %minute%, %second%, %width%, %height% and %batch_num% as they are now."""
+    now = datetime.now()
+    values = {
+        "year": f"{now.year}",
+        "month": f"{now.month:02}",
+        "day": f"{now.day:02}",
+        "hour": f"{now.hour:02}",
+        "minute": f"{now.minute:02}",
+        "second": f"{now.second:02}",
+        "width": str(width),
+        "height": str(height),
+        "batch_num": str(number),
+    }
+    for name, value in values.items():
+        prefix = prefix.replace(f"%{name}%", value)
+    return prefix
+
+
+def write_numbered(directory: Path, prefix: str, ending: str, write: Callable[[IO[bytes]], object]) -> Path:
+    """Let `write` fill a file below `directory`, numbered on from what is there. The prefix may hold a subfolder.
+
+    InputError when the prefix leads out of `directory`, RunError when the disk refuses.
+    """
+    folder, stem = _target(directory, prefix)
+    temporary = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+        Path(temporary).chmod(0o666 & ~_umask())
+        return _claim(folder, stem, ending, temporary)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot write the file ({error.strerror or error})") from None
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _target(directory: Path, prefix: str) -> tuple[Path, str]:
+    if "\0" in prefix:
+        raise InputError("filename_prefix holds a NUL character")
+    target = (directory / prefix).resolve()
+    if not target.is_relative_to(directory.resolve()) or target == directory.resolve():
+        raise InputError(f"filename_prefix {prefix!r} leads out of the output folder")
+    return target.parent, target.name
+
+
+def _claim(folder: Path, stem: str, ending: str, temporary: str) -> Path:
+    """Give the finished file the first free number. A hard link fails where the name exists, so that two runs never take the same."""
+    pattern = re.compile(re.escape(stem) + r"_(\d+)_" + re.escape(ending))
+    taken = (pattern.fullmatch(entry.name) for entry in folder.iterdir())
+    number = max((int(match[1]) for match in taken if match), default=0) + 1
+    while True:
+        path = folder / f"{stem}_{number:05}_{ending}"
+        try:
+            os.link(temporary, path)
+            return path
+        except FileExistsError:
+            number += 1
+        except OSError:  # a file system without hard links: take the name first, then put the file there
+            with suppress(FileExistsError):
+                path.touch(exist_ok=False)
+                return Path(temporary).replace(path)
+            number += 1
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

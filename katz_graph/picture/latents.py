@@ -1,0 +1,156 @@
+"""Batches of latents, with the noise mask and the batch index that travel with them. Knows nothing of models.
+
+A mask may have any size (it is fitted to the latent when sampling), and one mask stands for the whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from katz_graph.errors import InputError
+from katz_graph.picture.batch import repeated
+from katz_graph.picture.resample import resample
+from katz_graph.wires import LatentSamples
+
+CELL = 8  # pixels of a picture along one side of a latent cell
+
+
+def changed(latent: LatentSamples, samples: Tensor, mask: Tensor | None = None) -> LatentSamples:
+    """The latent with other samples, and another mask when one is given."""
+    return cast(LatentSamples, {**latent, "samples": samples} | ({} if mask is None else {"noise_mask": mask}))
+
+
+def mask_of(latent: LatentSamples) -> Tensor | None:
+    """[1 or B, 1, H, W], one for each sample unless there is only one."""
+    mask = latent.get("noise_mask")
+    if mask is None:
+        return None
+    mask = mask.reshape(-1, 1, *mask.shape[-2:])
+    return mask if len(mask) == 1 else repeated(mask, len(latent["samples"]))
+
+
+def indices_of(latent: LatentSamples) -> list[int] | None:
+    """Which draw of the seed each sample gets; InputError when there is not one for each."""
+    indices = latent.get("batch_index")
+    if indices is not None and len(indices) != len(latent["samples"]):
+        raise InputError(f"the latent's batch_index has {len(indices)} numbers, expected one for each of {len(latent['samples'])} samples")
+    return None if indices is None else list(indices)
+
+
+def spatial(latent: LatentSamples, change: Callable[[Tensor], Tensor]) -> LatentSamples:
+    """A turn or flip of [..., H, W] for samples and mask alike."""
+    mask = mask_of(latent)
+    return changed(latent, change(latent["samples"]), None if mask is None else change(mask))
+
+
+def pixel_mask(latent: LatentSamples) -> Tensor | None:
+    """The mask with CELL pixels for each cell of the samples."""
+    mask = mask_of(latent)
+    if mask is None:
+        return None
+    high, wide = latent["samples"].shape[-2:]
+    size = (high * CELL, wide * CELL)
+    return mask if mask.shape[-2:] == size else interpolate(mask.float(), size=size, mode="bilinear")
+
+
+def crop(latent: LatentSamples, x: int, y: int, width: int, height: int) -> LatentSamples:
+    """A window in cells, as far as it lies inside."""
+    mask = pixel_mask(latent)
+    if mask is not None:
+        mask = mask[..., y * CELL : (y + height) * CELL, x * CELL : (x + width) * CELL]
+    return changed(latent, latent["samples"][..., y : y + height, x : x + width], mask)
+
+
+def scaled(latent: LatentSamples, width: int, height: int, method: str, cropped: str = "disabled") -> LatentSamples:
+    """In another size in cells. Without a crop the mask stays as it is: it means the same places."""
+    mask = pixel_mask(latent) if cropped != "disabled" else None
+    if mask is not None:
+        mask = resample(mask, width * CELL, height * CELL, "bilinear", cropped)
+    return changed(latent, resample(latent["samples"], width, height, method, cropped), mask)
+
+
+def sized_like(latent: LatentSamples, samples: Tensor, method: str = "bilinear") -> LatentSamples:
+    """The latent in the size of `samples`, cropped around the centre. InputError when it has another number of channels."""
+    check_channels(samples, latent["samples"])
+    high, wide = samples.shape[-2:]
+    return latent if latent["samples"].shape[-2:] == (high, wide) else scaled(latent, wide, high, method, "center")
+
+
+def like(samples: Tensor, other: LatentSamples, method: str = "bilinear") -> Tensor:
+    """The other's samples in the size and batch of `samples`."""
+    return repeated(sized_like(other, samples, method)["samples"].to(samples), len(samples))
+
+
+def check_channels(first: Tensor, second: Tensor) -> None:
+    if first.shape[1] != second.shape[1]:
+        raise InputError(f"the latents have {first.shape[1]} and {second.shape[1]} channels: they come from different kinds of VAE")
+
+
+def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
+    """Some samples of a batch, with the draws of the seed that they had in it. A negative start counts from the end."""
+    batch = len(latent["samples"])
+    start = min(batch - 1, start) if start >= 0 else max(0, batch + start)
+    chosen = slice(start, min(batch, start + length))
+    indices = indices_of(latent) or list(range(batch))
+    mask = mask_of(latent)
+    part = changed(latent, latent["samples"][chosen], mask if mask is None or len(mask) == 1 else mask[chosen])
+    part["batch_index"] = indices[chosen]
+    return part
+
+
+def repeat(latent: LatentSamples, amount: int) -> LatentSamples:
+    """The whole batch several times. Where draws of the seed are numbered, each repetition gets new numbers."""
+    mask = mask_of(latent)
+    if mask is not None and len(mask) > 1:
+        mask = mask.repeat(amount, 1, 1, 1)
+    longer = changed(latent, latent["samples"].repeat(amount, 1, 1, 1), mask)
+    indices = indices_of(latent)
+    if indices is not None:
+        span = max(indices) - min(indices) + 1
+        longer["batch_index"] = [index + turn * span for turn in range(amount) for index in indices]
+    return longer
+
+
+def joined(latents: Sequence[LatentSamples]) -> LatentSamples:
+    """One batch of several of one size. Where one has a mask, those without are repainted whole; without numbers they count from 0."""
+    samples = torch.cat([latent["samples"].to(latents[0]["samples"]) for latent in latents])
+    result = changed(latents[0], samples)
+    result["batch_index"] = [index for latent in latents for index in indices_of(latent) or range(len(latent["samples"]))]
+    if any(mask_of(latent) is not None for latent in latents):
+        result["noise_mask"] = torch.cat([_mask_or_ones(latent).to(samples) for latent in latents])
+    return result
+
+
+def _mask_or_ones(latent: LatentSamples) -> Tensor:
+    batch, _, high, wide = latent["samples"].shape
+    mask = pixel_mask(latent)
+    return torch.ones(batch, 1, high * CELL, wide * CELL) if mask is None else repeated(mask, batch)
+
+
+def rebatched(latents: Iterable[LatentSamples], size: int) -> Iterator[LatentSamples]:
+    """All samples in batches of `size`, numbered as in the whole list; a sample of another width or height begins a new batch."""
+    waiting: list[LatentSamples] = []
+    for single in _numbered(latents):
+        if waiting and (len(waiting) == size or single["samples"].shape != waiting[0]["samples"].shape):
+            yield joined(waiting)
+            waiting = []
+        waiting.append(single)
+    if waiting:
+        yield joined(waiting)
+
+
+def _numbered(latents: Iterable[LatentSamples]) -> Iterator[LatentSamples]:
+    """Each sample by itself, numbered through unless its latent brings numbers."""
+    offset = 0
+    for latent in latents:
+        batch = len(latent["samples"])
+        for position, index in enumerate(indices_of(latent) or range(offset, offset + batch)):
+            single = select(latent, position, 1)
+            single["batch_index"] = [index]
+            yield single
+        offset += batch

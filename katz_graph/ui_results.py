@@ -1,0 +1,34 @@
+"""What output nodes have for editors and clients beside their outputs: files as `/view` serves them, and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from katz_graph.context import Context
+from katz_graph.folders import TEMP
+from katz_graph.node import WithUi
+
+Result = TypeVar("Result")
+Place = Literal["output", "temp"]
+
+
+def with_ui(result: Result, **ui: Sequence[Any]) -> Result:
+    """What `run` returns: typed as its result alone, because only the graph run sees the rest."""
+    return cast(Result, WithUi(result, ui))
+
+
+def place_folder(context: Context, place: Place) -> Path:
+    return context.output_directory / TEMP if place == "temp" else context.output_directory
+
+
+def announced(context: Context, place: Place, paths: Iterable[Path]) -> list[dict[str, str]]:
+    """Announces each file as soon as it is written; all of them as clients name them."""
+    root = place_folder(context, place).resolve()
+    entries = []
+    for path in paths:
+        context.wrote(path)
+        subfolder = path.parent.resolve().relative_to(root).as_posix()
+        entries.append({"filename": path.name, "subfolder": "" if subfolder == "." else subfolder, "type": place})
+    return entries

@@ -1,0 +1,31 @@
+"""From the recipe of an upscaler to its live network."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from katz_graph.errors import InputError
+from katz_graph.models.identity import file_identity
+from katz_graph.upscale.networks import CompactNet, RrdbNet
+from katz_graph.upscale.recipe import Rrdb, UpscaleModelRecipe
+
+
+@lru_cache(maxsize=2)
+def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module:
+    """The network in float32. InputError when the file has changed since the recipe was made, or does not fit."""
+    path = recipe.file.path
+    if file_identity(path) != recipe.file:
+        raise InputError(f"{path}: has changed since the workflow began; run it again")
+    with torch.device("meta"):
+        network = RrdbNet(recipe.shape) if isinstance(recipe.shape, Rrdb) else CompactNet(recipe.shape)
+    stored = load_file(path, device=str(device))
+    try:
+        network.load_state_dict({name: stored[original].float() for name, original in recipe.names}, assign=True)
+    except RuntimeError as error:
+        reason = " ".join(line.strip() for line in str(error).splitlines()[1:3])
+        raise InputError(f"{path}: its weights do not fit the {type(network).__name__} that they look like: {reason}") from None
+    return network.eval().requires_grad_(False)

@@ -1,0 +1,88 @@
+"""The networks of ESRGAN (Wang et al. 2018) and Real-ESRGAN (Wang et al. 2021): [B, 3, H, W] in 0..1 to a larger [B, 3, H·s, W·s]."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from katz_graph.upscale.recipe import PICTURE, Compact, Rrdb
+
+RESIDUAL = 0.2
+SLOPE = 0.2
+
+
+class DenseBlock(nn.Module):
+    """Five convolutions, each of which sees what all before it made."""
+
+    def __init__(self, features: int, growth: int) -> None:
+        super().__init__()
+        for number in range(1, 6):
+            self.add_module(f"conv{number}", _convolution(features + (number - 1) * growth, growth if number < 5 else features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = x
+        for number in range(1, 5):
+            made: Tensor = self.get_submodule(f"conv{number}")(seen)
+            seen = torch.cat([seen, F.leaky_relu(made, SLOPE)], dim=1)
+        last: Tensor = self.get_submodule("conv5")(seen)
+        return x + RESIDUAL * last
+
+
+class ResidualInResidual(nn.Module):
+    def __init__(self, features: int, growth: int) -> None:
+        super().__init__()
+        self.rdb1, self.rdb2, self.rdb3 = (DenseBlock(features, growth) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = self.rdb3(self.rdb2(self.rdb1(x)))
+        return x + RESIDUAL * made
+
+
+class RrdbNet(nn.Module):
+    def __init__(self, shape: Rrdb) -> None:
+        super().__init__()
+        self.shape = shape
+        self.conv_first = _convolution(PICTURE * shape.unshuffle**2, shape.features)
+        self.body = nn.Sequential(*(ResidualInResidual(shape.features, shape.growth) for _ in range(shape.blocks)))
+        self.conv_body = _convolution(shape.features, shape.features)
+        for number in range(1, shape.doublings + 1):
+            self.add_module(f"conv_up{number}", _convolution(shape.features, shape.features))
+        self.conv_hr = _convolution(shape.features, shape.features)
+        self.conv_last = _convolution(shape.features, PICTURE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        high, wide = x.shape[-2:]
+        factor = self.shape.unshuffle
+        features = self.conv_first(F.pixel_unshuffle(_to_multiple(x, factor), factor))
+        features = features + self.conv_body(self.body(features))
+        for number in range(1, self.shape.doublings + 1):
+            larger = F.interpolate(features, scale_factor=2, mode="nearest")
+            features = F.leaky_relu(self.get_submodule(f"conv_up{number}")(larger), SLOPE)
+        made: Tensor = self.conv_last(F.leaky_relu(self.conv_hr(features), SLOPE))
+        return made[..., : high * self.shape.scale, : wide * self.shape.scale]
+
+
+class CompactNet(nn.Module):
+    def __init__(self, shape: Compact) -> None:
+        super().__init__()
+        self.shape = shape
+        layers: list[nn.Module] = [_convolution(PICTURE, shape.features), nn.PReLU(shape.features)]
+        for _ in range(shape.convolutions):
+            layers += [_convolution(shape.features, shape.features), nn.PReLU(shape.features)]
+        self.body = nn.Sequential(*layers, _convolution(shape.features, PICTURE * shape.scale**2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The network adds detail to the picture enlarged by repeating pixels."""
+        detail = F.pixel_shuffle(self.body(x), self.shape.scale)
+        return detail + F.interpolate(x, scale_factor=self.shape.scale, mode="nearest")
+
+
+def _convolution(given: int, made: int) -> nn.Conv2d:
+    return nn.Conv2d(given, made, 3, 1, 1)
+
+
+def _to_multiple(x: Tensor, factor: int) -> Tensor:
+    """Continued at the right and below, by its border, to whole groups of `factor` pixels."""
+    high, wide = x.shape[-2:]
+    return F.pad(x, (0, -wide % factor, 0, -high % factor), mode="replicate") if high % factor or wide % factor else x

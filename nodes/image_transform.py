@@ -1,0 +1,181 @@
+"""Pictures in other sizes and positions: scaled, cut, turned, and continued at their borders."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from katz_graph.errors import InputError
+from katz_graph.node import Node, Widget
+from katz_graph.wires import Image, Mask
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MEGAPIXEL = 1024 * 1024
+TURNS = {"none": 0, "90 degrees": 1, "180 degrees": 2, "270 degrees": 3}
+
+Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "lanczos"]
+Pixels = Annotated[int, Field(ge=0, le=16384)]
+PaddedSide = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]
+CropSide = Annotated[int, Field(ge=1, le=16384)]
+
+
+class ImageScale(Node, category="image/upscaling", title="Upscale Image"):
+    """Change the size of a picture. A side of 0 keeps the proportions."""
+
+    upscale_method: Method = "nearest-exact"
+    width: Pixels = 512
+    height: Pixels = 512
+    crop: Literal["disabled", "center"] = "disabled"
+
+    def run(self, image: Image) -> Image:
+        from katz_graph.images import resize
+
+        height, width = image.shape[1:3]
+        if not (self.width or self.height):
+            return image
+        wide = self.width or max(1, round(width * self.height / height))
+        high = self.height or max(1, round(height * self.width / width))
+        return resize(image, wide, high, self.upscale_method, self.crop)
+
+
+class ImageScaleBy(Node, category="image/upscaling", title="Upscale Image By"):
+    """Change the size of a picture by a factor."""
+
+    upscale_method: Method = "nearest-exact"
+    scale_by: Annotated[float, Field(ge=0.01, le=8.0), Widget(step=0.01)] = 1.0
+
+    def run(self, image: Image) -> Image:
+        from katz_graph.images import resize
+
+        height, width = image.shape[1:3]
+        return resize(image, max(1, round(width * self.scale_by)), max(1, round(height * self.scale_by)), self.upscale_method)
+
+
+class ImageScaleToTotalPixels(Node, category="image/upscaling"):
+    """Scale a picture to so many megapixels (of 1024 x 1024), each side rounded to a multiple of `resolution_steps`."""
+
+    upscale_method: Method = "nearest-exact"
+    megapixels: Annotated[float, Field(ge=0.01, le=16.0), Widget(step=0.01)] = 1.0
+    resolution_steps: Annotated[int, Field(ge=1, le=256)] = 1
+
+    def run(self, image: Image) -> Image:
+        from katz_graph.images import resize
+
+        height, width = image.shape[1:3]
+        factor = math.sqrt(int(self.megapixels * MEGAPIXEL) / (width * height))
+        wide, high = (max(1, round(side * factor / self.resolution_steps)) * self.resolution_steps for side in (width, height))
+        return resize(image, wide, high, self.upscale_method)
+
+
+class ImageScaleToMaxDimension(Node, category="image/upscaling"):
+    """Scale a picture so that its longer side has `largest_size` pixels."""
+
+    upscale_method: Literal["area", "lanczos", "bilinear", "nearest-exact", "bicubic"] = "area"
+    largest_size: Pixels = 512
+
+    def run(self, image: Image) -> Image:
+        from katz_graph.images import resize
+
+        if not self.largest_size:
+            raise InputError("largest_size: got 0, expected at least 1 pixel")
+        height, width = image.shape[1:3]
+        factor = self.largest_size / max(width, height)
+        return resize(image, max(1, round(width * factor)), max(1, round(height * factor)), self.upscale_method)
+
+
+class ImageCrop(Node, category="image/transform"):
+    """Cut a window out of a picture, as far as it lies inside."""
+
+    width: CropSide = 512
+    height: CropSide = 512
+    x: Pixels = 0
+    y: Pixels = 0
+
+    def run(self, image: Image) -> Image:
+        height, width = image.shape[1:3]
+        x, y = min(self.x, width - 1), min(self.y, height - 1)
+        return image[:, y : y + self.height, x : x + self.width]
+
+
+class CenterCropImages(Node, category="image/transform"):
+    """The middle of pictures. A side that is smaller already stays."""
+
+    width: Annotated[int, Field(ge=1, le=8192)] = 512
+    height: Annotated[int, Field(ge=1, le=8192)] = 512
+
+    def run(self, images: Image) -> Image:
+        height, width = images.shape[1:3]
+        x, y = max(0, (width - self.width) // 2), max(0, (height - self.height) // 2)
+        return images[:, y : y + self.height, x : x + self.width]
+
+
+class ImageFlip(Node, category="image/transform"):
+    """Mirror a picture."""
+
+    flip_method: Literal["x-axis: vertically", "y-axis: horizontally"] = "x-axis: vertically"
+
+    def run(self, image: Image) -> Image:
+        return image.flip(1 if self.flip_method.startswith("x") else 2)
+
+
+class ImageRotate(Node, category="image/transform"):
+    """Turn a picture clockwise."""
+
+    rotation: Literal["none", "90 degrees", "180 degrees", "270 degrees"] = "none"
+
+    def run(self, image: Image) -> Image:
+        return image.rot90(TURNS[self.rotation], (2, 1))
+
+
+class ImagePadForOutpaint(Node, category="image", title="Pad Image for Outpainting"):
+    """A picture with a grey border, and a mask of what is to be painted there, fading into the picture."""
+
+    left: PaddedSide = 0
+    top: PaddedSide = 0
+    right: PaddedSide = 0
+    bottom: PaddedSide = 0
+    feathering: Pixels = 40
+
+    def run(self, image: Image) -> tuple[Image, Mask]:
+        from katz_graph.picture.mask import pad_for_outpaint
+
+        return pad_for_outpaint(image, self.left, self.top, self.right, self.bottom, self.feathering)
+
+
+class ImageStitch(Node, category="image/transform"):
+    """A second picture beside, below or above the first, in its size or centred, with a gap between them."""
+
+    direction: Literal["right", "down", "left", "up"] = "right"
+    match_image_size: bool = True
+    spacing_width: Annotated[int, Field(ge=0, le=1024), Widget(step=2)] = 0
+    spacing_color: Literal["white", "black", "red", "green", "blue"] = "white"
+
+    def run(self, image1: Image, image2: Image | None = None) -> Image:
+        from katz_graph.picture.stitch import stitch
+
+        if image2 is None:
+            return image1
+        first, second = (image1, image2) if self.direction in ("right", "down") else (image2, image1)
+        if self.match_image_size:
+            first, second = self._matched(first, image1), self._matched(second, image1)
+        gap = self.spacing_width + self.spacing_width % 2
+        return stitch(first, second, sideways=self._sideways, gap=gap, colour=self.spacing_color)
+
+    @property
+    def _sideways(self) -> bool:
+        return self.direction in ("right", "left")
+
+    def _matched(self, image: Tensor, other: Tensor) -> Tensor:
+        """The picture as high as the other one, or as wide where they lie above one another."""
+        from katz_graph.images import resize
+
+        height, width = image.shape[1:3]
+        if self._sideways:
+            size = max(1, int(other.shape[1] * width / height)), other.shape[1]
+        else:
+            size = other.shape[2], max(1, int(other.shape[2] * height / width))
+        return image if size == (width, height) else resize(image, *size, "lanczos")

@@ -1,0 +1,183 @@
+"""Latents changed: resized, turned, cut, mixed and laid over one another. Sizes and places are in pixels of the picture."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from katz_graph.node import Node, Widget
+from katz_graph.wires import Latent, Mask
+
+CELL = 8  # pixels of a picture along one side of a latent cell
+SMALLEST = 64  # pixels of a side that is chosen by hand
+TURNS = {"none": 0, "90 degrees": 1, "180 degrees": 2, "270 degrees": 3}
+
+Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "bislerp"]
+Pixels = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]
+CropSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
+
+
+class LatentUpscale(Node, category="latent", title="Upscale Latent"):
+    """Change the size of a latent. A side of 0 keeps the proportions."""
+
+    upscale_method: Method = "nearest-exact"
+    width: Pixels = 512
+    height: Pixels = 512
+    crop: Literal["disabled", "center"] = "disabled"
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import scaled
+
+        if not (self.width or self.height):
+            return samples
+        high, wide = samples["samples"].shape[-2:]
+        width = max(SMALLEST, self.width or round(wide * max(SMALLEST, self.height) / high))
+        height = max(SMALLEST, self.height or round(high * max(SMALLEST, self.width) / wide))
+        return scaled(samples, width // CELL, height // CELL, self.upscale_method, self.crop)
+
+
+class LatentUpscaleBy(Node, category="latent", title="Upscale Latent By"):
+    """Change the size of a latent by a factor."""
+
+    upscale_method: Method = "nearest-exact"
+    scale_by: Annotated[float, Field(ge=0.01, le=8.0), Widget(step=0.01)] = 1.5
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import scaled
+
+        high, wide = samples["samples"].shape[-2:]
+        return scaled(samples, max(1, round(wide * self.scale_by)), max(1, round(high * self.scale_by)), self.upscale_method)
+
+
+class LatentRotate(Node, category="latent/transform"):
+    """Turn a latent clockwise."""
+
+    rotation: Literal["none", "90 degrees", "180 degrees", "270 degrees"] = "none"
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import spatial
+
+        return spatial(samples, lambda planes: planes.rot90(TURNS[self.rotation], (-1, -2)))
+
+
+class LatentFlip(Node, category="latent/transform"):
+    """Mirror a latent."""
+
+    flip_method: Literal["x-axis: vertically", "y-axis: horizontally"] = "x-axis: vertically"
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import spatial
+
+        return spatial(samples, lambda planes: planes.flip(-2 if self.flip_method.startswith("x") else -1))
+
+
+class LatentCrop(Node, category="latent/transform"):
+    """Cut a window out of a latent, as far as it lies inside."""
+
+    width: CropSide = 512
+    height: CropSide = 512
+    x: Pixels = 0
+    y: Pixels = 0
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import crop
+
+        high, wide = samples["samples"].shape[-2:]
+        smallest = SMALLEST // CELL
+        x, y = min(self.x // CELL, max(0, wide - smallest)), min(self.y // CELL, max(0, high - smallest))
+        return crop(samples, x, y, self.width // CELL, self.height // CELL)
+
+
+class LatentAdd(Node, category="latent/advanced"):
+    """The sum of two latents, the second in the size of the first."""
+
+    def run(self, samples1: Latent, samples2: Latent) -> Latent:
+        from katz_graph.picture.latents import changed, like
+
+        return changed(samples1, samples1["samples"] + like(samples1["samples"], samples2))
+
+
+class LatentSubtract(Node, category="latent/advanced"):
+    """The first latent less the second, which is brought to its size."""
+
+    def run(self, samples1: Latent, samples2: Latent) -> Latent:
+        from katz_graph.picture.latents import changed, like
+
+        return changed(samples1, samples1["samples"] - like(samples1["samples"], samples2))
+
+
+class LatentMultiply(Node, category="latent/advanced"):
+    """A latent times a number."""
+
+    multiplier: Annotated[float, Field(ge=-10.0, le=10.0), Widget(step=0.01)] = 1.0
+
+    def run(self, samples: Latent) -> Latent:
+        from katz_graph.picture.latents import changed
+
+        return changed(samples, samples["samples"] * self.multiplier)
+
+
+class LatentInterpolate(Node, category="latent/advanced"):
+    """Between two latents: directions and lengths of the channel vectors are mixed apart. At 1 it is the first."""
+
+    ratio: Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)] = 1.0
+
+    def run(self, samples1: Latent, samples2: Latent) -> Latent:
+        from torch.nn.functional import normalize
+
+        from katz_graph.picture.latents import changed, like
+
+        first = samples1["samples"]
+        second = like(first, samples2)
+        direction = normalize(normalize(first, dim=1) * self.ratio + normalize(second, dim=1) * (1 - self.ratio), dim=1)
+        length = first.norm(dim=1, keepdim=True) * self.ratio + second.norm(dim=1, keepdim=True) * (1 - self.ratio)
+        return changed(samples1, direction * length)
+
+
+class LatentBlend(Node, category="latent"):
+    """Two latents mixed linearly. At 1 it is the first."""
+
+    blend_factor: Annotated[float, Field(ge=0, le=1), Widget(step=0.01)] = 0.5
+
+    def run(self, samples1: Latent, samples2: Latent) -> Latent:
+        from katz_graph.picture.latents import changed, like
+
+        second = like(samples1["samples"], samples2, "bicubic")
+        return changed(samples1, samples1["samples"] * self.blend_factor + second * (1 - self.blend_factor))
+
+
+class LatentComposite(Node, category="latent"):
+    """One latent laid over another at (x, y), with feathered borders."""
+
+    x: Pixels = 0
+    y: Pixels = 0
+    feather: Pixels = 0
+
+    def run(self, samples_to: Latent, samples_from: Latent) -> Latent:
+        from katz_graph.picture.compose import feathered, paste
+        from katz_graph.picture.latents import changed, check_channels
+
+        below, above = samples_to["samples"], samples_from["samples"]
+        check_channels(below, above)
+        x, y = self.x // CELL, self.y // CELL
+        high, wide = below.shape[-2:]
+        above = above[..., : max(0, high - y), : max(0, wide - x)]
+        mask = feathered(above, x, y, self.feather // CELL, high, wide) if self.feather >= CELL and above.numel() else None
+        return changed(samples_to, paste(below, above, x, y, mask))
+
+
+class LatentCompositeMasked(Node, category="latent"):
+    """One latent laid over another at (x, y), where the mask is 1."""
+
+    x: Pixels = 0
+    y: Pixels = 0
+    resize_source: bool = False
+
+    def run(self, destination: Latent, source: Latent, mask: Mask | None = None) -> Latent:
+        from katz_graph.picture.compose import paste
+        from katz_graph.picture.latents import changed, check_channels
+
+        check_channels(destination["samples"], source["samples"])
+        place = self.x // CELL, self.y // CELL
+        return changed(destination, paste(destination["samples"], source["samples"], *place, mask, self.resize_source))

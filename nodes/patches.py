@@ -1,0 +1,127 @@
+"""What changes a model besides LoRAs: how it is sampled and guided, FreeU, and merges of two models. All of it is recipes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from katz_graph.errors import InputError
+from katz_graph.knobs import Fraction
+from katz_graph.models.merge import merged_clip, merged_model
+from katz_graph.node import Node, Widget
+from katz_graph.patches import ContinuousSampling, DiscreteSampling, RescaledGuidance
+from katz_graph.patches import FreeU as FreeUPatch
+from katz_graph.wires import Clip, Model
+
+Factor = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
+Ratio = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]
+Sigma = Annotated[float, Field(ge=0.0, le=1000.0), Widget(step=0.001)]
+MERGING = "advanced/model_merging"
+
+
+class FreeU(Node, category="model_patches/unet"):
+    """FreeU: the backbone of the two deepest widths times b1 and b2, the low frequencies of their skips times s1 and s2
+    (Si et al. 2024)."""
+
+    b1: Factor = 1.1
+    b2: Factor = 1.2
+    s1: Factor = 0.9
+    s2: Factor = 0.2
+
+    def run(self, model: Model) -> Model:
+        return model.with_patch(FreeUPatch(1, self.b1, self.b2, self.s1, self.s2))
+
+
+class FreeU_V2(Node, category="model_patches/unet"):
+    """FreeU with the backbone weighed by each sample's mean map (Si et al. 2024, the authors' second version)."""
+
+    b1: Factor = 1.3
+    b2: Factor = 1.4
+    s1: Factor = 0.9
+    s2: Factor = 0.2
+
+    def run(self, model: Model) -> Model:
+        return model.with_patch(FreeUPatch(2, self.b1, self.b2, self.s1, self.s2))
+
+
+class RescaleCFG(Node, category="advanced/model"):
+    """Guidance that keeps the contrast of the conditional prediction, by the share `multiplier` (Lin et al. 2024)."""
+
+    multiplier: Fraction = 0.7
+
+    def run(self, model: Model) -> Model:
+        return model.with_patch(RescaledGuidance(self.multiplier))
+
+
+class ModelSamplingDiscrete(Node, category="advanced/model"):
+    """Say what the model's output means (eps, v_prediction, x0, or lcm for a distilled one), and whether its last noise level is pure
+    noise (zsnr)."""
+
+    sampling: Literal["eps", "v_prediction", "lcm", "x0", "img_to_img", "img_to_img_flow"] = "eps"
+    zsnr: bool = False
+
+    def run(self, model: Model) -> Model:
+        if self.sampling == "img_to_img" or self.sampling == "img_to_img_flow":
+            raise InputError(f"ModelSamplingDiscrete: sampling {self.sampling!r} is not supported; choose eps, v_prediction, lcm or x0")
+        return model.with_patch(DiscreteSampling(self.sampling, self.zsnr))
+
+
+class ModelSamplingContinuousEDM(Node, category="advanced/model"):
+    """Noise levels from sigma_min to sigma_max instead of the model's table, with a quarter of their logarithm as time
+    (Karras et al. 2022)."""
+
+    sampling: Literal["v_prediction", "edm", "edm_playground_v2.5", "eps", "cosmos_rflow"] = "v_prediction"
+    sigma_max: Sigma = 120.0
+    sigma_min: Sigma = 0.002
+
+    def run(self, model: Model) -> Model:
+        if self.sampling == "edm_playground_v2.5" or self.sampling == "cosmos_rflow":
+            raise InputError(f"ModelSamplingContinuousEDM: sampling {self.sampling!r} is not supported; choose v_prediction, edm or eps")
+        return model.with_patch(ContinuousSampling(self.sampling, self.sigma_max, self.sigma_min))
+
+
+class ModelMergeSimple(Node, category=MERGING):
+    """Weights of two models of one shape: `ratio` of the first and the rest of the second. Everything else is the first's."""
+
+    ratio: Ratio = 1.0
+
+    def run(self, model1: Model, model2: Model) -> Model:
+        return merged_model(model1, model2, (("", self.ratio, 1.0 - self.ratio),))
+
+
+class ModelMergeBlocks(Node, category=MERGING):
+    """As ModelMergeSimple, with a ratio each for the UNet's down blocks (and time embedding), its middle and its up blocks."""
+
+    input: Ratio = 1.0
+    middle: Ratio = 1.0
+    out: Ratio = 1.0
+
+    def run(self, model1: Model, model2: Model) -> Model:
+        ratios = {"mid_block.": self.middle, "up_blocks.": self.out, "conv_norm_out.": self.out, "conv_out.": self.out, "": self.input}
+        return merged_model(model1, model2, tuple((part, ratio, 1.0 - ratio) for part, ratio in ratios.items()))
+
+
+class ModelMergeAdd(Node, category=MERGING):
+    """The sum of the weights of two models of one shape, one of them usually a difference."""
+
+    def run(self, model1: Model, model2: Model) -> Model:
+        return merged_model(model1, model2, (("", 1.0, 1.0),))
+
+
+class ModelMergeSubtract(Node, category=MERGING):
+    """The difference of the weights of two models of one shape, times `multiplier`."""
+
+    multiplier: Annotated[float, Field(ge=-10.0, le=10.0), Widget(step=0.01)] = 1.0
+
+    def run(self, model1: Model, model2: Model) -> Model:
+        return merged_model(model1, model2, (("", self.multiplier, -self.multiplier),))
+
+
+class CLIPMergeSimple(Node, category=MERGING):
+    """Weights of two models' text encoders: `ratio` of the first and the rest of the second. Everything else is the first's."""
+
+    ratio: Ratio = 1.0
+
+    def run(self, clip1: Clip, clip2: Clip) -> Clip:
+        return merged_clip(clip1, clip2, (("", self.ratio, 1.0 - self.ratio),))

@@ -1,0 +1,158 @@
+"""Text joined, cut, compared and searched."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from katz_graph.errors import InputError
+from katz_graph.node import Node, Widget
+
+Text = Annotated[str, Widget(multiline=True)]
+
+
+class StringConcatenate(Node, category="utils/string"):
+    """Two texts with a delimiter between them."""
+
+    string_a: Text = ""
+    string_b: Text = ""
+    delimiter: str = ""
+
+    def run(self) -> str:
+        return f"{self.string_a}{self.delimiter}{self.string_b}"
+
+
+class StringSubstring(Node, category="utils/string"):
+    """The characters from `start` up to `end`, counted from 0; negative numbers count from the end."""
+
+    string: Text = ""
+    start: int = 0
+    end: int = 0
+
+    def run(self) -> str:
+        return self.string[self.start : self.end]
+
+
+class StringLength(Node, category="utils/string", names=("length",)):
+    """The number of characters."""
+
+    string: Text = ""
+
+    def run(self) -> int:
+        return len(self.string)
+
+
+class CaseConverter(Node, category="utils/string"):
+    """Text in other letter case."""
+
+    string: Text = ""
+    mode: Literal["UPPERCASE", "lowercase", "Capitalize", "Title Case"] = "UPPERCASE"
+
+    def run(self) -> str:
+        change = {"UPPERCASE": str.upper, "lowercase": str.lower, "Capitalize": str.capitalize, "Title Case": str.title}
+        return change[self.mode](self.string)
+
+
+class StringTrim(Node, category="utils/string"):
+    """Text without white space at its ends."""
+
+    string: Text = ""
+    mode: Literal["Both", "Left", "Right"] = "Both"
+
+    def run(self) -> str:
+        return {"Both": str.strip, "Left": str.lstrip, "Right": str.rstrip}[self.mode](self.string)
+
+
+class StringReplace(Node, category="utils/string"):
+    """Each place of one text in another replaced."""
+
+    string: Text = ""
+    find: Text = ""
+    replace: Text = ""
+
+    def run(self) -> str:
+        return self.string.replace(self.find, self.replace)
+
+
+class StringContains(Node, category="utils/string", names=("contains",)):
+    """Whether one text holds another."""
+
+    string: Text = ""
+    substring: Text = ""
+    case_sensitive: bool = True
+
+    def run(self) -> bool:
+        if self.case_sensitive:
+            return self.substring in self.string
+        return self.substring.lower() in self.string.lower()
+
+
+class StringCompare(Node, category="utils/string"):
+    """Whether one text begins with, ends with or is another."""
+
+    string_a: Text = ""
+    string_b: Text = ""
+    mode: Literal["Starts With", "Ends With", "Equal"] = "Starts With"
+    case_sensitive: bool = True
+
+    def run(self) -> bool:
+        first, second = (self.string_a, self.string_b) if self.case_sensitive else (self.string_a.lower(), self.string_b.lower())
+        if self.mode == "Equal":
+            return first == second
+        return first.startswith(second) if self.mode == "Starts With" else first.endswith(second)
+
+
+class RegexMatch(Node, category="utils/string", names=("matches",)):
+    """Whether a regular expression is found in a text."""
+
+    string: Text = ""
+    regex_pattern: Text = ""
+    case_insensitive: bool = True
+    multiline: bool = False
+    dotall: bool = False
+
+    def run(self) -> bool:
+        from katz_graph.text_search import Search
+
+        return Search(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall).found(self.string)
+
+
+class RegexExtract(Node, category="utils/string"):
+    """What a regular expression finds in a text: the first match or all, whole or one group of it; several are put on lines."""
+
+    string: Text = ""
+    regex_pattern: Text = ""
+    mode: Literal["First Match", "All Matches", "First Group", "All Groups"] = "First Match"
+    case_insensitive: bool = True
+    multiline: bool = False
+    dotall: bool = False
+    group_index: Annotated[int, Field(ge=0, le=100)] = 1
+
+    def run(self) -> str:
+        from katz_graph.text_search import Search
+
+        search = Search(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
+        group = self.group_index if self.mode.endswith("Group") or self.mode.endswith("Groups") else 0
+        if group > search.groups:
+            raise InputError(f"group_index: got {group}, but the expression has {search.groups} groups")
+        found = search.all(self.string, group)
+        return "\n".join(found if self.mode.startswith("All") else found[:1])
+
+
+class RegexReplace(Node, category="utils/string"):
+    """Each place that a regular expression finds in a text replaced (\\1 is its first group); `count` 0 means all."""
+
+    string: Text = ""
+    regex_pattern: Text = ""
+    replace: Text = ""
+    case_insensitive: bool = True
+    multiline: bool = False
+    dotall: bool = False
+    count: Annotated[int, Field(ge=0, le=100)] = 0
+
+    def run(self) -> str:
+        from katz_graph.text_search import Search
+
+        search = Search(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
+        return search.replaced(self.string, self.replace, self.count)

@@ -1,0 +1,65 @@
+"""Pictures enlarged by a network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from katz_graph.context import Context
+from katz_graph.node import FileChoice, Node
+from katz_graph.wires import Image, UpscaleModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TILE = 512  # pixels of a side that a network is given at once
+SMALLEST_TILE = 128  # on a device with little memory
+OVERLAP = 32
+
+
+class UpscaleModelLoader(Node, category="loaders", title="Load Upscale Model"):
+    """A network that enlarges pictures: ESRGAN, Real-ESRGAN or Real-ESRGAN compact, from models/upscale_models."""
+
+    model_name: Annotated[str, FileChoice("upscale_models")]
+
+    def fingerprint(self, context: Context) -> object:
+        from katz_graph.models.identity import file_identity
+
+        return file_identity(context.folders.resolve("upscale_models", self.model_name))
+
+    def run(self, context: Context) -> UpscaleModel:
+        from katz_graph.upscale.recipe import upscale_model
+
+        return upscale_model(context.folders.resolve("upscale_models", self.model_name))
+
+
+class ImageUpscaleWithModel(Node, category="image/upscaling", title="Upscale Image (using Model)"):
+    """Enlarge a picture with a network, tile by tile."""
+
+    def run(self, upscale_model: UpscaleModel, image: Image, context: Context) -> Image:
+        import torch
+
+        from katz_graph.picture.batch import like_channels
+
+        planes = like_channels(image if image.shape[-1] >= 3 else image[..., :1].expand(-1, -1, -1, 3), 3).movedim(-1, 1)
+        enlarged = [_enlarged(upscale_model, planes[number : number + 1], context) for number in range(len(planes))]
+        return torch.cat(enlarged).clamp(0, 1).movedim(1, -1)
+
+
+def _enlarged(model: UpscaleModel, picture: Tensor, context: Context) -> Tensor:
+    import torch
+
+    from katz_graph.upscale.tiles import in_tiles
+
+    def enlarge(tile: Tensor) -> Tensor:
+        context.check_cancelled()
+        return context.engine.upscale(model, tile, context)
+
+    side = TILE
+    while True:
+        try:
+            return in_tiles(picture, model.shape.scale, side, OVERLAP, enlarge)
+        except torch.OutOfMemoryError:
+            if side <= SMALLEST_TILE:
+                raise
+            side //= 2
+            context.warn(f"ImageUpscaleWithModel: the device is out of memory; going on in tiles of {side} pixels")
