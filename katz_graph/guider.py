@@ -1,0 +1,38 @@
+"""How a sampler asks a model: the noise it starts from, the prompts, and how their predictions are combined. Frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from katz_graph.recipe import Conditioning, ModelRecipe
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What a latent is noised with: the draws of a seed, or nothing. What samplers draw themselves comes of the seed either way."""
+
+    seed: int
+    drawn: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Guider:
+    """Which prompts a model is asked for.
+
+    basic: the positive alone. cfg: positive against negative by `guidance`. dual: middle against negative by `outer`, and on top of it
+    positive against middle by `guidance`. nested: positive against middle by `guidance`, and that against negative by `outer`.
+    """
+
+    kind: Literal["basic", "cfg", "dual", "nested"]
+    model: ModelRecipe
+    positive: Conditioning
+    negative: Conditioning = ()
+    middle: Conditioning = ()
+    guidance: float = 1.0
+    outer: float = 1.0
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The names of the conditionings that it has, the positive first."""
+        return {"basic": ("positive",), "cfg": ("positive", "negative")}.get(self.kind, ("positive", "middle", "negative"))

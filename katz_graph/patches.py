@@ -1,0 +1,108 @@
+"""What a model recipe can carry besides weights: other sampling, other guidance, FreeU, and opaque functions of packs.
+
+Frozen data, part of the recipe's digest. Nothing here computes: `planner/` and `executor/` read it, each kind in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeGuard, TypeVar
+
+
+@dataclass(frozen=True, slots=True)
+class DiscreteSampling:
+    """The model's own noise table, with another meaning of its output; with `zero_terminal_snr` rescaled, without it not."""
+
+    prediction: Literal["eps", "v_prediction", "x0", "lcm"]
+    zero_terminal_snr: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuousSampling:
+    """Noise levels from `sigma_min` to `sigma_max` instead of the model's own table."""
+
+    prediction: Literal["eps", "v_prediction", "edm"]
+    sigma_max: float
+    sigma_min: float
+
+
+@dataclass(frozen=True, slots=True)
+class FreeU:
+    """Backbone and skip factors of the two deepest widths: four and two times the model's own (Si et al. 2024). Version 2 weighs the
+    backbone by the mean map of each sample."""
+
+    version: Literal[1, 2]
+    b1: float
+    b2: float
+    s1: float
+    s2: float
+
+
+@dataclass(frozen=True, slots=True)
+class RescaledGuidance:
+    """How much of the guided prediction has the conditional one's standard deviation (Lin et al. 2024)."""
+
+    multiplier: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpaquePatch:
+    """A function that somebody's pack put on a model. Two are equal when their identities are, so these must be unique.
+
+    What it is given and gives: `cfg_function` and `post_cfg_function` in `sampling/guidance.py`, `unet_wrapper` in `models/wrapped.py`.
+    `needs_uncond`: the negative side is computed even at guidance 1.
+    """
+
+    kind: Literal["cfg_function", "post_cfg_function", "unet_wrapper"]
+    identity: str
+    function: Callable[..., Any] = field(compare=False, repr=False)
+    needs_uncond: bool = False
+
+
+Patch = DiscreteSampling | ContinuousSampling | FreeU | RescaledGuidance | OpaquePatch
+P = TypeVar("P", bound=Patch)
+
+
+def sampling_patch(patches: Iterable[Patch]) -> DiscreteSampling | ContinuousSampling | None:
+    """The last one counts, as in the ecosystem."""
+    return _last(patch for patch in patches if isinstance(patch, (DiscreteSampling, ContinuousSampling)))
+
+
+def guidance_patch(patches: Iterable[Patch]) -> RescaledGuidance | OpaquePatch | None:
+    """What stands in for plain guidance; the last one counts."""
+    return _last(patch for patch in patches if isinstance(patch, RescaledGuidance) or _is_cfg_function(patch))
+
+
+def post_guidance_patches(patches: Iterable[Patch]) -> tuple[OpaquePatch, ...]:
+    """What is applied after guidance, in order."""
+    return tuple(patch for patch in opaque_patches(patches) if patch.kind == "post_cfg_function")
+
+
+def unet_wrapper(patches: Iterable[Patch]) -> OpaquePatch | None:
+    """What calls the UNet; the last one counts."""
+    return _last(patch for patch in opaque_patches(patches) if patch.kind == "unet_wrapper")
+
+
+def freeu_patches(patches: Iterable[Patch]) -> tuple[FreeU, ...]:
+    """All count, in order."""
+    return tuple(patch for patch in patches if isinstance(patch, FreeU))
+
+
+def opaque_patches(patches: Iterable[Patch]) -> tuple[OpaquePatch, ...]:
+    """Functions that only this process has."""
+    return tuple(patch for patch in patches if isinstance(patch, OpaquePatch))
+
+
+def needs_uncond(patches: Iterable[Patch]) -> bool:
+    """Whether a patch wants the negative side even at guidance 1."""
+    return any(patch.needs_uncond or patch.kind == "cfg_function" for patch in opaque_patches(patches))
+
+
+def _is_cfg_function(patch: Patch) -> TypeGuard[OpaquePatch]:
+    return isinstance(patch, OpaquePatch) and patch.kind == "cfg_function"
+
+
+def _last(patches: Iterable[P]) -> P | None:
+    found = list(patches)
+    return found[-1] if found else None
