@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from katz_graph.errors import InputError
+from katz_graph.extra_paths import ExtraPaths
 from katz_graph.wording import listed, show, suggest
 
 WEIGHTS = (".safetensors",)
@@ -20,6 +21,8 @@ PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 MINI = Path(__file__).parent / "mini" / "weights"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+ANNOTATED = re.compile(r"(.*\S)\s+\[(input|output|temp)\]", re.DOTALL)  # a name that says which folder of people's files it lies in
+TEMP = "temp"  # inside the output folder: what is only looked at
 OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:")  # how a name begins that is no relative one
 SETTLED = 2.0  # seconds after which a folder's time of change surely tells of the next change
 
@@ -35,12 +38,21 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     "checkpoints": Kind(("checkpoints",), marker="model_index.json"),
-    "controlnet": Kind(("controlnet",), marker="config.json"),
+    "controlnet": Kind(("controlnet", "t2i_adapter"), marker="config.json"),
     "vae": Kind(("vae",), marker="config.json"),
-    "clip": Kind(("text_encoders", "clip")),
+    "clip": Kind(("text_encoders", "clip"), marker="config.json"),
     "unet": Kind(("diffusion_models", "unet"), marker="config.json"),
+    "diffusers": Kind(("diffusers",), (), marker="model_index.json"),
+    "configs": Kind(("configs",), (".yaml",)),
     "input": Kind(("",), PICTURES),
+    "latents": Kind(("",), (".latent",)),
 }
+USUAL = (
+    *("checkpoints", "loras", "vae", "clip", "unet", "controlnet", "embeddings", "clip_vision", "style_models", "upscale_models"),
+    *("hypernetworks", "gligen", "configs", "vae_approx", "photomaker", "diffusers", "classifiers", "model_patches", "audio_encoders"),
+)
+SAME_AS = {"text_encoders": "clip", "diffusion_models": "unet", "t2i_adapter": "controlnet"}  # other names of kinds
+PEOPLES_FILES = ("input", "latents")  # kinds that lie in the input folder unless their name says otherwise: `x.png [output]`
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +66,15 @@ class _Listing:
 class Folders:
     """Roots of model folders in order, and the folders of pictures. The models that the package ships come last.
 
-    `paths`: whether a model may also be named by a path outside of the roots, or by a hub id; a server says no.
+    A root may be the folder of a ComfyUI, whose models lie in `models`. `extra`: further folders of single kinds. `paths`: whether a
+    model may also be named by a path outside of the roots, or by a hub id; a server says no.
     """
 
     models: tuple[Path, ...] = ()
     input: Path = Path("input")
     output: Path = Path("output")
     paths: bool = True
+    extra: ExtraPaths = field(default_factory=ExtraPaths)
     _listings: dict[str, _Listing] = field(default_factory=dict, compare=False, repr=False)
 
     def choices(self, kind: str) -> tuple[str, ...]:
@@ -70,8 +84,12 @@ class Folders:
     def resolve(self, kind: str, name: str) -> Path:
         """The file or diffusers folder called `name`. InputError names near names and where was searched.
 
-        A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to fetch.
+        A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to fetch. A picture's name may end in
+        `[input]`, `[output]` or `[temp]`, for the folder that it lies in.
         """
+        annotated = ANNOTATED.fullmatch(name) if kind in PEOPLES_FILES else None
+        if annotated:
+            name, kind = annotated[1], kind if annotated[2] == "input" else f"{kind} [{annotated[2]}]"
         found = self._local(kind, name)
         if found is not None:
             return found
@@ -97,7 +115,7 @@ class Folders:
         return self.paths and _kind(kind).marker is not None and not is_file and HUB_ID.fullmatch(name) is not None
 
     def _unknown(self, kind: str, name: str) -> str:
-        if name.lower().endswith(PICKLES) and kind != "input":
+        if name.lower().endswith(PICKLES) and _base(kind) not in PEOPLES_FILES:
             return (
                 f"{show(name)} is a pickle, which can run code when it is opened, so it is never loaded; "
                 "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
@@ -108,11 +126,24 @@ class Folders:
         return f"{show(name)} is not in {kind}{suggestion} (searched {searched})"
 
     def _roots(self, kind: str) -> list[Path]:
-        if kind == "input":
-            return [self.input]
-        return [root / folder for root in self.models for folder in _kind(kind).folders]
+        if _base(kind) in PEOPLES_FILES:
+            place = kind.removeprefix(_base(kind)).strip(" []") or "input"
+            return [{"input": self.input, "output": self.output, "temp": self.output / TEMP}[place]]
+        folders = _kind(kind).folders
+        before, after = ([path for folder in folders for path in extra.get(folder, ())] for extra in (self.extra.before, self.extra.after))
+        return [*before, *(_models_of(root) / folder for root in self.models for folder in folders), *after]
+
+    def searched(self, kind: str) -> tuple[Path, ...]:
+        """The folders that files of a kind are looked for in, in order; they need not exist."""
+        return tuple(self._roots(kind))
+
+    def kinds(self) -> tuple[str, ...]:
+        """All kinds of models that have a folder, or usually have one."""
+        there = [entry.name for root in self.models for entry in _folders_in(_models_of(root))]
+        return tuple(dict.fromkeys(SAME_AS.get(kind, kind) for kind in (*USUAL, *self.extra.before, *self.extra.after, *there)))
 
     def _files(self, kind: str) -> Mapping[str, Path]:
+        kind = SAME_AS.get(kind, kind)
         known = self._listings.get(kind)
         if known is not None and _current(known):
             return known.files
@@ -128,8 +159,26 @@ class Folders:
         return files
 
 
+def _base(kind: str) -> str:
+    """A kind without the folder that a name asked for: `input [output]` -> `input`."""
+    return kind.partition(" [")[0]
+
+
 def _kind(kind: str) -> Kind:
-    return KINDS.get(kind) or Kind((kind,))
+    kind = SAME_AS.get(kind, kind)
+    return KINDS.get(_base(kind)) or Kind((kind,))
+
+
+def _models_of(root: Path) -> Path:
+    inner = root / "models"
+    return inner if inner.is_dir() and not (root / "checkpoints").is_dir() else root
+
+
+def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        return sorted((entry for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."), key=lambda entry: entry.name)
+    except OSError:
+        return []
 
 
 def _holds(folder: Path, marker: str) -> bool:

@@ -11,15 +11,23 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import tomllib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
+from typing import Protocol
 
+from katz_graph.compat.loading import load_foreign
+from katz_graph.compat.sources import is_foreign
+from katz_graph.compat.v1 import v1_nodes
+from katz_graph.compat.v3.adapter import v3_nodes
+from katz_graph.errors import KatzError
+from katz_graph.folders import Folders
 from katz_graph.node import Node, NodeType
 from katz_graph.wording import one_line
 
@@ -40,9 +48,10 @@ class PackProblem:
 
 @dataclass(frozen=True, slots=True)
 class Registry(Mapping[str, NodeType]):
-    """All node types by name."""
+    """All node types by name, and for the editor the folders of scripts that packs bring, by pack."""
 
     types: Mapping[str, NodeType]
+    web: Mapping[str, Path] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> NodeType:
         return self.types[name]
@@ -54,13 +63,21 @@ class Registry(Mapping[str, NodeType]):
         return len(self.types)
 
 
-Adapter = Callable[[ModuleType], Iterable[type[Node] | NodeType] | None]
+class Described(Protocol):
+    """What an adapter finds: something that can be described as a node type, or raises why it cannot."""
+
+    def describe(self) -> NodeType: ...
+
+
+Found = Described | type[Node] | NodeType
+Adapter = Callable[[ModuleType], Iterable[Found] | None]
 
 
 def native_nodes(module: ModuleType) -> list[type[Node]] | None:
     """The `NODES` of a module, else the Node classes with a `run` that it, or a module inside it, defines; None when there are none."""
-    if hasattr(module, "NODES"):
-        return list(module.NODES)
+    stated = getattr(module, "NODES", None)
+    if isinstance(stated, (list, tuple)) and all(isinstance(node, type) and issubclass(node, Node) for node in stated):
+        return list(stated)
     inside = f"{module.__name__}."
     found = [
         value
@@ -74,28 +91,38 @@ def native_nodes(module: ModuleType) -> list[type[Node]] | None:
     return list(dict.fromkeys(found)) or None
 
 
-ADAPTERS: tuple[Adapter, ...] = (native_nodes,)
+ADAPTERS: tuple[Adapter, ...] = (
+    v1_nodes,
+    v3_nodes,
+    native_nodes,
+)
 """One for each convention that packs follow, asked in order; each answers None when a module does not follow its own."""
 
 
 Load = Callable[[], ModuleType]
 
 
-def load_registry(folders: Iterable[Path] = ()) -> tuple[Registry, list[PackProblem]]:
-    """Every node type of the installed packs and of those in `folders`. Of two of one name the first wins; built-in ones are first."""
+def load_registry(folders: Iterable[Path] = (), models: Folders | None = None) -> tuple[Registry, list[PackProblem]]:
+    """Every node type of the installed packs and of those in `folders`. Of two of one name the first wins; built-in ones are first.
+
+    `models` is what packs of other conventions see of model, input and output folders.
+    """
     types: dict[str, NodeType] = {}
     problems: list[PackProblem] = []
-    seen: set[int] = set()  # a package may show what its modules define
-    for pack, load in chain(_installed(), _loose(folders, problems)):
+    seen: dict[int, Found] = {}  # a package may show what its modules define
+    web: dict[str, Path] = {}
+    for pack, load in chain(_installed(), _loose(folders, problems, types, models or Folders())):
         module = _guarded(pack, load, problems)
-        found = [] if module is None else [node for node in _found(module) if id(node) not in seen]
-        seen.update(map(id, found))
+        found = [] if module is None else [node for node in _found(pack, module, problems) if id(node) not in seen]
+        seen.update((id(node), node) for node in found)
+        if module is not None and (scripts := web_directory(module)) is not None:
+            web[pack] = scripts
         for node in _described_nodes(pack, found, problems):
             if node.name in types:
                 problems.append(PackProblem(pack, f"node {node.name} is already there from pack {types[node.name].pack}; it was left out"))
             else:
                 types[node.name] = node
-    return Registry(types), problems
+    return Registry(types, web), problems
 
 
 def _installed() -> Iterator[tuple[str, Load]]:
@@ -107,7 +134,9 @@ def _installed() -> Iterator[tuple[str, Load]]:
             yield point.name, partial(importlib.import_module, f"{point.module}.{inner.name}")
 
 
-def _loose(folders: Iterable[Path], problems: list[PackProblem]) -> Iterator[tuple[str, Load]]:
+def _loose(
+    folders: Iterable[Path], problems: list[PackProblem], types: Mapping[str, NodeType], models: Folders
+) -> Iterator[tuple[str, Load]]:
     """Each Python file and package directly inside the folders, by name."""
     for folder in folders:
         if not folder.is_dir():
@@ -118,7 +147,14 @@ def _loose(folders: Iterable[Path], problems: list[PackProblem]) -> Iterator[tup
                 continue
             start = path / "__init__.py" if path.is_dir() else path
             if start.suffix == ".py" and start.is_file():
-                yield path.stem, partial(_import_file, start)
+                load = partial(_import_file, start)
+                if is_foreign(start):
+                    load = partial(load_foreign, start, load, types, models, partial(_note, path.stem, problems))
+                yield path.stem, load
+
+
+def _note(pack: str, problems: list[PackProblem], message: str) -> None:
+    problems.append(PackProblem(pack, message))
 
 
 def _import_file(file: Path) -> ModuleType:
@@ -150,7 +186,9 @@ def _guarded(pack: str, load: Load, problems: list[PackProblem]) -> ModuleType |
 
 
 def _described(error: BaseException) -> str:
-    """Exception type, its last line, and where: the innermost place outside of the import machinery."""
+    """Exception type, its last line, and where: the innermost place outside of the import machinery. Our own errors as they are."""
+    if isinstance(error, KatzError):
+        return one_line(str(error))
     last = str(error).strip().split("\n")[-1]
     if isinstance(error, SyntaxError):
         last, place = error.msg, f"{Path(error.filename or '?').name}:{error.lineno}"
@@ -161,15 +199,30 @@ def _described(error: BaseException) -> str:
     return one_line(f"{type(error).__name__}: {last}" + (f" ({place})" if place else ""))
 
 
-def _found(module: ModuleType) -> list[type[Node] | NodeType]:
-    for adapter in ADAPTERS:
-        found = adapter(module)
-        if found is not None:
-            return list(found)
+def web_directory(module: ModuleType) -> Path | None:
+    """The folder of scripts for the editor that a pack names in WEB_DIRECTORY, or as `web` of `[tool.comfy]` in its pyproject.toml."""
+    start = Path(module.__file__ or "").parent
+    named = getattr(module, "WEB_DIRECTORY", None)
+    project = start / "pyproject.toml"
+    if named is None and project.is_file() and hasattr(module, "__path__"):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            named = tomllib.loads(project.read_text("utf-8")).get("tool", {}).get("comfy", {}).get("web")
+    folder = (start / named).resolve() if isinstance(named, str) else None
+    return folder if folder is not None and folder.is_dir() and folder.is_relative_to(start.resolve()) else None
+
+
+def _found(pack: str, module: ModuleType, problems: list[PackProblem]) -> list[Found]:
+    try:
+        for adapter in ADAPTERS:
+            found = adapter(module)
+            if found is not None:
+                return list(found)
+    except Exception as error:
+        problems.append(PackProblem(pack, f"{_described(error)}; it was left out"))
     return []
 
 
-def _described_nodes(pack: str, found: Iterable[type[Node] | NodeType], problems: list[PackProblem]) -> Iterator[NodeType]:
+def _described_nodes(pack: str, found: Iterable[Found], problems: list[PackProblem]) -> Iterator[NodeType]:
     for node in found:
         try:
             yield replace(node if isinstance(node, NodeType) else node.describe(), pack=pack)

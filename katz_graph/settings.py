@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from katz_graph.extra_paths import ExtraPaths, read_extra_paths
+from katz_graph.folders import Folders
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`models` and `packs` are searched in order; `cache` holds what can be made again (measured costs, downloads)."""
+    """`models` and `packs` are searched in order; `cache` holds what can be made again (measured costs, downloads).
+
+    `extra` is what files of further model folders say; the packs in it stand in `packs` already.
+    """
 
     models: tuple[Path, ...]
     packs: tuple[Path, ...]
     input: Path
     output: Path
     cache: Path
+    extra: ExtraPaths = field(default_factory=ExtraPaths)
 
     @classmethod
     def read(
@@ -26,19 +33,27 @@ class Settings:
         input: Path | None = None,
         output: Path | None = None,
         cache: Path | None = None,
+        extra_model_paths: Sequence[Path] = (),
     ) -> Settings:
-        """What is given goes before KATZ_MODELS and KATZ_PACKS (lists, as in PATH), KATZ_INPUT, KATZ_OUTPUT and KATZ_CACHE.
+        """What is given goes before KATZ_MODELS, KATZ_PACKS and KATZ_EXTRA_MODEL_PATHS (lists, as in PATH), KATZ_INPUT, KATZ_OUTPUT and
+        KATZ_CACHE. InputError when a file of extra model paths cannot be read.
 
         Without either: `models`, `input` and `output` in the current folder, no packs, and a folder in the user's cache.
         """
+        extra = read_extra_paths(tuple(extra_model_paths) or _listed("KATZ_EXTRA_MODEL_PATHS"))
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cls(
             models=tuple(models) or _listed("KATZ_MODELS") or (Path("models"),),
-            packs=tuple(packs) or _listed("KATZ_PACKS"),
+            packs=(*(tuple(packs) or _listed("KATZ_PACKS")), *extra.packs),
             input=input or _one("KATZ_INPUT") or Path("input"),
             output=output or _one("KATZ_OUTPUT") or Path("output"),
             cache=cache or _one("KATZ_CACHE") or home / "katz_graph",
+            extra=extra,
         )
+
+    def folders(self) -> Folders:
+        """Model folders, and those of pictures."""
+        return Folders(self.models, self.input, self.output, extra=self.extra)
 
 
 def _one(variable: str) -> Path | None:

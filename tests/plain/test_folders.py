@@ -178,3 +178,93 @@ def test_settings_take_arguments_before_the_environment_before_defaults(monkeypa
     assert Settings.read(models=[Path("/c")], output=Path("here")).models == (Path("/c"),)
     assert Settings.read(output=Path("here")).output == Path("here")
     assert Settings.read().output == Path("/out")
+
+
+def test_other_names_of_kinds_and_whole_folders(folders: Folders, root: Path) -> None:
+    for name in ("t2i_adapter/sketch.safetensors", "text_encoders/t5/config.json", "diffusers/sd/model_index.json", "configs/v1.yaml"):
+        (root / "models" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "models" / name).touch()
+    assert "sketch.safetensors" in folders.choices("controlnet") == folders.choices("t2i_adapter")
+    assert folders.choices("text_encoders") == folders.choices("clip") == ("g.safetensors", "l.safetensors", "t5")
+    assert folders.choices("diffusers") == ("sd",) and folders.choices("configs") == ("v1.yaml",)
+    assert {"checkpoints", "embeddings", "upscale_models"} <= set(folders.kinds())
+
+
+def test_the_folder_of_a_comfyui_is_a_root(root: Path) -> None:
+    there = Folders((root,), root / "input")
+    assert there.resolve("checkpoints", "a.safetensors") == root / "models/checkpoints/a.safetensors"
+    assert there.searched("loras") == (root / "models/loras",)
+
+
+EXTRA = """
+comfyui:
+    base_path: other/
+    is_default: true
+    checkpoints: models/checkpoints/
+    text_encoders: |
+        models/text_encoders/
+        models/clip/  # where they used to lie
+    custom_nodes: custom_nodes/
+a111:
+    base_path: ${KATZ_TEST_HOME}/webui
+    loras: |
+        models/Lora
+        models/LyCORIS
+    upscale_models:
+        - models/ESRGAN
+unused:
+"""
+
+
+@pytest.fixture
+def extra(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KATZ_TEST_HOME", str(root))
+    for name in (
+        "other/models/checkpoints/a.safetensors",
+        "other/models/clip/h.safetensors",
+        "webui/models/Lora/one.safetensors",
+        "webui/models/LyCORIS/two.safetensors",
+        "webui/models/ESRGAN/x2.safetensors",
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    file = root / "extra_model_paths.yaml"
+    file.write_text(EXTRA)
+    return file
+
+
+def test_extra_model_paths_as_users_have_them(extra: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings.read(models=[root / "models"], packs=[root / "mine"], extra_model_paths=[extra])
+    folders = settings.folders()
+    assert settings.packs == (root / "mine", root / "other/custom_nodes")
+    assert folders.resolve("checkpoints", "a.safetensors") == root / "other/models/checkpoints/a.safetensors"  # the default goes first
+    assert folders.choices("clip") == ("g.safetensors", "h.safetensors", "l.safetensors")
+    assert folders.choices("loras") == ("one.safetensors", "two.safetensors")
+    assert folders.choices("upscale_models") == ("x2.safetensors", "x4.safetensors")
+    monkeypatch.setenv("KATZ_EXTRA_MODEL_PATHS", str(extra))
+    assert Settings.read(models=[root / "models"]).folders().choices("loras") == ("one.safetensors", "two.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- a\n- b\n", "got a list of 2, expected sections"),
+        ("a: 3\n", "section a: got 3, expected folders by kind"),
+        ("a:\n  loras: 3\n", "section a, loras: got 3, expected a folder, or one a line"),
+        ("a:\n  base_path: [x]\n", "section a, base_path: got a list of 1, expected a folder"),
+        ("a: [\n", "not YAML: while parsing"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_extra_model_paths_that_are_wrong_are_named(root: Path, text: str | None, expected: str) -> None:
+    file = root / "extra.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(InputError) as caught:
+        Settings.read(extra_model_paths=[file])
+    assert str(caught.value).startswith(f"{file}: ") and expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_empty_file_of_extra_model_paths_says_nothing(root: Path) -> None:
+    (root / "extra.yaml").write_text("# nothing yet\n")
+    assert Settings.read(extra_model_paths=[root / "extra.yaml"]).extra == Settings.read().extra

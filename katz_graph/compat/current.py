@@ -1,0 +1,88 @@
+"""Which run, node and pack the code of a pack is working for: context variables that the graph run and the pack loader set."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Awaitable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from katz_graph.context import Context
+from katz_graph.errors import RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A node at work: the services of its run, its id in the graph, the pack that its type is from, and numbers for graphs it builds."""
+
+    context: Context
+    node: str = ""
+    pack: str = ""
+    graphs: Iterator[int] = field(default_factory=count)
+
+
+_running: ContextVar[Running | None] = ContextVar("katz_graph_running", default=None)
+_missed: ContextVar[dict[str, None] | None] = ContextVar("katz_graph_missed", default=None)
+
+
+@contextmanager
+def running(context: Context, node: str = "", pack: str = "") -> Iterator[None]:
+    """What a node does inside reaches this run: progress bars, folders, model calls. Async nodes keep it through their awaits."""
+    token = _running.set(Running(context, node, pack))
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+def staying(result: Any) -> Any:
+    """What a node gave; if it is awaitable, one that awaits it as the node that runs now."""
+    return _awaited(result, _running.get()) if inspect.isawaitable(result) else result
+
+
+async def _awaited(awaitable: Awaitable[Any], now: Running | None) -> Any:
+    token = _running.set(now)
+    try:
+        return await awaitable
+    finally:
+        _running.reset(token)
+
+
+def without_gradients() -> AbstractContextManager[Any]:
+    """Torch's inference mode, which packs are written for: they change in place what the engine made. Nothing where torch is not in use."""
+    torch = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch.inference_mode()
+
+
+def current() -> Running | None:
+    """The node that runs now; None while packs are loaded or described."""
+    return _running.get()
+
+
+def current_context(purpose: str) -> Context:
+    """The services of the run. RunError where no node runs."""
+    now = _running.get()
+    if now is None:
+        raise RunError(f"{purpose} only works while a node runs")
+    return now.context
+
+
+@contextmanager
+def noting_missed() -> Iterator[dict[str, None]]:
+    """Collects, in order, the names that a pack takes from shims and that have nothing behind them."""
+    names: dict[str, None] = {}
+    token = _missed.set(names)
+    try:
+        yield names
+    finally:
+        _missed.reset(token)
+
+
+def note_missed(name: str) -> None:
+    names = _missed.get()
+    if names is not None:
+        names[name] = None

@@ -1,0 +1,67 @@
+"""Names that packs import and that have nothing behind them here: they import, and say what they are when something uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from katz_graph.compat.current import current, note_missed
+from katz_graph.errors import RunError
+
+
+class NotThere(AttributeError, RunError):
+    """A pack used something that this engine does not have. An AttributeError too, so that `hasattr` and `getattr` answer as usual."""
+
+
+def refuse(name: str) -> NoReturn:
+    """Raise NotThere for a dotted name, naming the pack at work."""
+    now = current()
+    who = f"pack {now.pack}" if now is not None and now.pack else "the pack"
+    raise NotThere(f"{who} needs {name}, which Katz Graph does not have")
+
+
+def _used(cls: Any, *_: Any, **__: Any) -> NoReturn:
+    refuse(cls.dotted_name)
+
+
+class _AbsentType(type):
+    """Makes a class that can be imported, named and inherited from, but neither called nor looked into."""
+
+    dotted_name: str
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return absent(f"{cls.dotted_name}.{name}")
+
+    __call__ = __iter__ = __len__ = __getitem__ = __setitem__ = __contains__ = __add__ = __radd__ = _used
+    __enter__ = __exit__ = __int__ = __float__ = __index__ = _used
+
+    def __repr__(cls) -> str:
+        return f"<{cls.dotted_name}: not in Katz Graph>"
+
+
+def absent(name: str) -> Any:
+    """A stand-in for the dotted name; every use but import, inheritance and annotation raises NotThere."""
+    return _AbsentType(name.rsplit(".", 1)[-1], (), {"dotted_name": name})
+
+
+def absent_base(cls: Any) -> str | None:
+    """The dotted name of a stand-in that a class inherits from; None when it does not."""
+    return cls.dotted_name if isinstance(cls, _AbsentType) else None
+
+
+def missing_names(module: str, names: str | None) -> Callable[[str], Any]:
+    """A `__getattr__` for a shim module: known `names` (separated by spaces; None: all) give stand-ins and are noted.
+
+    Other names are no attributes, so that packs can ask whether they are there.
+    """
+    known = None if names is None else frozenset(names.split())
+
+    def get(name: str) -> Any:
+        if name.startswith("__") or (known is not None and name not in known):
+            raise AttributeError(f"{module}.{name} is not in Katz Graph", name=name)
+        note_missed(f"{module}.{name}")
+        return absent(f"{module}.{name}")
+
+    return get

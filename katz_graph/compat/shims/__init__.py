@@ -1,0 +1,1 @@
+"""Modules under the names that packs import them by. Only the import finder loads them."""

@@ -1,0 +1,9 @@
+"""`comfy.options` as packs import it: a command line that nobody parses here."""
+
+from __future__ import annotations
+
+args_parsing = False
+
+
+def enable_args_parsing(enable: bool = True) -> None:
+    """The options stay at their defaults."""

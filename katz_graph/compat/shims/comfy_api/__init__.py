@@ -1,0 +1,1 @@
+"""`comfy_api` as packs import it."""

@@ -1,0 +1,1 @@
+"""`comfy_execution` as packs import it."""

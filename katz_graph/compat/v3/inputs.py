@@ -1,0 +1,194 @@
+"""What a schema's inputs and outputs are declared with: one class per wire type, with an `Input` and an `Output` inside. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, StrEnum
+from typing import Any, ClassVar
+
+
+class NumberDisplay(StrEnum):
+    number = "number"
+    slider = "slider"
+    gradient_slider = "gradientslider"
+
+
+class ControlAfterGenerate(StrEnum):
+    fixed = "fixed"
+    increment = "increment"
+    decrement = "decrement"
+    randomize = "randomize"
+
+
+class UploadType(StrEnum):
+    image = "image_upload"
+    audio = "audio_upload"
+    video = "video_upload"
+    model = "file_upload"
+
+
+class FolderType(StrEnum):
+    input = "input"
+    output = "output"
+    temp = "temp"
+
+
+class RemoteOptions:
+    """Choices that a server is asked for; they are not fetched here."""
+
+    def __init__(self, route: str, **options: Any) -> None:
+        self.route, self.options = route, options
+
+
+class Input:
+    """An input. `options` are those that a widget has beside the ones named here."""
+
+    io_type: ClassVar[str] = "*"
+    knob: ClassVar[bool] = False
+    dynamic: ClassVar[str] = ""  # what a kind of input is called whose number or type only the editor decides
+
+    def __init__(
+        self,
+        id: str,
+        display_name: str | None = None,
+        optional: bool = False,
+        tooltip: str | None = None,
+        lazy: bool | None = None,
+        extra_dict: Mapping[str, Any] | None = None,
+        raw_link: bool | None = None,
+        advanced: bool | None = None,
+        **options: Any,
+    ) -> None:
+        self.id, self.display_name, self.optional, self.tooltip, self.lazy = id, display_name, optional, tooltip, lazy
+        self.raw_link = bool(raw_link)
+        self.options: dict[str, Any] = {**(extra_dict or {}), **options}
+
+    def get_io_type(self) -> str:
+        return self.io_type
+
+
+class WidgetInput(Input):
+    """An input that takes a literal. `force_input`: a wire all the same."""
+
+    knob = True
+
+    def __init__(self, id: str, *positional: Any, default: Any = None, force_input: bool | None = None, **options: Any) -> None:
+        super().__init__(id, *positional, **options)
+        self.default, self.force_input = default, bool(force_input)
+
+
+class Output:
+    """An output."""
+
+    io_type: ClassVar[str] = "*"
+
+    def __init__(
+        self, id: str | None = None, display_name: str | None = None, tooltip: str | None = None, is_output_list: bool = False
+    ) -> None:
+        self.id, self.display_name, self.tooltip, self.is_output_list = id, display_name, tooltip, is_output_list
+
+    def get_io_type(self) -> str:
+        return self.io_type
+
+
+class ComfyType:
+    """A wire type. `Type` is what flows, for annotations."""
+
+    Type: ClassVar[Any] = Any
+    io_type: ClassVar[str] = "*"
+    Input: ClassVar[type[Input]] = Input
+    Output: ClassVar[type[Output]] = Output
+
+
+def comfytype(io_type: str, **_: Any) -> Callable[[type], type]:
+    """A decorator that gives a class of a pack, and the `Input` and `Output` inside it, their wire type."""
+
+    def named(cls: type) -> type:
+        setattr(cls, "io_type", io_type)  # noqa: B010
+        for part, base in (("Input", Input), ("Output", Output)):
+            setattr(cls, part, type(part, (getattr(cls, part, base),), {"io_type": io_type}))
+        return cls
+
+    return named
+
+
+def Custom(io_type: str) -> type[ComfyType]:
+    """A wire type of that name."""
+    return wire_type(io_type, io_type)
+
+
+def wire_type(name: str, io_type: str, input: type[Input] = Input, dynamic: str = "") -> type[ComfyType]:
+    """A class that declares inputs and outputs of a wire type."""
+    members = {"io_type": io_type, "dynamic": dynamic} if dynamic else {"io_type": io_type}
+    inside = {"Input": type("Input", (input,), members), "Output": type("Output", (Output,), {"io_type": io_type})}
+    return type(name, (ComfyType,), {"io_type": io_type, **inside})
+
+
+class _ComboInput(WidgetInput):
+    """One of some choices: a list, or the values of an Enum."""
+
+    def __init__(self, id: str, options: Any = None, *positional: Any, default: Any = None, **more: Any) -> None:
+        super().__init__(id, *positional, default=_plain(default), **more)
+        members = isinstance(options, type) and issubclass(options, Enum)
+        self.choices: list[Any] = [member.value for member in options] if members else list(options or ())
+
+
+class _MultiTypeInput(Input):
+    """An input that takes several wire types; a widget where it is made from one."""
+
+    def __init__(self, id: str | Input, types: Sequence[type[ComfyType]], *positional: Any, **options: Any) -> None:
+        self.widget = id if isinstance(id, Input) else None
+        super().__init__(id.id if isinstance(id, Input) else id, *positional, **options)
+        if self.widget is not None:
+            self.optional = self.optional or self.widget.optional
+        names = [kind.io_type for kind in types] + ([self.widget.io_type] if self.widget is not None else [])
+        self.union = ",".join(dict.fromkeys(names))
+
+    def get_io_type(self) -> str:
+        return self.union
+
+
+class _Anything:
+    """Takes whatever a pack says of inputs that are refused later, by name."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self.given, self.named = given, named
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+Boolean = wire_type("Boolean", "BOOLEAN", WidgetInput)
+Int = wire_type("Int", "INT", WidgetInput)
+Float = wire_type("Float", "FLOAT", WidgetInput)
+String = wire_type("String", "STRING", WidgetInput)
+Color = wire_type("Color", "COLOR", WidgetInput)
+Combo = wire_type("Combo", "COMBO", _ComboInput)
+MultiCombo = wire_type("MultiCombo", "COMBO", _ComboInput)
+MultiType = wire_type("MultiType", "*", _MultiTypeInput)
+AnyType = wire_type("AnyType", "*")
+
+_WIRES = """
+    Accumulation:ACCUMULATION Audio:AUDIO AudioEncoder:AUDIO_ENCODER AudioEncoderOutput:AUDIO_ENCODER_OUTPUT BBOX:BBOX Clip:CLIP
+    ClipVision:CLIP_VISION ClipVisionOutput:CLIP_VISION_OUTPUT Conditioning:CONDITIONING ControlNet:CONTROL_NET
+    FaceAnalysis:FACE_ANALYSIS FlowControl:FLOW_CONTROL Gligen:GLIGEN Guider:GUIDER HookKeyframes:HOOK_KEYFRAMES Hooks:HOOKS
+    Image:IMAGE Latent:LATENT LatentOperation:LATENT_OPERATION LatentUpscaleModel:LATENT_UPSCALE_MODEL Load3D:LOAD_3D
+    Load3DAnimation:LOAD3D_ANIMATION Load3DCamera:LOAD3D_CAMERA LoraModel:LORA_MODEL LossMap:LOSS_MAP Mask:MASK Mesh:MESH
+    Model:MODEL ModelPatch:MODEL_PATCH Noise:NOISE Photomaker:PHOTOMAKER Point:POINT SEGS:SEGS SVG:SVG Sampler:SAMPLER
+    Sigmas:SIGMAS StyleModel:STYLE_MODEL TimestepsRange:TIMESTEPS_RANGE Tracks:TRACKS UpscaleModel:UPSCALE_MODEL Vae:VAE
+    Video:VIDEO Voxel:VOXEL WanCameraEmbedding:WAN_CAMERA_EMBEDDING Webcam:WEBCAM
+"""
+WIRES = {name: wire_type(name, io_type) for name, _, io_type in (pair.partition(":") for pair in _WIRES.split())}
+DYNAMIC = {
+    name: wire_type(name, io_type, dynamic=name)
+    for name, io_type in {
+        "Autogrow": "COMFY_AUTOGROW_V3",
+        "DynamicCombo": "COMFY_DYNAMICCOMBO_V3",
+        "DynamicSlot": "COMFY_DYNAMICSLOT_V3",
+        "MatchType": "COMFY_MATCHTYPE_V3",
+    }.items()
+}
+for _kind in DYNAMIC.values():
+    for _part in ("Template", "TemplatePrefix", "TemplateNames", "Option"):
+        setattr(_kind, _part, _Anything)

@@ -1,0 +1,41 @@
+"""Packs of the ecosystem's conventions written to a folder, loaded, and forgotten again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+
+from katz_graph.compat.finder import Shims
+from katz_graph.compat.sources import ROOTS
+from katz_graph.folders import Folders
+from katz_graph.packs import Registry, load_registry
+
+
+@contextmanager
+def forgetting_shims() -> Iterator[None]:
+    """Leave neither finder nor shim modules behind."""
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Shims)]
+        for name in [name for name in sys.modules if name.partition(".")[0] in ROOTS or name.startswith("katz_pack_")]:
+            del sys.modules[name]
+
+
+def write(folder: Path, files: Mapping[str, str] | None = None, **others: str) -> Path:
+    """`name="text"` becomes the file name.py, as does `{"inside/name": "text"}`."""
+    for name, text in {**(files or {}), **others}.items():
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+    return folder
+
+
+def load(packs: Path, root: Path) -> tuple[Registry, list[str]]:
+    """The node types and problems of a folder of packs, with model, input and output folders below `root`."""
+    folders = Folders((root / "models",), root / "input", root / "output")
+    registry, problems = load_registry([packs], folders)
+    return registry, [str(problem) for problem in problems]
