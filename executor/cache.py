@@ -1,35 +1,42 @@
-"""Results of nodes by signature, and which of them are kept. Knows nothing of graphs."""
+"""Results of nodes by signature, and which of them are kept; and the objects that nodes keep for themselves. Knows nothing of graphs."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from katz_graph.errors import InputError
 from katz_graph.executor.signature import Signature
 from katz_graph.executor.why import History
+from katz_graph.node import NodeType
 
 Policy = Literal["classic", "lru", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One node's outputs. `parts` are the signatures of the nodes that it expanded to: they are kept as long as it is."""
+    """One node's outputs and what it has for editors. `parts` are the signatures of the nodes that it expanded to: they are kept as long
+    as it is."""
 
     outputs: tuple[Any, ...]
     parts: tuple[Signature, ...] = ()
+    ui: Mapping[str, Sequence[Any]] | None = None
 
 
 class ResultCache:
-    """`classic` drops after each run what that run's graph does not use; `lru` keeps the `limit` used last; `none` keeps nothing."""
+    """`classic` drops after each run what that run's graph does not use; `lru` keeps the `limit` used last; `none` keeps nothing.
+
+    The object of a node stays while the node is in the graph of each run, unless nothing is kept.
+    """
 
     def __init__(self, policy: Policy = "classic", limit: int = 0) -> None:
         self.policy, self.limit = policy, limit
         self.history = History()  # what decided the results of the last run
         self._entries: OrderedDict[Signature, Entry] = OrderedDict()
+        self._instances: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -61,8 +68,18 @@ class ResultCache:
             while self.policy == "lru" and len(self._entries) > self.limit:
                 self._entries.popitem(last=False)
 
-    def end_run(self, used: Collection[Signature]) -> None:
-        """A run is over; `used` are the signatures of its whole graph, whether they were asked for or not."""
+    def instance(self, node: str, kind: NodeType) -> Any:
+        """The object of a node of this type, made when it is first asked for."""
+        assert kind.instance is not None
+        key = node, kind.name
+        if key not in self._instances:
+            self._instances[key] = kind.instance()
+        return self._instances[key]
+
+    def end_run(self, used: Collection[Signature], nodes: Iterable[tuple[str, str]] = ()) -> None:
+        """A run is over; `used` are the signatures of its whole graph, whether they were asked for or not, `nodes` ids and types."""
+        if self._instances:
+            self._instances = {} if self.policy == "none" else {key: self._instances[key] for key in nodes if key in self._instances}
         if self.policy != "classic":
             return
         with self._lock:

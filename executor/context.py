@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.context import Engine
-from katz_graph.errors import Cancelled
+from katz_graph.errors import Cancelled, InputError
 from katz_graph.events import Event
 from katz_graph.folders import Folders
 
@@ -28,6 +28,7 @@ class RunContext:
     metadata: Mapping[str, str] = field(default_factory=dict)
     listener: Callable[[Event], None] = _ignore
     on_warning: Callable[[str], None] = _ignore
+    on_picture: Callable[[bytes], None] | None = None  # the client's end; None where there is no client
     files: list[Path] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     _cancelled: threading.Event = field(default_factory=threading.Event)
@@ -42,6 +43,11 @@ class RunContext:
 
     def wrote(self, path: Path) -> None:
         self.files.append(path)
+
+    def deliver(self, picture: bytes) -> None:
+        if self.on_picture is None:
+            raise InputError("sends pictures to the client of a server, and this run has none; use SaveImage instead")
+        self.on_picture(picture)
 
     def cancel(self) -> None:
         self._cancelled.set()

@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from katz_graph.context import Context
+from katz_graph.context import Context, Tile
 from katz_graph.events import Busy, Planned
 from katz_graph.executor.calibrate import calibrated
 from katz_graph.executor.execution import Execution, Timing
 from katz_graph.executor.models import Models
 from katz_graph.executor.worker import Job, Single, Worker
-from katz_graph.models.tokens import encoding_length
+from katz_graph.models.features import TextEncoding
+from katz_graph.models.text_recipe import length
+from katz_graph.models.tokens import prompt_length
 from katz_graph.planner.compile import Known, compile_region
 from katz_graph.planner.count import count_work
 from katz_graph.planner.fit import fit
 from katz_graph.planner.program import Device, Program
 from katz_graph.planner.region import Region
 from katz_graph.planner.schedule import decider, sampling_of
-from katz_graph.recipe import VaeRecipe
+from katz_graph.recipe import Encoding, VaeRecipe
 from katz_graph.sampling.static import evaluations_of
+from katz_graph.upscale.recipe import UpscaleModelRecipe
 from katz_graph.wires import LatentSamples
 
 if TYPE_CHECKING:
@@ -81,31 +84,46 @@ class LocalEngine:
         latent = region.begin.inputs["latent_image"]["samples"]
         return self._worker.submit(Execution(program, spec, table, latent, self.models, context))
 
-    def sample(self, region: Region, context: Context) -> LatentSamples:
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         program = self.plan(region)
         context.report(Planned(region.name, program))
         job = self.submit(region, program, context)
         samples = job.result()
-        timing = cast(Execution, job.task).timing
+        execution = cast(Execution, job.task)
+        timing = execution.timing
         self.report.programs.append(program)
         self.report.timings.append(timing)
         for span in timing.spans:
             context.report(Busy(self.options.device, span.name, region.name, span.start, span.seconds, span.evaluation))
-        return cast(LatentSamples, {**region.begin.inputs["latent_image"], "samples": samples})
+        latent: LatentSamples = region.begin.inputs["latent_image"]
+        return {**latent, "samples": samples}, {**latent, "samples": execution.denoised}
 
-    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context) -> Tensor:
-        return self._vae("VAE encode", lambda: self.models.encode_image(vae, pixels), context)
+    def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
+        task = Single(lambda: self.models.encode_text(encoding))
+        made: TextEncoding = self._worker.submit(task).result()
+        context.report(Busy(self.options.device, "text encoder", "", task.start, task.seconds))
+        pooled = None if made.pooled is None else made.pooled.cpu().float().clone()
+        return TextEncoding(made.hidden.cpu().float().clone(), pooled)
 
-    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context) -> Tensor:
-        return self._vae("VAE decode", lambda: self.models.decode_latent(vae, samples), context)
+    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+        return self._vae("VAE encode", lambda: self.models.encode_image(vae, pixels, tile), context)
+
+    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+        return self._vae("VAE decode", lambda: self.models.decode_latent(vae, samples, tile), context)
+
+    def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
+        task = Single(lambda: self.models.upscale(model, picture))
+        enlarged = self._worker.submit(task).result()
+        context.report(Busy(self.options.device, "upscale", "", task.start, task.seconds))
+        return cast(Tensor, enlarged)
 
     def _vae(self, name: str, run: Callable[[], Any], context: Context) -> Tensor:
         task = Single(run)
-        result, redone = self._worker.submit(task).result()
+        result, notes = self._worker.submit(task).result()
         self.report.vae += task.seconds
         context.report(Busy(self.options.device, name, "", task.start, task.seconds))
-        if redone:
-            context.warn(f"{name}: half precision overflowed, so it was redone in float32")
+        for note in notes:
+            context.warn(f"{name}: {note}")
         return cast(Tensor, result)
 
 
@@ -118,7 +136,7 @@ def plan_region(region: Region, device: Device, batching: bool | None = None, af
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
         count=partial(count_work, value_bytes=device.value_bytes),
         fit=fit,
-        length=lambda entry: encoding_length(entry.clip, entry.text),
+        length=lambda encoding: length(encoding, prompt_length),
         devices=(device,),
         batching=batching,
     )

@@ -18,6 +18,7 @@ from katz_graph.executor.stages import STAGES, Situation
 from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
 from katz_graph.graph import Expansion
+from katz_graph.models.text_recipe import clips
 from katz_graph.planner.emit import weight_sets
 from katz_graph.planner.program import Call, Program
 from katz_graph.planner.region import NODE, SLOTS, Operation
@@ -113,8 +114,15 @@ class Execution:
     @property
     def result(self) -> Tensor:
         """The final latent [B, C, h, w], unscaled, float32 on the CPU."""
-        unscaled: Tensor = self._process.result / self._model.latent_scale
-        return unscaled.float().cpu()
+        return self._unscaled(self._process.result)
+
+    @property
+    def denoised(self) -> Tensor:
+        """The denoised latent that the last step began with, as `result`."""
+        return self._unscaled(self._process.denoised)
+
+    def _unscaled(self, latent: Tensor) -> Tensor:
+        return (latent / self._model.latent_scale).float().cpu()
 
     def _load(self) -> None:
         """Load what the program's operations need, so that its time is not taken for theirs."""
@@ -122,8 +130,9 @@ class Execution:
         operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
         for value in dict.fromkeys(value for op in operations for value in op.inputs.values() if isinstance(value, LOADED)):
             self._models.load(value)
-        for entry in dict.fromkeys(entry for op in self.program.before for entry in op.inputs.get("entry", ())):
-            self._models.load(entry.clip)
+        texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder"]
+        for clip in dict.fromkeys(clip for encoding in texts for clip in clips(encoding)):
+            self._models.load(clip)
         self.timing.load = self._span("load", started, None)
 
     def _step(self) -> Step:

@@ -27,6 +27,11 @@ def node_failure(name: str, error: BaseException) -> KatzError:
     return failure
 
 
+def in_words(error: BaseException) -> str:
+    """An exception as one phrase."""
+    return "; ".join(_lines(error))
+
+
 def _lines(error: BaseException) -> list[str]:
     if isinstance(error, KatzError):
         return [one_line(line) for line in str(error).split("\n")]

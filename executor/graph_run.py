@@ -1,52 +1,41 @@
 """Runs what the outputs of a graph need: each node when its inputs are there, in the order of the file, and only if it is not cached.
 
-Iterative and linear in nodes and links. Lazy inputs are evaluated when a node asks for them, nodes may expand to graphs, and a step
-region is one unit that the engine runs. A node that fails leaves alone what does not depend on it.
+Iterative and linear in nodes and links. Lazy inputs are evaluated when a node asks for them, nodes may expand to graphs, asynchronous
+nodes overlap, and a step region is one unit that the engine runs. A node that fails leaves alone what does not depend on it.
 """
 
 from __future__ import annotations
 
 import heapq
+import inspect
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+from katz_graph.compat.blocker import ExecutionBlocker
 from katz_graph.context import Context
 from katz_graph.cycles import describe_cycle, find_cycles
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.executor.cache import Entry, ResultCache
-from katz_graph.executor.events import EventKind, NodeEvent, OnEvent
+from katz_graph.executor.calls import Calls, blocker_in, expected_outputs, outputs_of, ui_of
+from katz_graph.executor.events import OnEvent
 from katz_graph.executor.failure import node_failure
-from katz_graph.executor.node_state import NodeState, Outputs, output_of, source_of, values_of
+from katz_graph.executor.hidden import Hidden
+from katz_graph.executor.holding import end_reading, free, hold_again, wanted_again
+from katz_graph.executor.node_state import NodeState, Outputs, source_of
+from katz_graph.executor.result import GraphResult
 from katz_graph.executor.signing import sign_late, sign_upstream
-from katz_graph.executor.splice import splice
-from katz_graph.executor.why import History, explain
+from katz_graph.executor.splice import Splicer, delivered
+from katz_graph.executor.tasks import Done, Tasks
+from katz_graph.executor.telling import Telling
 from katz_graph.graph import Expansion, Graph, Link
-from katz_graph.node import NodeType
+from katz_graph.node import NodeType, WithUi
 from katz_graph.planner import region as planner_region
 from katz_graph.planner.region import END, Region, RegionNodes
-from katz_graph.wording import listed, node_name, show
+from katz_graph.wording import show
 
-
-@dataclass(frozen=True, slots=True)
-class GraphResult:
-    """What a run gave: the outputs of the targets that were reached, and an error for each node that failed."""
-
-    outputs: Mapping[str, Outputs]
-    failures: Mapping[str, KatzError] = field(default_factory=dict)
-    refused: tuple[str, ...] = ()  # targets that were not reached
-
-    def raise_failures(self) -> None:
-        """One error for all that failed: InputError if no target was reached and only wrong input stood in the way, else RunError."""
-        if not self.refused:
-            return
-        errors = list(self.failures.values())
-        lines = "\n".join(map(str, errors))
-        if self.outputs:
-            raise RunError(f"{lines}\nsome outputs were refused: node {listed(self.refused)}") from errors[0]
-        kind = InputError if all(isinstance(error, InputError) for error in errors) else RunError
-        raise kind(lines) from errors[0]
+__all__ = ["GraphResult", "Regions", "run_graph"]
 
 
 class Regions(Protocol):
@@ -76,10 +65,13 @@ def run_graph(
             raise InputError(f"node {show(target)} is to be run, but it is not in the workflow")
     if not wanted:
         raise InputError("the workflow has no output node, so there is nothing to run")
+    run = _GraphRun(graph, registry, context, cache, on_event, regions)
     try:
-        return _GraphRun(graph, registry, context, cache, on_event, regions).run(wanted)
+        return run.run(wanted)
     except KeyboardInterrupt:
         raise Cancelled("cancelled") from None
+    finally:
+        run.tasks.close()
 
 
 class _GraphRun:
@@ -92,86 +84,134 @@ class _GraphRun:
         on_event: OnEvent | None,
         regions: Regions,
     ) -> None:
-        self.registry, self.context, self.cache, self.on_event, self.regions = registry, context, cache, on_event, regions
+        self.registry, self.context, self.cache, self.regions = registry, context, cache, regions
         self.file = graph
         self.nodes: dict[str, NodeState] = {}
-        self.ready: list[tuple[tuple[int, int], str]] = []
+        self.tasks = Tasks(context.check_cancelled, context.warn)
+        self.calls = Calls(self.nodes, context, cache, self.tasks, Hidden(self.nodes, graph, context))
+        self.telling = Telling(graph, self.nodes, cache, on_event)
+        self.ready: list[tuple[tuple[bool, int, int], str]] = []
         self.failures: dict[str, KatzError] = {}
-        self.spliced_names: dict[str, int] = {}
+        self.ui: dict[str, Mapping[str, Sequence[Any]]] = {}
+        self.overlaps = {name for name, kind in registry.items() if inspect.iscoroutinefunction(kind.run)}
+        self.splicer = Splicer(self.nodes, registry, self.overlaps)
         for number, (identifier, call) in enumerate(graph.nodes.items()):
-            self.nodes[identifier] = NodeState(identifier, call, registry.get(call.type), (number, 0), identifier, graph.nodes)
+            order = (call.type not in self.overlaps, number, 0)
+            self.nodes[identifier] = NodeState(identifier, call, registry.get(call.type), order, identifier, graph.nodes)
 
     def run(self, targets: list[str]) -> GraphResult:
         for target in targets:
-            sign_upstream(self.nodes, self.nodes[target], self.context)
+            sign_upstream(self.nodes, self.nodes[target], self.calls)
+            self.nodes[target].holders += 1
         for target in targets:
             self._demand(self.nodes[target])
-        while self.ready:
-            _, identifier = heapq.heappop(self.ready)
+        while self.ready or self.tasks:
             self.context.check_cancelled()
-            self._advance(self.nodes[identifier])
+            if self.ready:
+                _, identifier = heapq.heappop(self.ready)
+                self._guarded(self.nodes[identifier], self._advance)
+                self.tasks.turn()
+            else:
+                self.tasks.wait()
+            while (ended := self.tasks.finished()) is not None:
+                node, results = ended
+                self._guarded(node, partial(self._settle_awaited, results))
         self._fail_cycles()
-        self.cache.end_run([node.signature for node in self.nodes.values() if node.signature is not None])
-        self.cache.history = self._history(self.file.nodes)
+        signatures = [node.signature for node in self.nodes.values() if node.signature is not None]
+        self.cache.end_run(signatures, ((node.id, node.call.type) for node in self.nodes.values()))
+        self.cache.history = self.telling.history(self.file.nodes)
         reached = {target: outputs for target in targets if (outputs := self.nodes[target].outputs) is not None}
-        return GraphResult(reached, self.failures, tuple(target for target in targets if target not in reached))
+        refused = tuple(target for target in targets if target not in reached)
+        return GraphResult(reached, self.failures, refused, self.ui, tuple(name for name in reached if self.nodes[name].blocked))
 
-    def _advance(self, node: NodeState) -> None:
-        """Take a node whose sources are finished one step on, until it is finished itself or waits again."""
+    def _guarded(self, node: NodeState, step: Callable[[NodeState], None]) -> None:
+        """Take a step of a node; what it raises is the node's failure."""
         try:
-            if any(source.failed for source in node.sources):
-                self._finish(node, None)
-            elif node.expanded is not None:
-                self._complete(node, tuple(output_of(self.nodes, v) if isinstance(v, Link) else v for v in node.expanded))
-            elif not self._waits_for_lazy_inputs(node) and not self._is_cached(node):
-                self._execute(node)
+            step(node)
         except (KeyboardInterrupt, Cancelled):
             raise
         except (Exception, SystemExit) as error:
             self._fail(node, error)
 
-    def _execute(self, node: NodeState) -> None:
-        node.why = self._why(node)
+    def _advance(self, node: NodeState) -> None:
+        """Take a node whose sources are finished one step on, until it is finished itself or waits again."""
+        if any(source.failed for source in node.sources):
+            self._finish(node, None)
+        elif node.expanded is not None:
+            self._complete(node, outputs_of(node.type, delivered(self.nodes, node)))
+        elif not self._waits_for_lazy_inputs(node) and not self._is_cached(node):
+            self._start(node)
+
+    def _start(self, node: NodeState) -> None:
+        node.why = self.telling.why_run(node)
         node.began = time.perf_counter()
-        self._tell("start", node)
+        self.telling.tell("start", node)
+        if node.call.type in self.overlaps:
+            self.tasks.open()
         try:
-            result = self._called(node)
+            results = self.calls.run(node) if node.region is None else self._sampled(node, node.region)
         finally:
             node.seconds = time.perf_counter() - node.began
-        if isinstance(result, Expansion):
-            self._expand(node, result)
+        if len(results) == 1 and type(results[0]) is tuple and not node.warning:
+            self._complete(node, outputs_of(node.type, results))
+        elif any(map(inspect.isawaitable, results)):
+            self.tasks.start(node, results)
         else:
-            self._complete(node, result)
+            self._settle(node, results)
 
-    def _called(self, node: NodeState) -> Any:
-        """What a node gives: the engine runs a step region, everything else runs itself. Awaiting async nodes will have its place here."""
-        if node.region is not None:
-            entering = {link: output_of(self.nodes, link) for link in node.region.inputs}
-            region = self.regions.bind_region(Graph(node.scope), self.registry, node.region, entering, node.origin)
-            return (self.context.engine.sample(region, self.context),)
-        values = values_of(self.nodes, node)
-        missing = next((name for name, declared in node.type.inputs.items() if declared.required and name not in node.call.inputs), None)
-        if missing is not None:
-            raise InputError(f"input {missing} is missing")
-        return node.type.run(self.context, values)
+    def _sampled(self, node: NodeState, region: RegionNodes) -> list[Any]:
+        """What the engine gives for a step region, for each set of values that enters it."""
+        sampled: list[Any] = []
+        for entering in self.calls.region_inputs(region):
+            blocker = blocker_in(entering)
+            if blocker is None:
+                bound = self.regions.bind_region(Graph(node.scope), self.registry, region, entering, node.origin)
+                sampled.append(self.context.engine.sample(bound, self.context))
+            else:
+                sampled.append(blocker)
+        return sampled
 
-    def _complete(self, node: NodeState, result: Any) -> None:
-        expected = len(node.type.outputs)
-        if not isinstance(result, tuple) or len(result) != expected:
-            came = f"{len(result)} outputs" if isinstance(result, tuple) else f"a {type(result).__name__}"
-            raise RunError(f"gave {came}, expected {expected} outputs")
+    def _settle(self, node: NodeState, results: Sequence[Any]) -> None:
+        """Take what the runs of a node gave; what of it is graphs has to be run first."""
+        node.seconds = time.perf_counter() - node.began
+        node.ui = ui_of(results)
+        plain = [result.result if isinstance(result, WithUi) else result for result in results]
+        for warning in self.calls.warnings(node, plain):
+            self.context.warn(f"{self.telling.name(node)}: {warning}")
+        blockers = [result for result in plain if isinstance(result, ExecutionBlocker)]
+        message = next((blocker.message for blocker in blockers if blocker.message is not None), None)
+        if node.type.is_output and message is not None:
+            raise RunError(f"blocked: {message}")
+        if any(isinstance(result, Expansion) for result in plain):
+            self._expand(node, plain)
+        elif blockers and len(blockers) == len(plain):
+            node.blocked, node.why = True, f"blocked: {message}" if message is not None else "blocked by a node that it reads"
+            self.telling.tell("blocked", node)
+            self._finish(node, expected_outputs(node.type, blockers[0]))
+        else:
+            self._complete(node, outputs_of(node.type, plain))
+
+    def _settle_awaited(self, results: Done, node: NodeState) -> None:
+        self._settle(node, results())
+
+    def _complete(self, node: NodeState, outputs: Outputs) -> None:
         if node.signature is not None:
-            parts = (self.nodes[part].signature for part in node.parts)
-            self.cache.put(node.signature, Entry(result, tuple(part for part in parts if part is not None)))
-        self._tell("done", node)
-        self._finish(node, result)
+            parts = tuple(part.signature for part in node.parts if part.signature is not None)
+            self.cache.put(node.signature, Entry(outputs, parts, node.ui))
+        self.telling.tell("done", node)
+        self._finish(node, outputs)
 
     def _finish(self, node: NodeState, outputs: Outputs | None) -> None:
-        node.outputs, node.failed = outputs, outputs is None
+        node.outputs, node.failed, node.finished = outputs, outputs is None, True
+        if node.ui is not None and outputs is not None:
+            self.ui[node.id] = node.ui
         for reader in node.readers:
             reader.waits_for -= 1
             self._ready_if_free(reader)
         node.readers.clear()
+        end_reading(self.nodes, node)
+        if not node.holders:
+            free(node)
 
     def _ready_if_free(self, node: NodeState) -> None:
         if not node.waits_for:
@@ -180,17 +220,18 @@ class _GraphRun:
     def _demand(self, root: NodeState) -> None:
         """Want a node, and with it what it reads, as far as that is not cached."""
         pending = [root]
+
+        def want(node: NodeState) -> None:
+            if not self._taken_from_cache(node):
+                hold_again(self.nodes, node)
+                pending.extend(self._wait_for(node, self._first_sources(node)))
+                self._ready_if_free(node)
+
         while pending:
             node = pending.pop()
-            if node.wanted:
-                continue
-            node.wanted = True
-            try:
-                if not self._taken_from_cache(node):
-                    pending += self._wait_for(node, self._first_sources(node))
-                    self._ready_if_free(node)
-            except Exception as error:
-                self._fail(node, error)
+            if not node.wanted:
+                node.wanted = True
+                self._guarded(node, want)
 
     def _first_sources(self, node: NodeState) -> list[NodeState]:
         if node.type.stage == END:
@@ -200,8 +241,9 @@ class _GraphRun:
 
     def _wait_for(self, node: NodeState, sources: Iterable[NodeState]) -> list[NodeState]:
         """Let a node wait for those of its sources that are not finished; returns them, to be demanded."""
-        node.sources = list(dict.fromkeys((*node.sources, *sources)))
-        waiting = [source for source in node.sources if not source.finished]
+        further = dict.fromkeys(sources)
+        node.sources = [*node.sources, *further]
+        waiting = [source for source in further if not source.finished or wanted_again(source)]
         for source in waiting:
             source.readers.append(node)
         node.waits_for = len(waiting)
@@ -212,12 +254,11 @@ class _GraphRun:
         if node.region is not None or node.type.needs is None:
             return False
         while available := set(node.lazy_links()):
-            wanted = node.type.needs(values_of(self.nodes, node)) or ()
-            asked = [name for name in wanted if name in available]
+            asked = [name for name in self.calls.needs(node) if name in available]
             if not asked:
                 return False
             node.asked |= frozenset(asked)
-            waiting = self._wait_for(node, [source_of(self.nodes, node.call.inputs[name]) for name in asked])
+            waiting = self._wait_for(node, [source_of(self.nodes, node.inputs[name]) for name in asked])
             for source in waiting:
                 self._demand(source)
             if waiting:
@@ -228,32 +269,30 @@ class _GraphRun:
         return False
 
     def _is_cached(self, node: NodeState) -> bool:
-        """Whether a node that could be signed only now has a kept result."""
-        if not node.late:
+        """Whether a node that could be signed only now, or whose equal was done in this run, has a kept result."""
+        if node.late:
+            sign_late(self.nodes, node, self.calls)
+        elif not self.telling.is_done(node):
             return False
-        sign_late(self.nodes, node, self.context)
         return self._taken_from_cache(node)
 
     def _taken_from_cache(self, node: NodeState) -> bool:
         entry = None if node.signature is None else self.cache.get(node.signature)
-        if entry is None:
+        if entry is None or node.signature is None:
             return False
-        node.why = "same inputs as before"
-        self._tell("cached", node)
+        node.why, node.ui = self.telling.why_cached(node.signature), entry.ui
+        self.telling.tell("cached", node)
         self._finish(node, entry.outputs)
         return True
 
-    def _expand(self, node: NodeState, expansion: Expansion) -> None:
-        """Put an expansion's nodes beside the others and let `node` wait for its outputs, and for those that run for their effect."""
-        scope, node.expanded = splice(expansion, node.origin, self.nodes, self.spliced_names)
-        node.parts = tuple(scope)
-        for identifier, call in scope.items():
-            order = (node.order[0], len(self.nodes))
-            self.nodes[identifier] = NodeState(identifier, call, self.registry.get(call.type), order, node.origin, scope)
-        roots = [source_of(self.nodes, value) for value in node.expanded if isinstance(value, Link)]
-        roots += [part for name in scope if (part := self.nodes[name]).kind is not None and part.type.is_output]
+    def _expand(self, node: NodeState, results: Sequence[Any]) -> None:
+        """Put the nodes of expansions beside the others and let `node` wait for their outputs, and for those that run for their effect."""
+        roots = self.splicer.put(node, results)
         for root in roots:
-            sign_upstream(self.nodes, root, self.context)
+            root.holders += 1
+            sign_upstream(self.nodes, root, self.calls)
+        end_reading(self.nodes, node)
+        node.held = roots
         waiting = self._wait_for(node, roots)
         for root in waiting:
             self._demand(root)
@@ -261,13 +300,9 @@ class _GraphRun:
             self._ready_if_free(node)
 
     def _fail(self, node: NodeState, error: BaseException) -> None:
-        name = node_name(node.id, node.call.type, node.call.title)
-        if node.origin != node.id:
-            made_by = self.file.nodes[node.origin]
-            name = f"{node_name(node.origin, made_by.type, made_by.title)}, in it {name}"
-        failure = node_failure(name, error)
+        failure = node_failure(self.telling.name(node), error)
         self.failures[node.id] = failure
-        self._tell("failed", node, failure)
+        self.telling.tell("failed", node, failure)
         self._finish(node, None)
 
     def _fail_cycles(self) -> None:
@@ -278,21 +313,4 @@ class _GraphRun:
         for cycle in list(find_cycles(waits)):
             self._fail(self.nodes[cycle[0]], InputError(f"stands in a cycle: {describe_cycle(cycle, calls)}"))
         for node in stuck:
-            node.failed = True
-
-    def _tell(self, kind: EventKind, node: NodeState, error: KatzError | None = None) -> None:
-        if self.on_event is not None:
-            self.on_event(NodeEvent(kind, node.id, node.call.type, node.call.title, node.origin, node.seconds, node.why, error, node.began))
-
-    def _why(self, node: NodeState) -> str:
-        if self.on_event is None:
-            return ""
-        if node.origin != node.id:
-            return f"made by node {node.origin}"
-        now = self._history((node.id, *(link.node for _, link in node.links)))
-        return explain(node.id, now, self.cache.history, self.cache.policy)
-
-    def _history(self, identifiers: Iterable[str]) -> History:
-        nodes = [node for identifier in identifiers if (node := self.nodes[identifier]).entered]
-        fingerprints = {node.id: node.fingerprint for node in nodes if node.fingerprint is not None}
-        return History(self.file.nodes, {node.id: node.signature for node in nodes}, fingerprints)
+            node.failed = node.finished = True

@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from katz_graph.context import Tile
+from katz_graph.executor.merging import merged_module
 from katz_graph.executor.weight_set import WeightSets
 from katz_graph.models import text, vae
+from katz_graph.models.encoding import evaluate
 from katz_graph.models.family import vae_shape
 from katz_graph.models.features import TextEncoding
 from katz_graph.models.load import ModelStore
-from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
+from katz_graph.recipe import (
+    ClipRecipe,
+    Component,
+    ControlNetRecipe,
+    Encoding,
+    Lora,
+    MergedComponent,
+    ModelRecipe,
+    Prompt,
+    VaeRecipe,
+)
+from katz_graph.upscale.load import load_upscaler
+from katz_graph.upscale.recipe import UpscaleModelRecipe
+
+TEXT_PARTS = ("text_encoder", "text_encoder_2")
+MERGED_KEPT = 6  # modules: two models' UNet and text encoders
+
+
+Notes = tuple[str, ...]
+"""What a person should know of how a result came about."""
 
 
 class Models:
@@ -23,49 +46,89 @@ class Models:
         self.dtype = dtype
         self.store = store or ModelStore()
         self._sets: dict[Component, WeightSets] = {}
+        self._merged: dict[MergedComponent, Any] = {}  # the latest last
 
     def load(self, recipe: ModelRecipe | ControlNetRecipe | ClipRecipe) -> None:
         """Have the modules of a recipe in memory."""
         if isinstance(recipe, ModelRecipe):
-            self.store.unet(recipe.unet, self.device, self.dtype)
+            self._module(recipe.unet, "unet")
         elif isinstance(recipe, ControlNetRecipe):
             self.control_net(recipe)
         else:
-            for encoder in recipe.encoders:
-                self.store.text_encoder(encoder.encoder, self.device, self.dtype)
+            for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
+                self._module(encoder.encoder, part)
                 self.store.tokenizer(encoder.tokenizer)
 
     def unet(self, recipe: ModelRecipe) -> Any:
-        module = self.store.unet(recipe.unet, self.device, self.dtype)
+        module = self._module(recipe.unet, "unet")
         self._resident(recipe.unet, module, recipe.loras, "unet")
         return module
 
     def control_net(self, recipe: ControlNetRecipe) -> Any:
-        return self.store.controlnet(recipe.control_net, self.device, self.dtype)
+        return self.store.controlnet(recipe.control_net, self.device, self.dtype, recipe.base)
 
-    def encode_text(self, clip: ClipRecipe, prompt: str) -> TextEncoding:
+    def encode_text(self, encoding: Encoding) -> TextEncoding:
         """[1, T, D], and pooled [1, P] where the family has it."""
-        encoders = []
-        parts = ("text_encoder", "text_encoder_2")
-        for recipe, part in zip(clip.encoders, parts, strict=False):
-            module = self.store.text_encoder(recipe.encoder, self.device, self.dtype)
+        made = evaluate(encoding, self._encode_prompt)
+        return TextEncoding(self._placed(made.hidden), None if made.pooled is None else self._placed(made.pooled))
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, self.dtype)
+
+    def _encode_prompt(self, prompt: Prompt) -> TextEncoding:
+        clip, encoders = prompt.clip, []
+        for recipe, part in zip(clip.encoders, TEXT_PARTS, strict=False):
+            module = self._module(recipe.encoder, part)
             self._resident(recipe.encoder, module, clip.loras, part)
             encoders.append((module, self.store.tokenizer(recipe.tokenizer)))
-        return text.encode(encoders, prompt, clip.last_layer)
+        return text.encode(encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned)
 
-    def decode_latent(self, recipe: VaeRecipe, samples: Tensor) -> tuple[Tensor, bool]:
-        """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU, and whether it had to be redone in float32."""
-        picture, redone = vae.decode(self._vae(recipe), samples.to(self.device))
-        return picture.cpu(), redone
+    def decode_latent(self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
+        """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU."""
+        return self._in_memory(lambda windows: vae.decode(self._vae(recipe), samples.to(self.device), windows), tile)
 
-    def encode_image(self, recipe: VaeRecipe, pixels: Tensor) -> tuple[Tensor, bool]:
-        latent, redone = vae.encode(self._vae(recipe), pixels.to(self.device))
-        return latent.cpu(), redone
+    def encode_image(self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
+        """[B, H, W, 3] in 0..1 -> [B, C, h, w] unscaled on the CPU."""
+        return self._in_memory(lambda windows: vae.encode(self._vae(recipe), pixels.to(self.device), windows), tile)
+
+    def _in_memory(self, work: Callable[[Tile | None], tuple[Tensor, bool]], tile: Tile | None) -> tuple[Tensor, Notes]:
+        """The result on the CPU; in tiles if asked, or where the whole does not fit into memory."""
+        notes: list[str] = []
+        try:
+            result, redone = work(tile)
+        except torch.OutOfMemoryError:
+            if tile is not None:
+                raise
+            notes.append("the whole picture does not fit into memory, so it was done in tiles")
+            result, redone = work(Tile())
+        if redone:
+            notes.append("half precision overflowed, so it was redone in float32")
+        return result.cpu(), tuple(notes)
+
+    def upscale(self, recipe: UpscaleModelRecipe, picture: Tensor) -> Tensor:
+        """[B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32."""
+        with torch.no_grad():
+            enlarged: Tensor = load_upscaler(recipe, self.device)(picture.to(self.device, torch.float32))
+        return enlarged.cpu()
 
     def _vae(self, recipe: VaeRecipe) -> Any:
         """In float32 where its configuration says that half precision overflows."""
         overflows = vae_shape(recipe).force_upcast and self.dtype == torch.float16
         return self.store.vae(recipe.vae, self.device, torch.float32 if overflows else self.dtype)
+
+    def _module(self, part: Component, target: str) -> Any:
+        """The live UNet or text encoder; merged ones are kept as long as few others are used."""
+        if not isinstance(part, MergedComponent):
+            return (self.store.unet if target == "unet" else self.store.text_encoder)(part, self.device, self.dtype)
+        module = self._merged.pop(part, None)
+        if module is None:
+            while len(self._merged) >= MERGED_KEPT:
+                oldest = next(iter(self._merged))
+                del self._merged[oldest]
+                self._sets.pop(oldest, None)
+            module = merged_module(part, target, self.dtype).to(self.device)
+        self._merged[part] = module
+        return module
 
     def _resident(self, part: Component, module: Any, loras: tuple[Lora, ...], target: str) -> None:
         if part not in self._sets:

@@ -9,8 +9,7 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.executor.signature import Signature
 from katz_graph.graph import Link, NodeCall
-from katz_graph.literals import check_literal
-from katz_graph.node import NodeType
+from katz_graph.node import Input, NodeType
 from katz_graph.planner.region import RegionNodes
 from katz_graph.wording import show
 
@@ -22,15 +21,19 @@ class NodeState:
     id: str
     call: NodeCall
     kind: NodeType | None  # None: there is no type of this name
-    order: tuple[int, int]  # place in the file, then in what was made of it
-    origin: str  # the node of the file that made it, or itself
+    order: tuple[bool, int, int]  # asynchronous ones first, then place in the file, then in what was made of it
+    origin: str  # the node of the file that it is shown as: the one that made it, or itself
     scope: Mapping[str, NodeCall]  # the graph or the expansion that it stands in
+    parent: NodeState | None = None  # whose expansion it stands in
 
     entered: bool = False  # by the walk that signs
-    links: Sequence[tuple[str, Link]] = ()  # its linked inputs, once it is entered
+    inputs: Mapping[str, Any] = field(default_factory=dict)  # those that take part, once it is entered
+    links: Sequence[tuple[str, Link]] = ()  # the linked ones among them
     late: bool = False  # its signature waits for values
     signature: Signature | None = None  # None: not known yet if late, else never cached
+    unsigned: str = ""  # why it is never cached
     fingerprint: Any = None
+    warning: str = ""  # what the person is told if it runs
 
     wanted: bool = False
     sources: Sequence[NodeState] = ()  # what it has waited for
@@ -38,14 +41,22 @@ class NodeState:
     readers: list[NodeState] = field(default_factory=list)
     asked: frozenset[str] = frozenset()  # lazy inputs
     region: RegionNodes | None = None
-    expanded: tuple[Any, ...] | None = None  # outputs of its expansion: links and values
-    parts: tuple[str, ...] = ()  # nodes of its expansion
+    expanded: list[tuple[Any, ...]] | None = None  # outputs of its expansions: links and values
+    parts: Sequence[NodeState] = ()  # nodes of its expansions
 
     began: float = 0.0
     seconds: float = 0.0
     why: str = ""
     outputs: Outputs | None = None
+    ui: Mapping[str, Sequence[Any]] | None = None
+    finished: bool = False
     failed: bool = False
+    blocked: bool = False
+
+    holders: int = 0  # links and others that may still read it
+    has_read: bool = False  # it will read its sources no more
+    held: Sequence[NodeState] = ()  # upstream nodes that its code may link to when it expands
+    freed: bool = False  # its outputs were let go
 
     @property
     def type(self) -> NodeType:
@@ -54,23 +65,33 @@ class NodeState:
         return self.kind
 
     @property
-    def finished(self) -> bool:
-        return self.outputs is not None or self.failed
+    def made(self) -> bool:
+        """Whether it stands in an expansion."""
+        return self.parent is not None
 
-    @property
-    def is_lazy(self) -> bool:
-        return self.kind is not None and self.kind.needs is not None
+    def enter(self) -> None:
+        """Fill in which inputs take part: all that are declared, of the others what the type wants to have."""
+        self.entered = True
+        self.inputs = self.call.inputs
+        if self.kind is not None and self.kind.undeclared != "all" and not self.inputs.keys() <= self.kind.inputs.keys():
+            declared, links_too = self.kind.inputs, self.kind.undeclared == "links"
+            taken = {name: value for name, value in self.inputs.items() if name in declared or (links_too and isinstance(value, Link))}
+            self.inputs = taken
+        self.links = [(name, value) for name, value in self.inputs.items() if isinstance(value, Link)]
 
     def lazy_links(self) -> Iterator[str]:
         """Lazy inputs that are linked and have not been asked for."""
-        if self.is_lazy:
-            declared = self.type.inputs
+        if self.kind is not None and self.kind.needs is not None:
+            declared = self.kind.inputs
             yield from (name for name, _ in self.links if name in declared and declared[name].lazy and name not in self.asked)
 
     def read_inputs(self) -> Mapping[str, Any]:
         """The inputs that decide the result: all but lazy links that were not asked for."""
         left_out = set(self.lazy_links())
-        return {name: value for name, value in self.call.inputs.items() if name not in left_out} if left_out else self.call.inputs
+        return {name: value for name, value in self.inputs.items() if name not in left_out} if left_out else self.inputs
+
+    def port(self, name: str) -> Input | None:
+        return None if self.kind is None else self.kind.inputs.get(name)
 
 
 States = Mapping[str, NodeState]
@@ -84,25 +105,9 @@ def source_of(states: States, link: Link) -> NodeState:
 
 
 def output_of(states: States, link: Link) -> Any:
-    """The value that a link delivers, once its source is finished."""
+    """The value, or `Listed`, that a link delivers, once its source is finished."""
     source = source_of(states, link)
     outputs = source.outputs or ()
     if not 0 <= link.output < len(outputs):
         raise InputError(f"links to output {link.output} of node {link.node} ({source.call.type}), which has {len(outputs)}")
     return outputs[link.output]
-
-
-def values_of(states: States, node: NodeState) -> dict[str, Any]:
-    """The read inputs as values. A linked knob is checked as a literal is."""
-    declared = node.type.inputs
-    values = dict(node.read_inputs())
-    for name, value in values.items():
-        if not isinstance(value, Link):
-            continue
-        values[name] = delivered = output_of(states, value)
-        if name in declared and declared[name].knob:
-            try:
-                values[name] = check_literal(delivered, declared[name])
-            except ValueError as error:
-                raise InputError(f"input {name}: {error}") from None
-    return values

@@ -5,65 +5,81 @@ Late are lazy nodes, whose result is decided by what they ask for only; nodes wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.context import Context
-from katz_graph.executor.node_state import NodeState, States, values_of
+from katz_graph.errors import Cancelled
+from katz_graph.executor.calls import Calls, is_per_node
+from katz_graph.executor.failure import in_words
+from katz_graph.executor.hidden import sees_graph
+from katz_graph.executor.holding import hold_sources, hold_upstream
+from katz_graph.executor.node_state import NodeState, States
 from katz_graph.executor.signature import Signature, Unsignable, node_signature
 from katz_graph.graph import Link
 from katz_graph.planner.region import RegionNodes
 
+OWN_ID = "the node's own id"  # an input that no node can have
 
-def sign_upstream(states: States, root: NodeState, context: Context) -> None:
-    """Sign a node and all that it reads, sources first. Linear over all calls; a cycle is left unsigned."""
+
+def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
+    """Enter and sign a node and all that it may read, sources first. Linear over all calls; a cycle is left unsigned."""
     stack = [root]
     while stack:
         node = stack[-1]
         if node.entered:
             stack.pop()
-            if not node.late and node.signature is None:
-                _sign_early(states, node, context)
+            if not node.late and node.signature is None and not node.unsigned:
+                _sign_early(states, node, calls)
+                if node.kind is not None and sees_graph(node.kind.hidden):
+                    hold_upstream(states, node)
             continue
-        node.entered = True
-        node.links = list(node.call.links())
+        node.enter()
+        hold_sources(states, node)
         stack += (source for _, link in node.links if (source := states.get(link.node)) is not None and not source.entered)
 
 
-def sign_late(states: States, node: NodeState, context: Context) -> None:
+def sign_late(states: States, node: NodeState, calls: Calls) -> None:
     """Sign a node that waited for values, now that everything it reads is finished."""
     if node.region is not None:
         _sign_members(states, node.region)
     node.late = False
-    inputs = node.read_inputs()
-    try:
-        if node.type.fingerprint is not None:
-            node.fingerprint = node.type.fingerprint(context, values_of(states, node))
-    except Exception:  # the node's run will say what is wrong
+    if node.type.fingerprint is not None and not _fingerprinted(node, calls, early=not node.type.fingerprint_linked):
         return
-    node.signature = _signature(states, node, inputs)
+    _sign(states, node, node.read_inputs())
 
 
-def _sign_early(states: States, node: NodeState, context: Context) -> None:
-    if node.kind is None:
+def _sign_early(states: States, node: NodeState, calls: Calls) -> None:
+    kind = node.kind
+    if kind is None:
+        node.unsigned = "its type is not known"
         return
-    fingerprint, declared = node.kind.fingerprint, node.kind.inputs
     sources = [states[link.node] for _, link in node.links if link.node in states]
     node.late = (
         any(source.late for source in sources)
         or next(node.lazy_links(), None) is not None
-        or (fingerprint is not None and any(name in declared and declared[name].knob for name, _ in node.links))
+        or (kind.fingerprint is not None and kind.fingerprint_linked and any(_is_knob(node, name) for name, _ in node.links))
     )
-    if node.late:
-        return
-    if fingerprint is not None:
-        try:
-            node.fingerprint = fingerprint(
-                context, {name: value for name, value in node.call.inputs.items() if not isinstance(value, Link)}
-            )
-        except Exception:  # the node's run will say what is wrong
-            return
-    node.signature = _signature(states, node, node.call.inputs)
+    if not node.late and (kind.fingerprint is None or _fingerprinted(node, calls, early=True)):
+        _sign(states, node, node.inputs)
+
+
+def _is_knob(node: NodeState, name: str) -> bool:
+    port = node.port(name)
+    return port is not None and port.knob
+
+
+def _fingerprinted(node: NodeState, calls: Calls, early: bool) -> bool:
+    """Take the fingerprint; False, and never cached, when it fails. If the node then runs all the same, the person is told."""
+    try:
+        node.fingerprint = calls.fingerprint(node, early)
+        return True
+    except Cancelled:
+        raise
+    except Exception as error:
+        node.unsigned = "what it depends on could not be found out"
+        node.warning = f"{node.unsigned} ({in_words(error)}), so it is never cached"
+        return False
 
 
 def _sign_members(states: States, region: RegionNodes) -> None:
@@ -72,19 +88,23 @@ def _sign_members(states: States, region: RegionNodes) -> None:
         node = states[member]
         if node.late and member != region.end:
             node.late = False
-            node.signature = _signature(states, node, node.call.inputs)
+            _sign(states, node, node.inputs)
 
 
-def _signature(states: States, node: NodeState, inputs: Mapping[str, Any]) -> Signature | None:
-    """None when a source or a value cannot be told: such a node is never cached."""
+def _sign(states: States, node: NodeState, inputs: Mapping[str, Any]) -> None:
+    """A node is never cached when a source or a value cannot be told."""
     sources: dict[str, Signature] = {}
     for value in inputs.values():
         if isinstance(value, Link):
             source = states.get(value.node)
             if source is None or source.signature is None:
-                return None
+                node.unsigned = f"it reads node {value.node}, which is never cached"
+                return
             sources[value.node] = source.signature
+    if is_per_node(node.type):
+        inputs = {**inputs, OWN_ID: node.id}
     try:
-        return node_signature(node.call.type, node.fingerprint, inputs, sources)
-    except Unsignable:
-        return None
+        node.signature = node_signature(node.call.type, node.fingerprint, inputs, sources)
+    except Unsignable as error:
+        nan = isinstance(node.fingerprint, float) and math.isnan(node.fingerprint)
+        node.unsigned = "it asks to run always" if nan else f"nobody can tell whether a value is the same ({error})"

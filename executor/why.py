@@ -18,6 +18,7 @@ class History:
     calls: Mapping[str, NodeCall] = field(default_factory=dict)
     signatures: Mapping[str, Signature | None] = field(default_factory=dict)  # of the nodes that were needed
     fingerprints: Mapping[str, Any] = field(default_factory=dict)
+    unsigned: Mapping[str, str] = field(default_factory=dict)  # why some have no signature
 
 
 def explain(identifier: str, now: History, before: History, kept: str) -> str:
@@ -28,13 +29,11 @@ def explain(identifier: str, now: History, before: History, kept: str) -> str:
     if call.type != former.type:
         return f"the type changed from {former.type}"
     changes = list(_changes(call, former, now, before))
-    if not _equal(now.fingerprints.get(identifier), before.fingerprints.get(identifier)):
-        changes.append("what it reads has changed")
-    if changes:
-        return "; ".join(changes)
     if now.signatures.get(identifier) is None:
-        return "never cached: its result does not depend on its inputs alone"
-    return f"its result was not kept (cache policy {kept})"
+        changes.append(f"never cached: {now.unsigned.get(identifier) or 'its result does not depend on its inputs alone'}")
+    elif not _equal(now.fingerprints.get(identifier), before.fingerprints.get(identifier)):
+        changes.append("what it reads has changed")
+    return "; ".join(changes) or f"its result was not kept (cache policy {kept})"
 
 
 def _changes(call: NodeCall, former: NodeCall, now: History, before: History) -> Iterator[str]:

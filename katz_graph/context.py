@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,22 +12,43 @@ if TYPE_CHECKING:
 
     from katz_graph.events import Event
     from katz_graph.folders import Folders
+    from katz_graph.models.features import TextEncoding
+    from katz_graph.planner.program import Device
     from katz_graph.planner.region import Region
-    from katz_graph.recipe import VaeRecipe
+    from katz_graph.recipe import Encoding, VaeRecipe
+    from katz_graph.upscale.recipe import UpscaleModelRecipe
     from katz_graph.wires import LatentSamples
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The windows in which a VAE works where a whole picture takes too much memory: pixels along a side, and of their overlap."""
+
+    side: int = 512
+    overlap: int = 64
 
 
 class Engine(Protocol):
     """Runs what needs a model."""
 
-    def sample(self, region: Region, context: Context) -> LatentSamples:
-        """Compile and run a step region; the latent that its StepEnd gives."""
+    @property
+    def device(self) -> Device:
+        """Where it computes."""
 
-    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context) -> Tensor:
-        """[B, H, W, 3] in 0..1 -> the posterior's mean [B, C, H/8, W/8], unscaled."""
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        """Compile and run a step region; what its StepEnd gives: the latent, and the denoised one that the last step began with."""
 
-    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context) -> Tensor:
-        """[B, C, H/8, W/8] unscaled -> float32 [B, H, W, 3] in 0..1."""
+    def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
+        """[1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
+
+    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+        """[B, H, W, 3] in 0..1 -> the posterior's mean [B, C, H/8, W/8], unscaled; in tiles if asked, or where memory is short."""
+
+    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+        """[B, C, H/8, W/8] unscaled -> float32 [B, H, W, 3] in 0..1; in tiles if asked, or where memory is short."""
+
+    def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
+        """[B, 3, H, W] in 0..1 -> float32 [B, 3, H·scale, W·scale], at once."""
 
 
 class Context(Protocol):
@@ -53,6 +75,9 @@ class Context(Protocol):
 
     def wrote(self, path: Path) -> None:
         """Announce a file that this run has finished writing."""
+
+    def deliver(self, picture: bytes) -> None:
+        """Send a PNG file to the client that asked for this run. InputError when it was not asked for by one."""
 
     def check_cancelled(self) -> None:
         """Raise when the run was cancelled."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from katz_graph.planner.program import Program
@@ -39,5 +39,23 @@ class Busy:
     evaluation: int | None = None
 
 
-Event = Planned | Evaluated | Busy
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """How far a node says that it is."""
+
+    node: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message of a pack for its own code in the editor; to everybody who watches this run when it names nobody."""
+
+    kind: str
+    data: Any
+    client: str | None = None
+
+
+Event = Planned | Evaluated | Busy | Progressed | Sent
 Listener = Callable[[Event], None]

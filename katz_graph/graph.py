@@ -36,7 +36,11 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What a node returns to be replaced by a graph: ids in `graph` are its own; `outputs` are links into it, or values."""
+    """What a node returns to be replaced by a graph: ids in `graph` are its own; `outputs` are links into it, or values.
+
+    `shown` has, for ids in `graph`, the nodes of the run that they are to be shown as; the others are shown as the node itself.
+    """
 
     graph: Graph
     outputs: tuple[Any, ...]
+    shown: Mapping[str, str] = field(default_factory=dict)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from katz_graph.node import Widget
+from katz_graph.sampling.names import KNOWN_SAMPLER_NAMES, SAMPLER_NAMES, SCHEDULER_NAMES, require_sampler
+
+
+def _implemented(name: Any) -> Any:
+    """A sampler that the ecosystem knows and this engine has not is refused by its own line, not as an unknown choice."""
+    if name in KNOWN_SAMPLER_NAMES:
+        require_sampler(name)
+    return name
+
 
 Seed = Annotated[int, Field(ge=0, le=2**64 - 1), Widget(control_after_generate=True)]
 Steps = Annotated[int, Field(ge=1, le=10000)]
 Guidance = Annotated[float, Field(ge=0.0, le=100.0), Widget(step=0.1)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.001)]  # of a schedule
+SamplerName = Annotated[Literal[SAMPLER_NAMES], BeforeValidator(_implemented)]  # type: ignore[valid-type]
+SchedulerName = Literal[SCHEDULER_NAMES]  # type: ignore[valid-type]
 Strength = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]

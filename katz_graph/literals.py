@@ -12,17 +12,20 @@ from katz_graph.wording import listed, show, suggest
 CHOICES_SHOWN = 12
 
 
-def check_literal(value: Any, expected: Input) -> Any:
-    """The value with the input's type. ValueError says what came and what was expected."""
+def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> Any:
+    """The value with the input's type. ValueError says what came and what was expected; InputError is the check's own line."""
     if expected.socket == ANY:
         return value
     plain = PLAIN.get(expected.socket)
-    if plain is None and not expected.knob:
+    if plain is None and not expected.knob and expected.check is None:
         raise ValueError(f"got {show(value)}, expected a link to an output of type {expected.socket}")
     try:
         taken = value if plain is None else plain(value)
-        _in_bounds(taken, expected)
         checked = taken if expected.check is None else expected.check(taken)
+        if within_bounds and expected.choices is not None:
+            return _chosen(checked, expected)
+        if within_bounds:
+            _in_bounds(taken, expected)
     except ValueError:
         raise ValueError(f"got {show(value)}, expected {expectation(expected)}{_nearest(value, expected)}") from None
     return checked
@@ -85,9 +88,16 @@ PLAIN: Mapping[str, Callable[[Any], Any]] = {"BOOLEAN": _boolean, "INT": _whole,
 KIND_IN_WORDS = {"BOOLEAN": "true or false", "INT": "a whole number", "FLOAT": "a number", "STRING": "text"}
 
 
+def _chosen(value: Any, expected: Input) -> Any:
+    """The choice that a value is; 1 is the choice 1.0, but true is not. Choices that may have changed are asked for again."""
+    for choices in (lambda: expected.choices, expected.refresh):
+        for choice in (choices() if choices is not None else None) or ():
+            if value == choice and isinstance(value, bool) == isinstance(choice, bool):
+                return choice
+    raise ValueError
+
+
 def _in_bounds(value: Any, expected: Input) -> None:
-    if expected.choices is not None and not any(value == choice and type(value) is type(choice) for choice in expected.choices):
-        raise ValueError
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low, high = expected.minimum, expected.maximum
         if (low is not None and value < low) or (high is not None and value > high):

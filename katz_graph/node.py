@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from katz_graph.context import Context
+from katz_graph.errors import InputError
 from katz_graph.graph import Expansion
 from katz_graph.wires import Socket
 
@@ -46,7 +47,12 @@ class Widget:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link only)."""
+    """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link only, unless it has a `check`).
+
+    `check` takes a literal, or what a link delivers to a knob, and gives the value; it raises ValueError. `refresh` gives the choices
+    as they are now, where they are files. `raw`: `run` gets the link itself as `[node, output]`. `options` are what a pack wrote of the
+    input, for editors.
+    """
 
     name: str
     socket: str
@@ -60,7 +66,10 @@ class Input:
     lazy: bool = False
     help: str = ""
     widget: Widget = Widget()
-    check: Callable[[Any], Any] | None = None  # a literal as it came -> the value; raises ValueError
+    check: Callable[[Any], Any] | None = None
+    refresh: Callable[[], tuple[Any, ...]] | None = None
+    raw: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +82,19 @@ class Output:
 class NodeType:
     """All that is known of one type of node.
 
-    `run(context, inputs)` returns one value per output, or an `Expansion`. `needs(inputs)` names the lazy inputs that are wanted next.
-    `fingerprint(context, inputs)` returns what besides the inputs decides the result (a file's identity); None when nothing does.
-    `stage` marks a node that may stand inside a step region and names the model function, or region role, that executes it.
+    `run(context, inputs)` returns one value per output, or an `Expansion`, or either `WithUi`. `needs(inputs)` names the lazy inputs
+    that are wanted next; lazy inputs that are not evaluated are None. `fingerprint(context, inputs)` returns what besides the inputs
+    decides the result (a file's identity); None when nothing does. `stage` marks a node that may stand inside a step region and names
+    the model function, or region role, that executes it. Each of the functions may be asynchronous.
 
     What only nodes of other conventions use: a `run` that returns an awaitable overlaps with others; with `takes_lists` every input is
     the whole list of what came, otherwise a node is run once per element; an output marked in `gives_lists` is a list of values.
     `hidden` are arguments that the graph run fills in (argument -> UNIQUE_ID, PROMPT, DYNPROMPT, EXTRA_PNGINFO). `undeclared`: which
     inputs that are not declared reach `run`: links only, or all. `check(literals, link sockets)` gives further problems before the
-    run as (input, message); the inputs in `unchecked` are not held to bounds and choices. `instance` makes the object that stays
-    between runs of one node of a graph; it reaches `run` as the input of the name INSTANCE. `per_node`: two equal nodes do not share
-    a result.
+    run as (input, message); the inputs in `unchecked` are not held to bounds and choices, and with `links_unchecked` `check` alone
+    decides what may be linked. `instance` makes the object that stays between runs of one node of a graph; it reaches `run` as the
+    input of the name INSTANCE. `per_node`: two equal nodes do not share a result. `fingerprint_linked`: whether the fingerprint needs
+    the values of linked knobs, else it does without them. `about` is what else a node says of itself, for editors.
     """
 
     name: str
@@ -106,6 +117,17 @@ class NodeType:
     unchecked: frozenset[str] = frozenset()
     instance: Callable[[], Any] | None = None
     per_node: bool = False
+    links_unchecked: bool = False
+    fingerprint_linked: bool = True
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class WithUi:
+    """What `run` returns when it has something for editors and clients, too: lists by kind, such as `images` or `text`."""
+
+    result: Any
+    ui: Mapping[str, Sequence[Any]]
 
 
 class Node(BaseModel):
@@ -114,7 +136,9 @@ class Node(BaseModel):
     `context: Context` in `run` gives the running graph's services.
 
     Class arguments: `category`; `output=True` for a node that is run for its effect; `names=(...)` for the names of outputs;
-    `lazy=(...)` for wires that `needs` asks for one by one; `stage="..."` for a node of the denoising loop.
+    `lazy=(...)` for wires that `needs` asks for one by one; `stage="..."` for a node of the denoising loop; `takes_lists=True` for a
+    node whose wires deliver the whole list of what came (its knobs are the first of theirs); `gives_lists=(...)` marks outputs that
+    are lists.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -124,6 +148,8 @@ class Node(BaseModel):
     node_output_names: ClassVar[tuple[str, ...]] = ()
     node_lazy: ClassVar[tuple[str, ...]] = ()
     node_stage: ClassVar[str | None] = None
+    node_takes_lists: ClassVar[bool] = False
+    node_gives_lists: ClassVar[tuple[bool, ...]] = ()
     node_display_name: ClassVar[str] = ""
 
     @classmethod
@@ -135,6 +161,8 @@ class Node(BaseModel):
         names: tuple[str, ...] = (),
         lazy: tuple[str, ...] = (),
         stage: str | None = None,
+        takes_lists: bool = False,
+        gives_lists: tuple[bool, ...] = (),
         title: str = "",
         **kwargs: Any,
     ) -> None:
@@ -144,6 +172,8 @@ class Node(BaseModel):
         cls.node_output_names = names
         cls.node_lazy = lazy
         cls.node_stage = stage
+        cls.node_takes_lists = takes_lists
+        cls.node_gives_lists = gives_lists
         cls.node_display_name = title or cls.__name__
 
     @classmethod
@@ -160,20 +190,27 @@ class Node(BaseModel):
         takes_context = "context" in signature.parameters
 
         def build(values: Mapping[str, Any]) -> Node:
-            return cls(**{name: value for name, value in values.items() if name in cls.model_fields})
+            knobs = {name: value for name, value in values.items() if name in cls.model_fields}
+            return cls(**({name: _first(name, value) for name, value in knobs.items()} if cls.node_takes_lists else knobs))
 
         def call(context: Context, values: Mapping[str, Any]) -> Any:
             arguments = {name: value for name, value in values.items() if name in wires}
             if takes_context:
                 arguments["context"] = context
             if variadic is None:
-                result = run(build(values), **arguments)
-            else:
-                leading = [arguments.pop(name, wire.default) for name, wire in wires.items() if wire.kind is wire.POSITIONAL_OR_KEYWORD]
-                result = run(build(values), *leading, *(values.get(name) for name in _numbered(variadic)), **arguments)
+                return run(build(values), **arguments)
+            leading = [arguments.pop(name, wire.default) for name, wire in wires.items() if wire.kind is wire.POSITIONAL_OR_KEYWORD]
+            return run(build(values), *leading, *(values.get(name) for name in _numbered(variadic)), **arguments)
+
+        def outputs_of(result: Any) -> Any:
+            if isinstance(result, WithUi):
+                return WithUi(outputs_of(result.result), result.ui)
             if several or isinstance(result, Expansion):
                 return result
             return (result,) if outputs else ()
+
+        async def run_async(context: Context, values: Mapping[str, Any]) -> Any:
+            return outputs_of(await call(context, values))
 
         outputs = _outputs(cls, signature.return_annotation)
         several = get_origin(signature.return_annotation) is tuple  # a single output may be a tuple itself
@@ -187,11 +224,19 @@ class Node(BaseModel):
             inputs=inputs,
             outputs=outputs,
             is_output=cls.node_is_output,
-            run=call,
+            run=run_async if inspect.iscoroutinefunction(run) else lambda context, values: outputs_of(call(context, values)),
             needs=None if needs is None else lambda values: needs(build(values), **{n: v for n, v in values.items() if n in wires}),
             fingerprint=None if fingerprint is None else lambda context, values: fingerprint(build(values), context),
             stage=cls.node_stage,
+            takes_lists=cls.node_takes_lists,
+            gives_lists=cls.node_gives_lists,
         )
+
+
+def _first(name: str, values: Sequence[Any]) -> Any:
+    if not values:
+        raise InputError(f"input {name}: got an empty list, expected at least one value")
+    return values[0]
 
 
 def _unwrap_optional(annotation: Any) -> Any:

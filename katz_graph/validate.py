@@ -1,6 +1,7 @@
 """Validation before anything runs: every problem of a graph at once, each a line with what came, what was expected and the way out.
 
-Linear in nodes and links, without recursion. What no output needs gives warnings: people keep spare nodes around.
+Linear in nodes and links, without recursion. What no output needs gives warnings: people keep spare nodes around. An error refuses the
+outputs that depend on its node, and no others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.literals import check_literal
 from katz_graph.node import ANY, Input, NodeType
 from katz_graph.planner.region import region_problems
-from katz_graph.wording import listed, nearest, node_name, one_line, shorten, show
+from katz_graph.wording import listed, nearest, node_name, one_line, shorten, show, suggest
 
 SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
 
@@ -48,10 +49,15 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A graph whose literals have the types of their inputs (`"5"` is 5, a list stays a list), and what was found."""
+    """A graph whose literals have the types of their inputs (`"5"` is 5, a list stays a list), and what was found.
+
+    `targets` can run: the outputs that no error stands in the way of. `refused` are the others.
+    """
 
     graph: Graph
     problems: tuple[Problem, ...]
+    targets: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -73,22 +79,69 @@ def validate(graph: Graph, types: Types, folders: Folders | None = None, rules: 
     return list(check(graph, types, folders, rules).problems)
 
 
-def check(graph: Graph, types: Types, folders: Folders | None = None, rules: Iterable[Rule] = RULES) -> Checked:
-    """All problems of a graph, and the graph with checked literals. Without `folders`, names of files are not checked."""
+def check(
+    graph: Graph,
+    types: Types,
+    folders: Folders | None = None,
+    rules: Iterable[Rule] = RULES,
+    targets: Iterable[str] | None = None,
+) -> Checked:
+    """All problems of a graph, and the graph with checked literals. Without `folders`, names of files are not checked.
+
+    `targets` are what is to run: every output node unless told. InputError for one that does not exist.
+    """
     order = {identifier: number for number, identifier in enumerate(graph.nodes)}
     single = _SingleNodes(graph, types, folders)
     checked = Graph({identifier: single.node(identifier, call) for identifier, call in graph.nodes.items()})
+    wanted = _wanted(graph, types, single, targets)
     cycles = list(find_cycles(single.sources))
-    needed = _needed(graph, types, single.sources)
-    unsound = single.unsound.union(*cycles)
     found = single.problems + [_cycle_problem(graph, cycle) for cycle in cycles]
-    if unsound.isdisjoint(needed):
-        whole = checked if not unsound else Graph({identifier: checked.nodes[identifier] for identifier in order if identifier in needed})
+    unsound = single.unsound.union(*cycles)
+    needed = upstream(single.sources, wanted)
+    broken = downstream(single.sources, unsound)
+    sound = upstream(single.sources, (target for target in wanted if target not in broken)) if broken else needed
+    wrong = {problem.node for problem in found if problem.severity == "error"}
+    own = [node for node, call in graph.nodes.items() if call.type in types and types[call.type].check is not None]
+    found += (problem for node in own if node in sound and node not in wrong for problem in _own_problems(node, graph, checked, types))
+    if sound:
+        whole = checked if not unsound else Graph({identifier: checked.nodes[identifier] for identifier in order if identifier in sound})
         found += [Problem(node, graph.nodes[node].type, name, message) for rule in rules for node, name, message in rule(whole, types)]
-    problems = [_weighed(problem, types, needed, single) for problem in found]
-    if not any(types[call.type].is_output for call in graph.nodes.values() if call.type in types):
+    problems = [problem if problem.node in needed else replace(problem, severity="warning") for problem in found]
+    if not wanted:
         problems.append(_no_output(types))
-    return Checked(checked, tuple(sorted(problems, key=lambda problem: order.get(problem.node, len(order)))))
+    failing = downstream(single.sources, {problem.node for problem in problems if problem.severity == "error"})
+    refused = tuple(target for target in wanted if target in failing)
+    runnable = tuple(target for target in wanted if target not in failing)
+    return Checked(checked, tuple(sorted(problems, key=lambda problem: order.get(problem.node, len(order)))), runnable, refused)
+
+
+def upstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
+    """The roots and all that they read, directly or not; `sources` has what each node reads."""
+    pending = list(roots)
+    found = set(pending)
+    while pending:
+        for source in sources[pending.pop()]:
+            if source not in found:
+                found.add(source)
+                pending.append(source)
+    return found
+
+
+def downstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
+    """The roots and all that reads them, directly or not."""
+    pending = list(roots)
+    if not pending:
+        return set()
+    readers: dict[str, list[str]] = {}
+    for identifier, read in sources.items():
+        for source in read:
+            readers.setdefault(source, []).append(identifier)
+    return upstream(_Readers(readers), pending)
+
+
+class _Readers(dict[str, list[str]]):
+    def __missing__(self, identifier: str) -> list[str]:
+        return []
 
 
 class _SingleNodes:
@@ -124,15 +177,17 @@ class _SingleNodes:
             if isinstance(value, Link):
                 if value.node in self.graph.nodes:
                     sources.append(value.node)
-                for message in self._link(identifier, value, expected):
+                for message in self._link(identifier, value, None if kind is not None and kind.links_unchecked else expected):
                     report(name, message)
                 inputs[name] = value
             elif expected is not None and (value is not None or expected.required):
                 try:
-                    inputs[name] = self._literal(value, expected)
-                except ValueError as error:
+                    inputs[name] = self._literal(value, expected, kind is not None and name in kind.unchecked)
+                except (ValueError, InputError) as error:
                     report(name, str(error))
-            if kind and expected is None:
+            elif kind and expected is None and kind.undeclared == "all":
+                inputs[name] = value
+            if kind and expected is None and (kind.undeclared == "none" or (kind.undeclared == "links" and not isinstance(value, Link))):
                 report(name, f"{call.type} has no input of this name{self._suggest(name, kind.inputs)}; it takes no part", "warning")
         for name, missing in kind.inputs.items() if kind else ():
             if missing.required and name not in call.inputs:
@@ -157,8 +212,8 @@ class _SingleNodes:
             came, name = kind.outputs[link.output], node_name(link.node, source.type, source.title)
             yield f"got {came.socket} from output {link.output} ({came.name}) of {name}, expected {expected.socket}"
 
-    def _literal(self, value: Any, expected: Input) -> Any:
-        checked = check_literal(value, expected)
+    def _literal(self, value: Any, expected: Input, unchecked: bool) -> Any:
+        checked = check_literal(value, expected, within_bounds=not unchecked)
         if expected.folder and self.folders and isinstance(checked, str):
             key = expected.folder, checked
             if key not in self._files:
@@ -198,22 +253,34 @@ def _cycle_problem(graph: Graph, cycle: Sequence[str]) -> Problem:
     return Problem(cycle[0], call.type, "", message, "error", call.title)
 
 
-def _needed(graph: Graph, types: Types, sources: Mapping[str, Sequence[str]]) -> set[str]:
-    """The output nodes and all that they read, directly or not."""
-    pending = [identifier for identifier, call in graph.nodes.items() if call.type in types and types[call.type].is_output]
-    needed = set(pending)
-    while pending:
-        for source in sources[pending.pop()]:
-            if source not in needed:
-                needed.add(source)
-                pending.append(source)
-    return needed
+def _wanted(graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[str] | None) -> list[str]:
+    """The targets; without any told the output nodes, and what may be one: a node of unknown type that reads and is not read."""
+    if targets is not None:
+        wanted = list(dict.fromkeys(targets))
+        for target in wanted:
+            if target not in graph.nodes:
+                raise InputError(f"node {show(target)} is to be run, but it is not in the workflow{suggest(target, graph.nodes)}")
+        return wanted
+
+    def may_be_output(identifier: str, kind: NodeType | None) -> bool:
+        return bool(single.sources[identifier]) and identifier not in single.read if kind is None else kind.is_output
+
+    return [identifier for identifier, call in graph.nodes.items() if may_be_output(identifier, types.get(call.type))]
 
 
-def _weighed(problem: Problem, types: Types, needed: set[str], single: _SingleNodes) -> Problem:
-    """A problem of a node that no output needs is a warning; a node of unknown type that reads and is not read may be an output."""
-    may_be_output = problem.type not in types and single.sources[problem.node] and problem.node not in single.read
-    return problem if problem.node in needed or may_be_output else replace(problem, severity="warning")
+def _own_problems(node: str, graph: Graph, checked: Graph, types: Types) -> Iterator[Problem]:
+    """What a node's own check says of it."""
+    call = checked.nodes[node]
+    own_check = types[call.type].check
+    assert own_check is not None
+    literals = {name: value for name, value in call.inputs.items() if not isinstance(value, Link)}
+    sockets = {name: types[graph.nodes[link.node].type].outputs[link.output].socket for name, link in call.links()}
+    try:
+        found = list(own_check(literals, sockets))
+    except Exception as error:
+        found = [("", f"its own check of its inputs failed: {type(error).__name__}: {error}")]
+    for name, message in found:
+        yield Problem(node, call.type, name, message, "error", call.title)
 
 
 def _no_output(types: Types) -> Problem:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
+from katz_graph.guider import Guider as GuiderValue
+from katz_graph.guider import Noise as NoiseValue
 from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe, VaeRecipe
 from katz_graph.recipe import Conditioning as ConditioningEntries
+from katz_graph.sampling.names import SamplerChoice
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from katz_graph.models.features import Features as FeatureValues
     from katz_graph.models.features import Residuals as ResidualValues
+    from katz_graph.sampling.areas import WeightedPrediction as WeightedValue
     from katz_graph.sampling.evaluation import Step as StepValue
+    from katz_graph.upscale.recipe import UpscaleModelRecipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,12 @@ Mask = Annotated["Tensor", Socket("MASK")]  # float32 [B, H, W], 0..1
 Step = Annotated["StepValue", Socket("STEP")]
 Features = Annotated["FeatureValues", Socket("FEATURES")]
 Residuals = Annotated["ResidualValues", Socket("RESIDUALS")]
+Sigmas = Annotated["Tensor", Socket("SIGMAS")]  # float32 [N + 1], CPU
+Sampler = Annotated[SamplerChoice, Socket("SAMPLER")]
+Noise = Annotated[NoiseValue, Socket("NOISE")]
+Guider = Annotated[GuiderValue, Socket("GUIDER")]
 Prediction = Annotated["Tensor", Socket("PREDICTION")]  # [B, C, H/8, W/8]
+Weighted = Annotated["WeightedValue", Socket("WEIGHTED_PREDICTION")]
+UpscaleModel = Annotated["UpscaleModelRecipe", Socket("UPSCALE_MODEL")]
 Boolean = Annotated[bool, Socket("BOOLEAN")]
 Anything = Annotated[Any, Socket("*")]

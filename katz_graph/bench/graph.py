@@ -1,4 +1,5 @@
-"""What a graph costs besides its nodes: parse, validate, sign and run chains and fans of trivial nodes, cold and fully cached."""
+"""What a graph costs besides its nodes: parse, validate, sign and run chains and fans of trivial nodes, cold and fully cached; and loops
+that expand as those of packs do."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from katz_graph.bench.loops import NODE_CLASS_MAPPINGS
 from katz_graph.bench.result import BenchResult, medians
+from katz_graph.compat.v1 import V1Class
 from katz_graph.context import Context, Engine
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.graph_run import GraphResult, run_graph
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from katz_graph.events import Event
 
 SIZES = (1_000, 10_000)
+ROUNDS = (250, 1_000)  # of a loop
 REPEATS = 5
 COLD_SECONDS = 2.0  # of the largest size
 CACHED_SECONDS = 0.5
@@ -45,6 +49,8 @@ class QuietContext:
 
     def wrote(self, path: Path) -> None: ...
 
+    def deliver(self, picture: bytes) -> None: ...
+
     def report(self, event: Event) -> None: ...
 
     def check_cancelled(self) -> None: ...
@@ -62,7 +68,8 @@ NODES = (
     _type("Last", (SOURCE,), lambda context, values: (values["source"],), is_output=True),
     _type("Gather", SOURCES, lambda context, values: (sum(values.values()),), is_output=True),
 )
-REGISTRY = Registry({kind.name: kind for kind in NODES})
+LOOPS = (V1Class(name, cls, name).describe() for name, cls in NODE_CLASS_MAPPINGS.items())
+REGISTRY = Registry({kind.name: kind for kind in (*NODES, *LOOPS)})
 
 
 def chain(size: int) -> str:
@@ -83,6 +90,19 @@ def fan(size: int) -> str:
     return json.dumps(nodes)
 
 
+def loop(rounds: int) -> str:
+    """Four nodes in a circle, by expansion."""
+    nodes: dict[str, Any] = {
+        "1": {"class_type": "LoopOpen", "inputs": {"value": ["2", 0]}},
+        "2": {"class_type": "Add", "inputs": {"step": 0}},
+        "3": {"class_type": "Plus", "inputs": {"a": ["1", 1], "b": 1}},
+        "4": {"class_type": "Below", "inputs": {"a": ["3", 0], "limit": rounds}},
+        "5": {"class_type": "LoopClose", "inputs": {"flow": ["1", 0], "again": ["4", 0], "value": ["3", 0]}},
+        "6": {"class_type": "Last", "inputs": {"source": ["5", 0]}},
+    }
+    return json.dumps(nodes)
+
+
 def run_text(text: str, cache: ResultCache) -> GraphResult:
     """The whole way from a file's text to its outputs."""
     graph = check(parse_workflow(parse_json(text)).graph, REGISTRY).or_raise()
@@ -99,6 +119,8 @@ def run() -> BenchResult:
             run_text(text, warm)
             actions[f"{shape.__name__}_{size}_cold"] = lambda text=text: run_text(text, ResultCache())  # type: ignore[misc]
             actions[f"{shape.__name__}_{size}_cached"] = lambda text=text, warm=warm: run_text(text, warm)  # type: ignore[misc]
+    for rounds, text in ((rounds, loop(rounds)) for rounds in ROUNDS):
+        actions[f"loop_{rounds}_cold"] = lambda text=text: run_text(text, ResultCache())  # type: ignore[misc]
     gc.collect()
     gc.freeze()  # what the bench itself holds is not part of what it measures
     try:
@@ -114,5 +136,9 @@ def run() -> BenchResult:
         bounds[name] = f"< {limit} s"
         bounds[flatness] = f"< {FLATNESS}: time per node, {large} nodes against {small}"
         ok &= seconds[name] < limit and ratio < FLATNESS
+    few, many = ROUNDS
+    metrics["loop_flatness"] = ratio = (seconds[f"loop_{many}_cold"] / many) / (seconds[f"loop_{few}_cold"] / few)
+    bounds["loop_flatness"] = f"< {FLATNESS}: time per round, {many} rounds against {few}"
+    ok &= ratio < FLATNESS
     table = [(name, round(value, 4), 1e6 * value / int(name.split("_")[1])) for name, value in seconds.items()]
-    return BenchResult("graph", ok, metrics, bounds, ("median of 5", "seconds", "microseconds per node"), table)
+    return BenchResult("graph", ok, metrics, bounds, ("median of 5", "seconds", "microseconds per node or round"), table)

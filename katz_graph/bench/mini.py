@@ -20,10 +20,10 @@ from katz_graph.folders import MINI
 from katz_graph.mini.evaluate import BOUNDS, evaluate, failures
 from katz_graph.mini.judge import load_judge
 from katz_graph.mini.train_judge import examine
-from katz_graph.models.family import controlnet_recipe, pipeline_recipes
 from katz_graph.models.identity import file_identity
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.planner.expand import expand_sampling
-from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture
+from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture, Prompt
 
 GUIDANCE, SIDE = 4.0, 128
 JUDGE_BOUND = 0.98
@@ -58,7 +58,7 @@ class EnginePaint:
         if control is not None:
             kind, hints = control
             uses = (ControlUse(controlnet_recipe(MINI / "controlnet" / kind), Picture.of(hints[number : number + 1])),)
-        positive, negative = ((ConditioningEntry(clip, text, uses),) for text in (caption, ""))
+        positive, negative = ((ConditioningEntry(Prompt(clip, text), uses),) for text in (caption, ""))
         begin: dict[str, Any] = {
             "model": model,
             "latent_image": {"samples": torch.zeros(1, 4, SIDE // 8, SIDE // 8)},
@@ -69,7 +69,7 @@ class EnginePaint:
         }
         expansion = expand_sampling("StepBegin", begin, model, positive, negative, GUIDANCE)
         context = bare_context(self.engine)
-        latent = self.engine.sample(bind(expansion.graph, expansion.outputs[0].node), context)
+        latent, _ = self.engine.sample(bind(expansion.graph, expansion.outputs[0].node), context)
         return self.engine.decode_latent(self.vae, latent["samples"], context)
 
 

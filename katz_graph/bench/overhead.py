@@ -26,7 +26,7 @@ from katz_graph.executor.graph_run import run_graph
 from katz_graph.folders import MINI, Folders
 from katz_graph.formats.api import from_api
 from katz_graph.images import load_image
-from katz_graph.models.family import controlnet_recipe, pipeline_recipes
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.packs import load_registry
 
 RUNS, STARTS, STEPS = 9, 5, 20

@@ -28,7 +28,7 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.errors import InputError
 from katz_graph.executor.engine import EngineOptions, LocalEngine
 from katz_graph.folders import MINI
-from katz_graph.models.family import controlnet_recipe, pipeline_recipes
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.planner.region import Region
 from katz_graph.planner.schedule import sampling_of
 from katz_graph.sampling.spec import SamplingSpec

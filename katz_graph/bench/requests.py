@@ -13,12 +13,12 @@ from katz_graph.executor.context import RunContext
 from katz_graph.executor.engine import LocalEngine
 from katz_graph.folders import Folders
 from katz_graph.graph import Graph
-from katz_graph.models.family import controlnet_recipe, pipeline_recipes
 from katz_graph.models.identity import file_identity
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.packs import load_registry
 from katz_graph.planner.expand import expand_sampling
 from katz_graph.planner.region import Region, bind_region, region_nodes
-from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture
+from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture, Prompt
 
 
 def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
@@ -34,7 +34,7 @@ def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
     latent: dict[str, Any] = {"samples": case.latent}
     if case.mask is not None:
         latent["noise_mask"] = case.mask.repeat_interleave(8, -2).repeat_interleave(8, -1)[None, None]
-    positive, negative = ((ConditioningEntry(clip, text, uses),) for text in (case.prompt, case.negative))
+    positive, negative = ((ConditioningEntry(Prompt(clip, text), uses),) for text in (case.prompt, case.negative))
     expansion = expand_sampling(begin, {**inputs, "model": model, "latent_image": latent}, model, positive, negative, case.guidance)
     return bind(expansion.graph, expansion.outputs[0].node)
 
@@ -53,7 +53,7 @@ def sampler_region(case: Case) -> Region:
 
 def sample(engine: LocalEngine, region: Region) -> Tensor:
     """The final latent, unscaled."""
-    return engine.sample(region, bare_context(engine))["samples"]
+    return engine.sample(region, bare_context(engine))[0]["samples"]
 
 
 def bare_context(engine: LocalEngine) -> RunContext:

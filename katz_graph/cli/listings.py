@@ -13,21 +13,20 @@ from rich.text import Text
 
 from katz_graph.describe import node_json, node_list, node_page, nodes_json
 from katz_graph.errors import InputError
-from katz_graph.folders import Folders
 from katz_graph.packs import load_registry
 from katz_graph.settings import Settings
 from katz_graph.wording import suggest
 
-MODEL_KINDS = ("checkpoints", "loras", "controlnet", "vae", "embeddings")
+MODEL_KINDS = ("checkpoints", "loras", "controlnet", "vae", "embeddings", "upscale_models")
 
 
 def show_nodes(name: str | None, packs: Sequence[Path], as_json: bool) -> None:
     """All node types, or one. InputError for a name that does not exist."""
     settings = Settings.read(packs=packs)
-    registry, problems = load_registry(settings.packs)
+    folders = settings.folders()
+    registry, problems = load_registry(settings.packs, folders)
     for problem in problems:
         print(f"warning: {problem}", file=sys.stderr)
-    folders = Folders(settings.models, settings.input, settings.output)
     if name is not None and name not in registry:
         raise InputError(f"there is no node {name!r}{suggest(name, registry)}; `katz nodes` lists them")
     if as_json:
@@ -36,10 +35,9 @@ def show_nodes(name: str | None, packs: Sequence[Path], as_json: bool) -> None:
     Console().print(node_list(registry) if name is None else node_page(registry[name], folders))
 
 
-def show_models(models: Sequence[Path], as_json: bool) -> None:
+def show_models(models: Sequence[Path], as_json: bool, extra_model_paths: Sequence[Path] = ()) -> None:
     """The names that loaders accept, by kind."""
-    settings = Settings.read(models=models)
-    folders = Folders(settings.models, settings.input, settings.output)
+    folders = Settings.read(models=models, extra_model_paths=extra_model_paths).folders()
     names = {kind: list(folders.choices(kind)) for kind in MODEL_KINDS}
     if as_json:
         print(json.dumps(names))

@@ -25,6 +25,7 @@ Place = Annotated[list[str] | None, typer.Option(help="STAGE=DEVICE: pin a stage
 Allow = Annotated[str, typer.Option(help="approximations by name: stale-controlnet, async-lora")]
 ModelFolders = Annotated[list[Path] | None, typer.Option("--models", help="a folder of models (checkpoints/, loras/, ...)")]
 PackFolders = Annotated[list[Path] | None, typer.Option("--packs", help="a folder of node packs")]
+ExtraPaths = Annotated[list[Path] | None, typer.Option(help="an extra_model_paths.yaml: further folders of models and packs")]
 InputFolder = Annotated[Path | None, typer.Option("--input", help="where LoadImage looks")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
 
@@ -41,7 +42,10 @@ def run(
     output: Annotated[Path | None, typer.Option(help="where pictures go")] = None,
     trace: Annotated[Path | None, typer.Option(help="write a trace for Perfetto")] = None,
     why: Annotated[bool, typer.Option("--why", help="say for every node why it ran")] = False,
+    targets: Annotated[list[str] | None, typer.Option("--target", metavar="NODE", help="run only what this node needs, and it")] = None,
+    cache: Annotated[str, typer.Option(help="which results stay in memory: classic, lru:N, none")] = "classic",
     models: ModelFolders = None,
+    extra_model_paths: ExtraPaths = None,
     packs: PackFolders = None,
     input: InputFolder = None,
     as_json: Json = False,
@@ -50,8 +54,9 @@ def run(
     from katz_graph.cli.run import RunOptions
     from katz_graph.cli.run import run as run_workflow
 
-    options = Options(workflow, sets or (), seed, devices, threads, place or (), allow, models or (), packs or (), input, output)
-    run_workflow(options, RunOptions(trace, why, as_json))
+    folders = (models or (), packs or (), input, output, extra_model_paths or ())
+    options = Options(workflow, sets or (), seed, devices, threads, place or (), allow, *folders, targets or ())
+    run_workflow(options, RunOptions(trace, why, as_json, cache))
 
 
 @app.command()
@@ -69,6 +74,7 @@ def plan(
     ] = "emit",
     svg: Annotated[Path | None, typer.Option(help="draw two evaluations")] = None,
     models: ModelFolders = None,
+    extra_model_paths: ExtraPaths = None,
     packs: PackFolders = None,
     input: InputFolder = None,
     as_json: Json = False,
@@ -78,8 +84,28 @@ def plan(
     from katz_graph.cli.session import check_link
 
     check_link(link)
-    options = Options(workflow, sets or (), seed, devices, threads, place or (), allow, models or (), packs or (), input)
+    options = Options(
+        workflow, sets or (), seed, devices, threads, place or (), allow, models or (), packs or (), input, None, extra_model_paths or ()
+    )
     plan_workflow(options, after, as_json, svg)
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="a workflow of any format, or a picture that carries one", show_default=False)
+    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="the file to write; - prints it", show_default=False)],
+    to: Annotated[str, typer.Option(help="api, ui or katz")] = "api",
+    object_info: Annotated[
+        str | None, typer.Option(metavar="FILE|URL", help="a server's description of its nodes, for those that are not known here")
+    ] = None,
+    packs: PackFolders = None,
+) -> None:
+    """Write a workflow in another format."""
+    from katz_graph.cli.convert import convert as convert_workflow
+
+    convert_workflow(source, target, to, object_info, packs or ())
 
 
 @app.command()
@@ -95,11 +121,11 @@ def nodes(
 
 
 @app.command()
-def models(models: ModelFolders = None, as_json: Json = False) -> None:
+def models(models: ModelFolders = None, extra_model_paths: ExtraPaths = None, as_json: Json = False) -> None:
     """List the models that loaders can choose from."""
     from katz_graph.cli.listings import show_models
 
-    show_models(models or (), as_json)
+    show_models(models or (), as_json, extra_model_paths or ())
 
 
 @app.command()

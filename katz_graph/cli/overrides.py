@@ -24,7 +24,7 @@ def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Sequenc
         name, dot, field = target.rpartition(".")
         if not (equals and dot and name and field):
             raise InputError(f"--set {assignment}: expected NODE.INPUT=VALUE, for example 3.steps=30")
-        identifier = _find(graph, name, assignment)
+        identifier = find_node(graph, name, f"--set {assignment}")
         call = graph.nodes[identifier]
         known = types[call.type].inputs if call.type in types else {}
         if field not in call.inputs and known and field not in known:
@@ -60,15 +60,16 @@ def _with_input(graph: Graph, identifier: str, field: str, value: Any) -> Graph:
     return Graph({**graph.nodes, identifier: replace(call, inputs={**call.inputs, field: value})})
 
 
-def _find(graph: Graph, name: str, assignment: str) -> str:
+def find_node(graph: Graph, name: str, option: str) -> str:
+    """The id of a node that an option names by id, title or type. InputError when there is none, or several."""
     if name in graph.nodes:
         return name
     found = [key for key, call in graph.nodes.items() if name in (call.title, call.type)]
     if len(found) == 1:
         return found[0]
     if found:
-        raise InputError(f"--set {assignment}: {name!r} is the name of several nodes ({', '.join(found)}); use an id")
-    raise InputError(f"--set {assignment}: there is no node {name!r}{suggest(name, graph.nodes)}")
+        raise InputError(f"{option}: {name!r} is the name of several nodes ({', '.join(found)}); use an id")
+    raise InputError(f"{option}: there is no node {name!r}{suggest(name, graph.nodes)}")
 
 
 def _value(text: str) -> Any:

@@ -13,10 +13,12 @@ from katz_graph.errors import InputError, RunError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from katz_graph.context import Context
+    from katz_graph.context import Context, Tile
+    from katz_graph.models.features import TextEncoding
     from katz_graph.planner.program import Device, Program
     from katz_graph.planner.region import Region
-    from katz_graph.recipe import VaeRecipe
+    from katz_graph.recipe import Encoding, VaeRecipe
+    from katz_graph.upscale.recipe import UpscaleModelRecipe
     from katz_graph.wires import LatentSamples
 
 
@@ -28,23 +30,41 @@ class PlanningEngine:
     after: str
     programs: list[Program] = field(default_factory=list)
 
-    def sample(self, region: Region, context: Context) -> LatentSamples:
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         from katz_graph.executor.engine import plan_region
 
         self.programs.append(plan_region(region, self.device, after=self.after))
-        return region.begin.inputs["latent_image"]  # type: ignore[no-any-return]
+        latent: LatentSamples = region.begin.inputs["latent_image"]
+        return latent, latent
 
-    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context) -> Tensor:
+    def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
+        import torch
+
+        from katz_graph.models.family import pooled_text_width, text_width
+        from katz_graph.models.features import TextEncoding
+        from katz_graph.models.text_recipe import length, prompts
+        from katz_graph.models.tokens import prompt_length
+
+        clip = next(prompts(encoding)).clip
+        pooled = pooled_text_width(clip)
+        hidden = torch.zeros(1, length(encoding, prompt_length), text_width(clip))
+        return TextEncoding(hidden, None if pooled is None else torch.zeros(1, pooled))
+
+    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
         from katz_graph.models.family import vae_shape
 
         shape = vae_shape(vae)
         return pixels.new_zeros(len(pixels), shape.latent_channels, pixels.shape[1] // shape.factor, pixels.shape[2] // shape.factor)
 
-    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context) -> Tensor:
+    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
         from katz_graph.models.family import vae_shape
 
         factor = vae_shape(vae).factor
         return samples.new_zeros(len(samples), samples.shape[2] * factor, samples.shape[3] * factor, 3)
+
+    def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
+        batch, channels, height, width = picture.shape
+        return picture.new_zeros(batch, channels, height * model.shape.scale, width * model.shape.scale)
 
 
 def plan(options: Options, after: str, as_json: bool, svg: Path | None) -> None:
@@ -86,7 +106,7 @@ def compile_workflow(session: Session, after: str) -> list[Program]:
     device = calibrated(session.device, torch.device(session.device), dtype_of(session.device), session.settings.cache)
     engine = PlanningEngine(device, after)
     context = RunContext(engine, session.folders, session.settings.output, {}, on_warning=session.warn)
-    outputs = [call for call in session.graph.nodes.values() if session.registry[call.type].is_output]
+    outputs = [session.graph.nodes[target] for target in session.targets]
     before_outputs = dict.fromkeys(link.node for call in outputs for _, link in call.links())
     result = run_graph(session.graph, session.registry, context, ResultCache("none"), targets=before_outputs)
     result.raise_failures()

@@ -13,10 +13,11 @@ from katz_graph.cli.overrides import first_seed
 from katz_graph.cli.progress import EvaluationProgress
 from katz_graph.cli.session import Options, Session, check_writable, dtype_of, open_session, use_threads
 from katz_graph.cli.trace import write_trace
-from katz_graph.errors import Cancelled, KatzError
+from katz_graph.errors import Cancelled, KatzError, RunError
 from katz_graph.events import Busy, Event
 from katz_graph.formats.api import to_api
 from katz_graph.formats.native import to_native
+from katz_graph.wording import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,13 @@ class RunOptions:
     trace: Path | None = None
     why: bool = False
     as_json: bool = False
+    cache: str = "classic"
 
 
 def run(options: Options, how: RunOptions) -> None:
     """Run the workflow. Errors are raised after what could be written was announced."""
     started = time.perf_counter()
-    session = open_session(options)
+    session = open_session(options, partial=True)
     check_writable(session.settings.output, "--output")
     if how.trace is not None:
         check_writable(how.trace.absolute().parent, "--trace")
@@ -41,6 +43,7 @@ def run(options: Options, how: RunOptions) -> None:
     from katz_graph.executor.events import NodeEvent
     from katz_graph.executor.graph_run import run_graph
 
+    cache = ResultCache.parse(how.cache)
     use_threads(session.device, options.threads)
     batching = session.workflow.run.get("batching")
     engine_options = EngineOptions(session.device, dtype_of(session.device), batching, session.settings.cache)
@@ -49,8 +52,10 @@ def run(options: Options, how: RunOptions) -> None:
     def on_node(event: NodeEvent) -> None:
         if event.kind == "done":
             spans.append(Busy("graph", event.type, event.node, event.began, event.seconds))
-        if how.why and event.kind in ("done", "cached", "failed") and event.why:
+        if how.why and event.kind != "start" and event.why:
             session.say(f"node {event.node} ({event.type}): {event.kind}: {event.why}")
+        for text in (event.ui or {}).get("text", ()):
+            session.say(str(text))
 
     with LocalEngine(engine_options) as engine, EvaluationProgress(session.console) as progress:
 
@@ -61,8 +66,10 @@ def run(options: Options, how: RunOptions) -> None:
 
         context = RunContext(engine, session.folders, session.settings.output, metadata(session), listen, session.warn)
         failure: KatzError | None = None
+        if session.problems:
+            session.warn(f"some outputs are refused, for reasons that stand at the end; those that run: node {listed(session.targets)}")
         try:
-            run_graph(session.graph, session.registry, context, ResultCache("classic"), on_event=on_node).raise_failures()
+            run_graph(session.graph, session.registry, context, cache, session.targets, on_node).raise_failures()
         except KatzError as error:
             failure = error
     total = time.perf_counter() - started
@@ -70,6 +77,9 @@ def run(options: Options, how: RunOptions) -> None:
         _tell(session, how, engine.report, context.files, total)
     if how.trace is not None:
         write_trace(how.trace, spans)
+    if session.problems and not isinstance(failure, Cancelled):
+        problems = [*session.problems, *([] if failure is None else [str(failure)])]
+        raise RunError("\n".join((*problems, f"some outputs were refused: node {listed(session.refused)}")))
     if failure is not None:
         raise failure
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from katz_graph.cli.overrides import set_inputs, set_seed
+from katz_graph.cli.overrides import find_node, set_inputs, set_seed
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders
 from katz_graph.formats.read import read_workflow
@@ -42,11 +42,13 @@ class Options:
     packs: Sequence[Path] = ()
     input: Path | None = None
     output: Path | None = None
+    extra_model_paths: Sequence[Path] = ()
+    targets: Sequence[str] = ()
 
 
 @dataclass(slots=True)
 class Session:
-    """A workflow ready to run. `say` prints a line for people, on standard error."""
+    """A workflow ready to run. `targets` are the outputs that can run, `refused` those that cannot, `problems` the lines that say why."""
 
     options: Options
     settings: Settings
@@ -54,9 +56,13 @@ class Session:
     workflow: Workflow
     graph: Graph
     folders: Folders
+    targets: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True))
 
     def say(self, message: str) -> None:
+        """Print a line for people, on standard error."""
         self.console.print(escape(message))
 
     def warn(self, message: str) -> None:
@@ -67,15 +73,18 @@ class Session:
         return one_device(self.options.devices or self.workflow.run.get("devices") or "cpu")
 
 
-def open_session(options: Options) -> Session:
-    """Read, change and check a workflow. InputError with a line per problem; warnings are printed."""
+def open_session(options: Options, partial: bool = False) -> Session:
+    """Read, change and check a workflow. InputError with a line per problem; warnings are printed.
+
+    With `partial` it is enough that one output can run.
+    """
     check_allowed(options.allow)
-    settings = Settings.read(options.models, options.packs, options.input, options.output)
-    registry, pack_problems = load_registry(settings.packs)
-    workflow = read_workflow(options.workflow)
+    settings = Settings.read(options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths)
+    folders = settings.folders()
+    registry, pack_problems = load_registry(settings.packs, folders)
+    workflow = read_workflow(options.workflow, registry)
     check_run_options(workflow.run)
     check_allowed(workflow.run.get("allow") or "")
-    folders = Folders(settings.models, settings.input, settings.output)
     graph, notes = set_inputs(workflow.graph, registry, options.sets)
     seed = options.seed if options.seed is not None else workflow.run.get("seed")
     if seed is not None:
@@ -86,13 +95,16 @@ def open_session(options: Options) -> Session:
         session.say(f"set {note}")
     for problem in pack_problems:
         session.warn(str(problem))
-    checked = check(graph, registry, folders)
+    for note in workflow.notes:
+        session.warn(note)
+    targets = [find_node(graph, name, f"--target {name}") for name in options.targets]
+    checked = check(graph, registry, folders, targets=targets or None)
     for warning in checked.warnings:
         session.warn(str(warning))
-    try:
-        session.graph = checked.or_raise()
-    except InputError as error:
-        raise InputError("\n".join(f"{options.workflow}: {line}" for line in str(error).split("\n"))) from None
+    session.graph, session.targets, session.refused = checked.graph, checked.targets, checked.refused
+    session.problems = tuple(f"{options.workflow}: {problem}" for problem in checked.errors)
+    if session.problems and not (partial and session.targets):
+        raise InputError("\n".join(session.problems))
     for place in options.place:
         check_place(place, session.device)
     return session

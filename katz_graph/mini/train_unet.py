@@ -17,6 +17,7 @@ from katz_graph.mini.text import WIDTH, build_encoders, write_tokenizer, write_v
 from katz_graph.mini.world import Scene, loose_caption
 
 SIZE_WIDTH = 32
+EARLIER = 0.6  # below 1: timesteps are drawn with more noise than evenly
 DROPPED = 0.1  # captions replaced by the empty string
 
 
@@ -105,9 +106,10 @@ def batch_captions(scenes: Iterable[Scene], generator: np.random.Generator, keep
 
 
 def noised(latents: torch.Tensor, levels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et al. 2023, for epsilon), more
-    where noise prevails, since there it is decided what stands where while the error in epsilon is small."""
-    timesteps = torch.randint(0, len(levels), (len(latents),))
+    """noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et al. 2023, for epsilon).
+
+    Where noise prevails it is decided what stands where, while the error in epsilon is small: more draws and more weight there."""
+    timesteps = (len(levels) * torch.rand(len(latents)) ** EARLIER).long()
     alpha = levels[timesteps].view(-1, 1, 1, 1)
     noise = torch.randn_like(latents)
     signal_to_noise = (alpha / (1 - alpha)).flatten()

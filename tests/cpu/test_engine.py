@@ -16,9 +16,9 @@ from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.executor.engine import EngineOptions, LocalEngine
 from katz_graph.executor.worker import Job
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.family import pipeline_recipes
+from katz_graph.models.sources import pipeline_recipes
 from katz_graph.planner.region import Region
-from katz_graph.recipe import ConditioningEntry
+from katz_graph.recipe import ConditioningEntry, Prompt
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_a_lora_with_a_text_part_changes_the_conditioning(sd1: Models, engine: L
     region = sampler_region(request(sd1, loras=((sd1.loras[1], 1.0),)))
     entry = next(op for op in region.operations if op.stage == "unet_encoder").inputs["conditioning"][0]
     with torch.no_grad():
-        plain, patched = engine.models.encode_text(clip, "a star"), engine.models.encode_text(entry.clip, "a star")
-        again = engine.models.encode_text(clip, "a star")
+        plain, patched = engine.models.encode_text(Prompt(clip, "a star")), engine.models.encode_text(entry.encoding)
+        again = engine.models.encode_text(Prompt(clip, "a star"))
     assert not torch.equal(plain.hidden, patched.hidden)
     assert torch.equal(plain.hidden, again.hidden)
 
@@ -147,7 +147,7 @@ def drawn_loop(models: Models, every: int | None) -> Region:
         nodes["pattern"] = NodeCall("StepPattern", {"step": Link("begin", 0), "every": every})
     sides = {}
     for slot, (side, text) in enumerate((("negative", "grey, blurred"), ("positive", "a red circle above sand")), start=1):
-        common = {"model": model, "conditioning": (ConditioningEntry(clip, text),)}
+        common = {"model": model, "conditioning": (ConditioningEntry(Prompt(clip, text)),)}
         if every is None:
             nodes[f"{side}.enc"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
             nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.enc", 0), **common})

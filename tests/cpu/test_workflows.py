@@ -17,8 +17,8 @@ def test_a_shipped_workflow_runs_as_it_is(katz: Katz, workflow: Path) -> None:
     result = katz("run", workflow, "--threads", 1, "--json")
     assert result.code == 0, result.err
     for path in result.data["outputs"]:
-        pixels = numpy.asarray(Image.open(path)).astype(float)
-        assert pixels.shape == (128, 128, 3) and pixels.std() > 10  # a picture, not a flat field
+        pixels = numpy.asarray(Image.open(path).convert("RGB")).astype(float)
+        assert min(pixels.shape[:2]) >= 128 and pixels.shape[2] == 3 and pixels.std() > 10  # a picture, not a flat field
     assert result.data["outputs"] and result.data["plan"]["evaluations"] > 0
 
 

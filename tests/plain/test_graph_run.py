@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,17 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
+import numpy
 import pytest
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
 from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.executor.cache import ResultCache
+from katz_graph.folders import MINI
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
-from katz_graph.node import ANY, Input, NodeType, Output
+from katz_graph.models.sources import pipeline_recipes
+from katz_graph.node import ANY, Input, Node, NodeType, Output, WithUi
 from katz_graph.packs import Registry, load_registry
 from katz_graph.planner.region import RegionNodes
-from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, TextEncoderRecipe
+from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, Prompt, TextEncoderRecipe
+from katz_graph.wires import Anything
 
 SUM = {
     "9": node("Number", value=1),
@@ -92,7 +98,7 @@ def test_the_order_does_not_depend_on_the_hash_seed() -> None:
 
 def test_links_to_undeclared_inputs_are_followed() -> None:
     """As in the ecosystem: packs take what they do not declare."""
-    types = custom("Collect", lambda context, values: (dict(values),), is_output=True)
+    types = custom("Collect", lambda context, values: (dict(values),), is_output=True, undeclared="links")
     document = {"1": node("Number", value=4), "2": node("Collect", anything=["1", 0])}
     assert run(document, types=types).result.outputs["2"] == ({"anything": 4},)
 
@@ -202,6 +208,84 @@ def test_a_value_that_nobody_can_compare_is_passed_but_not_cached() -> None:
     assert run(graph, cache).nodes("start") == ["1", "2"]
 
 
+def test_equal_nodes_of_one_graph_run_once() -> None:
+    document = {"1": node("Number", value=4), "2": node("Number", value=4), "3": node("Add", a=["1", 0], b=["2", 0])}
+    ran = run({**document, "4": node("Save", value=["3", 0])})
+    assert ran.result.outputs["4"] == (8,)
+    assert ran.nodes("start") == ["1", "3", "4"] and ran.why("2") == "same inputs as node 1"
+
+
+@pytest.mark.parametrize(("policy", "again"), [("classic", []), ("lru:2", ["3"]), ("none", ["9", "3", "5", "4"])])
+def test_cache_policies(policy: str, again: list[str]) -> None:
+    """Under each policy a node that several read runs once in a run; `lru:2` keeps the last two results of four."""
+    cache = ResultCache.parse(policy)
+    document = {**SUM, "6": node("Save", value=["3", 0])} if policy == "lru:2" else SUM
+    assert len(run(document, cache).nodes("start")) == len(document) - 1
+    ran = run(document, cache, targets=["4"]) if policy != "lru:2" else run(document, cache, targets=["3"])
+    assert ran.nodes("start") == again
+
+
+def test_values_are_let_go_when_nobody_reads_them_any_more() -> None:
+    """Under a policy that keeps nothing; what a lazy node may still ask for is kept, and so is what a target gives."""
+    alive = WeakSet[Any]()
+    most: list[int] = []
+
+    class Big:
+        pass
+
+    def make(context: Any, values: Any) -> Any:
+        most.append(len(alive))
+        big = Big()
+        alive.add(big)
+        return (big,)
+
+    types = custom("Big", make, (Input("value", ANY, required=False, knob=False),))
+    chain: dict[str, Any] = {str(i): node("Big", value=[str(i - 1), 0]) for i in range(1, 50)}
+    document = {"0": node("Big"), **chain, "save": node("Save", value=["49", 0])}
+    result = run(document, ResultCache("none"), types).result
+    assert max(most) <= 2 and len(alive) == 1 and set(alive) == set(result.outputs["save"])
+    lazily = {**document, "condition": node("Echo", value=["save", 0]), "lazy": node("Choose", condition=True, on_true=["7", 0])}
+    most.clear()
+    ran = run({**lazily, "out": node("Save", value=["lazy", 0])}, ResultCache("none"), types)
+    assert ran.nodes("start").count("7") == 1
+
+
+def test_native_nodes_may_be_asynchronous_take_lists_and_have_something_for_editors() -> None:
+    class Later(Node, category="test"):
+        async def run(self, value: Anything) -> Anything:
+            await asyncio.sleep(0)
+            return value
+
+    class Split(Node, category="test", gives_lists=(True,)):
+        def run(self, value: Anything) -> Anything:
+            return [value, value + 1]
+
+    class Count(Node, category="test", takes_lists=True, output=True):
+        unit: str = "things"
+
+        def run(self, value: Anything) -> Anything:
+            return WithUi(len(value), {"text": [f"{len(value)} {self.unit}"]})  # type: ignore[return-value]
+
+    types = Registry({**TYPES, **{kind.__name__: kind.describe() for kind in (Later, Split, Count)}})
+    document = {"1": node("Split", value=3), "2": node("Later", value=["1", 0]), "3": node("Count", value=["2", 0])}
+    ran = run(document, types=types)
+    assert ran.result.outputs == {"3": (2,)} and ran.result.ui == {"3": {"text": ["2 things"]}}
+
+
+def test_an_asynchronous_node_where_a_loop_runs_already_says_what_to_do() -> None:
+    class Later(Node, category="test", output=True):
+        async def run(self) -> Anything:
+            return 1
+
+    types = Registry({"Later": Later.describe()})
+
+    async def main() -> Any:
+        return run({"1": node("Later")}, types=types).result.failures
+
+    (error,) = asyncio.run(main()).values()
+    assert str(error) == "node 1 (Later): is asynchronous, and this thread runs an event loop already; run the graph in another thread"
+
+
 # Lazy inputs.
 
 
@@ -246,8 +330,8 @@ def test_needs_is_asked_again_until_it_wants_nothing_more() -> None:
     asked = []
 
     def needs(values: Mapping[str, Any]) -> tuple[str, ...]:
-        asked.append(sorted(values))
-        return (*tuple(name for name in names if name not in values)[:1], "a", "nonsense")
+        asked.append(sorted(name for name, value in values.items() if value is not None))
+        return (*tuple(name for name in names if values[name] is None)[:1], "a", "nonsense")
 
     types = custom("Slowly", lambda context, values: (sum(values.values()),), ports, needs=needs)
     document: dict[str, Any] = {str(n): node("Number", value=n) for n in (1, 2, 3)}
@@ -379,7 +463,7 @@ class FakeEngine:
 
     def sample(self, region: Any, context: Any) -> Any:
         self.sampled.append(region)
-        return f"latent of {region}"
+        return f"latent of {region}", f"denoised of {region}"
 
 
 def region_types() -> Registry:
@@ -388,7 +472,7 @@ def region_types() -> Registry:
 
     port = tuple(Input(name, ANY, required=False, knob=False) for name in ("value", "step"))
     kinds = {
-        name: NodeType(name, name, "", "", {p.name: p for p in port}, (Output("x", ANY),), False, never, stage=stage)
+        name: NodeType(name, name, "", "", {p.name: p for p in port}, (Output("x", ANY), Output("y", ANY)), False, never, stage=stage)
         for name, stage in (("Begin", "step_begin"), ("Middle", "unet_mid"), ("End", "step_end"))
     }
     return Registry({**TYPES, **kinds})
@@ -412,7 +496,7 @@ def test_a_region_runs_as_one_unit_on_the_values_that_enter_it() -> None:
     assert ran.nodes("start") == ["model", "scale", "end", "save"]
     again = run(REGION, cache, region_types(), context=RecordingContext(engine), regions=FakeRegions())
     assert again.nodes("start") == [] and len(engine.sampled) == 1
-    changed = {**REGION, "middle": node("Middle", step=["begin", 0], value=["scale", 0], extra=["model", 0])}
+    changed = {**REGION, "middle": node("Middle", step=["begin", 0], value=["model", 0])}
     run(changed, cache, region_types(), context=RecordingContext(engine), regions=FakeRegions())
     assert len(engine.sampled) == 2
 
@@ -443,16 +527,17 @@ def test_a_sampler_expands_to_a_region_of_the_planner() -> None:
     types, _ = load_registry()
     part = Component("folder", ())
     encoder = TextEncoderRecipe(part, part)
+    model, _, _ = pipeline_recipes(MINI / "pipeline")
     engine = FakeEngine()
     cache = ResultCache()
 
     def sample(text: str, guidance: float = 8.0) -> Ran:
-        conditioning = (ConditioningEntry(ClipRecipe((encoder,)), text),)
+        conditioning = (ConditioningEntry(Prompt(ClipRecipe((encoder,)), text)),)
         inputs = {
-            "model": "model recipe",
+            "model": model,
             "positive": conditioning,
             "negative": conditioning,
-            "latent_image": {"samples": None},
+            "latent_image": {"samples": numpy.zeros((1, 4, 16, 16))},
             "cfg": guidance,
         }
         graph = Graph({"k": NodeCall("KSampler", inputs, "my sampler"), "save": NodeCall("Save", {"value": Link("k", 0)})})

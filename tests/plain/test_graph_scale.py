@@ -17,19 +17,19 @@ from katz_graph.formats.read import read_workflow
 from katz_graph.validate import check
 
 SIZE = 10_000
-SECONDS = 10  # the bench holds the real bound; this one only tells linear from quadratic on a busy machine
+SECONDS = 10  # of processor time; the bench holds the real bound, this one only tells linear from quadratic
 
 
 @pytest.mark.parametrize("shape", [bench.chain, bench.fan])
 def test_ten_thousand_nodes_load_validate_and_run(shape: Any, tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     path.write_text(shape(SIZE))
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(read_workflow(path).graph.nodes) == SIZE
     cache = ResultCache()
     first = bench.run_text(path.read_text(), cache)
     assert first.outputs[str(SIZE)] == bench.run_text(path.read_text(), cache).outputs[str(SIZE)]
-    assert time.perf_counter() - started < SECONDS
+    assert time.process_time() - started < SECONDS
 
 
 def test_a_chain_in_reverse_order_of_the_file() -> None:
@@ -49,11 +49,17 @@ def test_a_failure_travels_down_a_long_chain() -> None:
 
 def test_a_loop_of_a_thousand_expansions() -> None:
     document = {"1": node("Number", value=0), "2": node("Countdown", count=1000, value=["1", 0]), "3": node("Save", value=["2", 0])}
-    started = time.perf_counter()
+    started = time.process_time()
     ran = run(document)
     assert ran.result.outputs["3"] == (1000,)
     assert max(len(name) for name in ran.nodes("start")) < 20
-    assert time.perf_counter() - started < SECONDS
+    assert time.process_time() - started < SECONDS
+
+
+def test_a_loop_of_two_thousand_rounds_as_packs_build_it() -> None:
+    started = time.process_time()
+    assert bench.run_text(bench.loop(2_000), ResultCache()).outputs["6"] == (2_000,)
+    assert time.process_time() - started < SECONDS
 
 
 def test_every_one_of_ten_thousand_problems_is_collected() -> None:

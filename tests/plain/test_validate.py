@@ -272,3 +272,40 @@ def test_any_graph_is_refused_by_named_problems_or_runs(document: dict[str, Any]
 
 def test_links_are_data() -> None:
     assert from_api({"1": node("Save", value=[2, 0])}).nodes["1"].inputs["value"] == Link("2", 0)
+
+
+def test_an_error_refuses_only_the_outputs_that_depend_on_it() -> None:
+    """The good ones can run; the same for an unknown type, a wrong literal, a link that leads nowhere and a cycle."""
+    good = {"n1": node("Number", value=3), "n2": node("Save", value=["1", 0])}
+    broken = [node("Nunber"), node("Number", value="x"), node("Echo", value=["77", 0]), node("Echo", value=["3", 0])]
+    for bad in broken:
+        result = checked(**good, n3=bad, n4=node("Echo", value=["3", 0]), n5=node("Save", value=["4", 0]))
+        assert result.targets == ("2",) and result.refused == ("5",) and len(result.errors) == 1
+        assert run(result.graph, targets=result.targets).result.outputs == {"2": (3,)}
+
+
+def test_targets_decide_what_is_needed() -> None:
+    document = {"n1": node("Number", value=3), "n2": node("Save", value=["1", 0]), "n3": node("Nunber"), "n4": node("Save", value=["3", 0])}
+    graph = from_api({name.lstrip("n"): value for name, value in document.items()})
+    chosen = check(graph, TYPES, targets=["1"])
+    assert chosen.errors == () and chosen.targets == ("1",)
+    assert check(graph, TYPES, targets=["4", "2"]).refused == ("4",)
+    with pytest.raises(InputError, match='node "9" is to be run, but it is not in the workflow'):
+        check(graph, TYPES, targets=["9"])
+
+
+def test_a_node_of_unknown_type_that_may_be_an_output_refuses_itself() -> None:
+    result = checked(n1=node("Number"), n2=node("Save", value=["1", 0]), n3=node("SaveVideo", value=["1", 0]))
+    assert result.targets == ("2",) and result.refused == ("3",)
+
+
+def test_rules_see_what_the_sound_outputs_need() -> None:
+    seen = []
+
+    def rule(graph: Any, types: Any) -> list[tuple[str, str, str]]:
+        seen.append(list(graph.nodes))
+        return []
+
+    document = {"1": node("Number"), "2": node("Save", value=["1", 0]), "3": node("Nunber"), "4": node("Save", value=["3", 0])}
+    assert check(from_api(document), TYPES, rules=[rule]).targets == ("2",)
+    assert seen == [["1", "2"]]

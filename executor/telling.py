@@ -1,0 +1,64 @@
+"""What a run says of its nodes: events, names in messages, and why each one ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from katz_graph.errors import KatzError
+from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.events import EventKind, NodeEvent, OnEvent
+from katz_graph.executor.node_state import NodeState, States
+from katz_graph.executor.signature import Signature
+from katz_graph.executor.why import History, explain
+from katz_graph.graph import Graph
+from katz_graph.wording import node_name
+
+
+class Telling:
+    """Speaks for the run of `file` over `states`; `cache` knows what the run before was like."""
+
+    def __init__(self, file: Graph, states: States, cache: ResultCache, on_event: OnEvent | None) -> None:
+        self._file, self._states, self._cache, self._on_event = file, states, cache, on_event
+        self._done_by: dict[Signature, str] = {}
+
+    def tell(self, kind: EventKind, node: NodeState, error: KatzError | None = None) -> None:
+        if kind == "done" and node.signature is not None:
+            self._done_by[node.signature] = node.id
+        if self._on_event is not None:
+            ui = node.ui if kind in ("done", "cached") else None
+            event = NodeEvent(kind, node.id, node.call.type, node.call.title, node.origin, node.seconds, node.why, error, node.began, ui)
+            self._on_event(event)
+
+    def is_done(self, node: NodeState) -> bool:
+        """Whether an equal node was done in this run."""
+        return node.signature in self._done_by
+
+    def name(self, node: NodeState) -> str:
+        """How messages call a node; one of an expansion by the node of the file, too."""
+        own = node_name(node.id, node.call.type, node.call.title)
+        if not node.made:
+            return own
+        made_by = self._file.nodes[node.origin]
+        return f"{node_name(node.origin, made_by.type, made_by.title)}, in it {own}"
+
+    def why_run(self, node: NodeState) -> str:
+        if self._on_event is None:
+            return ""
+        if node.made:
+            return f"made by node {node.origin}"
+        now = self.history((node.id, *(link.node for _, link in node.links)))
+        return explain(node.id, now, self._cache.history, self._cache.policy)
+
+    def why_cached(self, signature: Signature) -> str:
+        other = self._done_by.get(signature)
+        return "same inputs as before" if other is None else f"same inputs as node {other}"
+
+    def history(self, identifiers: Iterable[str]) -> History:
+        """What decided the results of nodes of the file, for the explanations of the next run."""
+        nodes = [node for identifier in identifiers if (node := self._states.get(identifier)) is not None and node.entered]
+        return History(
+            self._file.nodes,
+            {node.id: node.signature for node in nodes},
+            {node.id: node.fingerprint for node in nodes if node.fingerprint is not None},
+            {node.id: node.unsigned for node in nodes if node.unsigned},
+        )

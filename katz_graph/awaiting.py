@@ -1,0 +1,25 @@
+"""The result of an awaitable for code that does not await. Knows nothing of graphs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+
+def settled(value: Any) -> Any:
+    """What an awaitable comes to, on an event loop of its own (in another thread where this one runs a loop); anything else as it is."""
+    if not inspect.isawaitable(value):
+        return value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_awaited(value))
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, _awaited(value)).result()
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
