@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from dataclasses import dataclass, replace
@@ -13,10 +14,11 @@ from katz_graph.cli.overrides import first_seed
 from katz_graph.cli.progress import EvaluationProgress
 from katz_graph.cli.session import Options, Session, check_writable, dtype_of, open_session, use_threads
 from katz_graph.cli.trace import write_trace
-from katz_graph.errors import Cancelled, KatzError, RunError
+from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.events import Busy, Event
 from katz_graph.formats.api import to_api
-from katz_graph.formats.native import to_native
+from katz_graph.formats.signature import signatures
+from katz_graph.formats.ui_write import to_ui
 from katz_graph.wording import listed
 
 
@@ -85,11 +87,10 @@ def run(options: Options, how: RunOptions) -> None:
 
 
 def metadata(session: Session) -> dict[str, str]:
-    """The text chunks of written pictures: the graph as it runs, its wrapper if it has one, and what the picture was made with."""
-    workflow = replace(session.workflow, graph=session.graph)
+    """The text chunks of written pictures: the graph as it runs, as the node editor opens it, and what the picture was made with."""
     texts = {"prompt": json.dumps(to_api(session.graph))}
-    if workflow.run or workflow.layout or workflow.extra:
-        texts["workflow"] = json.dumps(to_native(workflow))
+    with contextlib.suppress(InputError):  # spare nodes may have links that lead nowhere, which the editor's format cannot say
+        texts["workflow"] = json.dumps(to_ui(replace(session.workflow, graph=session.graph), signatures(session.registry)))
     return texts | {"katz": json.dumps({"approximations": [], "devices": session.device, "version": version("katz-graph")})}
 
 

@@ -119,13 +119,14 @@ def _from_texts(kind: str, texts: Mapping[str, str], known: Signatures) -> Workf
         workflow = _parse(parse_json(prompt or beside or ""), known)
     except InputError as error:
         raise InputError("\n".join(f"the workflow inside the {kind} {line}" for line in str(error).split("\n"))) from None
-    return _with_layout(workflow, around, known) if prompt and around and is_ui(around) else workflow
+    return _with_surroundings(workflow, around, known) if prompt and around and is_ui(around) else workflow
 
 
-def _with_layout(workflow: Workflow, editor: Mapping[str, Any], known: Signatures) -> Workflow:
-    """The graph as it ran, with the layout of the editor's file beside it."""
+def _with_surroundings(workflow: Workflow, editor: Mapping[str, Any], known: Signatures) -> Workflow:
+    """The graph as it ran, with the layout of the editor's file beside it, and the run options in that."""
     try:
-        return replace(workflow, layout=from_ui(editor, known).layout)
+        beside = from_ui(editor, known)
+        return replace(workflow, layout=beside.layout, run=beside.run, extra=beside.extra)
     except InputError as error:
         return replace(workflow, notes=(*workflow.notes, f"the layout beside the graph was left out: {str(error).splitlines()[0]}"))
 

@@ -71,6 +71,9 @@ def test_a_workflow_becomes_a_picture_that_carries_it(katz: Katz, model_folder: 
     picture = Image.open(path)
     assert picture.size == (64, 64)
     assert json.loads(picture.text["prompt"])[SAMPLER]["inputs"]["seed"] == 7
+    editor = json.loads(picture.text["workflow"])  # what the node editor opens when the picture is dropped on it
+    sampler = next(node for node in editor["nodes"] if node["type"] == "KSampler")
+    assert sampler["widgets_values"][0] == 7 and len(editor["nodes"]) == len(workflow())
 
 
 def test_a_picture_runs_again_to_the_same_bytes(katz: Katz, model_folder: Path) -> None:
