@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from katz_graph.errors import InputError
+from katz_graph.executor.shown import Shown
 from katz_graph.executor.signature import Signature
 from katz_graph.executor.why import History
 from katz_graph.node import NodeType
@@ -19,11 +20,12 @@ Policy = Literal["classic", "lru", "none"]
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One node's outputs and what it has for editors. `parts` are the signatures of the nodes that it expanded to: they are kept as long
-    as it is."""
+    as it is. `shown`: what nodes inside its expansion have for editors."""
 
     outputs: tuple[Any, ...]
     parts: tuple[Signature, ...] = ()
     ui: Mapping[str, Sequence[Any]] | None = None
+    shown: tuple[Shown, ...] = ()
 
 
 class ResultCache:
@@ -72,14 +74,16 @@ class ResultCache:
         """The object of a node of this type, made when it is first asked for."""
         assert kind.instance is not None
         key = node, kind.name
-        if key not in self._instances:
-            self._instances[key] = kind.instance()
-        return self._instances[key]
+        with self._lock:
+            if key not in self._instances:
+                self._instances[key] = kind.instance()
+            return self._instances[key]
 
     def end_run(self, used: Collection[Signature], nodes: Iterable[tuple[str, str]] = ()) -> None:
         """A run is over; `used` are the signatures of its whole graph, whether they were asked for or not, `nodes` ids and types."""
-        if self._instances:
-            self._instances = {} if self.policy == "none" else {key: self._instances[key] for key in nodes if key in self._instances}
+        with self._lock:
+            if self._instances:
+                self._instances = {} if self.policy == "none" else {key: self._instances[key] for key in nodes if key in self._instances}
         if self.policy != "classic":
             return
         with self._lock:

@@ -10,7 +10,7 @@ from typing import Any
 
 from katz_graph.context import Engine
 from katz_graph.errors import Cancelled, InputError
-from katz_graph.events import Event
+from katz_graph.events import Event, Listener
 from katz_graph.folders import Folders
 
 
@@ -26,7 +26,7 @@ class RunContext:
     folders: Folders
     output_directory: Path
     metadata: Mapping[str, str] = field(default_factory=dict)
-    listener: Callable[[Event], None] = _ignore
+    listener: Listener = _ignore
     on_warning: Callable[[str], None] = _ignore
     on_picture: Callable[[bytes], None] | None = None  # the client's end; None where there is no client
     files: list[Path] = field(default_factory=list)

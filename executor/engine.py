@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -29,10 +30,6 @@ from katz_graph.recipe import Encoding, VaeRecipe
 from katz_graph.sampling.static import evaluations_of
 from katz_graph.upscale.recipe import UpscaleModelRecipe
 from katz_graph.wires import LatentSamples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from katz_graph.compat.current import running
 from katz_graph.context import Context
 from katz_graph.errors import InputError, RunError
 from katz_graph.events import Evaluated
@@ -88,6 +89,10 @@ class Execution:
 
     def step(self) -> bool:
         """Carry out instructions up to the next `advance`: one whole evaluation. True when the request is done."""
+        with running(self._context, self.program.name):  # functions and nodes of packs in it may reach the run
+            return self._evaluate()
+
+    def _evaluate(self) -> bool:
         if not self._loaded:
             self._load()
             self._loaded = True

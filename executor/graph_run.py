@@ -25,6 +25,7 @@ from katz_graph.executor.hidden import Hidden
 from katz_graph.executor.holding import end_reading, free, hold_again, wanted_again
 from katz_graph.executor.node_state import NodeState, Outputs, source_of
 from katz_graph.executor.result import GraphResult
+from katz_graph.executor.shown import shown_by, with_inner
 from katz_graph.executor.signing import sign_late, sign_upstream
 from katz_graph.executor.splice import Splicer, delivered
 from katz_graph.executor.tasks import Done, Tasks
@@ -130,7 +131,7 @@ class _GraphRun:
             step(node)
         except (KeyboardInterrupt, Cancelled):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self._fail(node, error)
 
     def _advance(self, node: NodeState) -> None:
@@ -195,9 +196,10 @@ class _GraphRun:
         self._settle(node, results())
 
     def _complete(self, node: NodeState, outputs: Outputs) -> None:
+        node.shown = shown_by(node)
         if node.signature is not None:
             parts = tuple(part.signature for part in node.parts if part.signature is not None)
-            self.cache.put(node.signature, Entry(outputs, parts, node.ui))
+            self.cache.put(node.signature, Entry(outputs, parts, node.ui, node.shown))
         self.telling.tell("done", node)
         self._finish(node, outputs)
 
@@ -280,8 +282,12 @@ class _GraphRun:
         entry = None if node.signature is None else self.cache.get(node.signature)
         if entry is None or node.signature is None:
             return False
-        node.why, node.ui = self.telling.why_cached(node.signature), entry.ui
+        node.why, node.ui, node.shown = self.telling.why_cached(node.signature), entry.ui, entry.shown
         self.telling.tell("cached", node)
+        for shown, made_for, origin in with_inner(entry.shown, node.origin, self.file.nodes):
+            identifier = self.splicer.new_id(made_for, shown.part)
+            self.ui[identifier] = shown.ui or {}
+            self.telling.tell_shown(identifier, shown, made_for, origin)
         self._finish(node, entry.outputs)
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from katz_graph.upscale.recipe import UpscaleModelRecipe
 
 TEXT_PARTS = ("text_encoder", "text_encoder_2")
 MERGED_KEPT = 6  # modules: two models' UNet and text encoders
-
+UPSCALERS_KEPT = 2
 
 Notes = tuple[str, ...]
 """What a person should know of how a result came about."""
@@ -47,6 +48,7 @@ class Models:
         self.store = store or ModelStore()
         self._sets: dict[Component, WeightSets] = {}
         self._merged: dict[MergedComponent, Any] = {}  # the latest last
+        self._upscaler = lru_cache(maxsize=UPSCALERS_KEPT)(partial(load_upscaler, device=self.device))
 
     def load(self, recipe: ModelRecipe | ControlNetRecipe | ClipRecipe) -> None:
         """Have the modules of a recipe in memory."""
@@ -108,7 +110,7 @@ class Models:
     def upscale(self, recipe: UpscaleModelRecipe, picture: Tensor) -> Tensor:
         """[B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32."""
         with torch.no_grad():
-            enlarged: Tensor = load_upscaler(recipe, self.device)(picture.to(self.device, torch.float32))
+            enlarged: Tensor = self._upscaler(recipe)(picture.to(self.device, torch.float32))
         return enlarged.cpu()
 
     def _vae(self, recipe: VaeRecipe) -> Any:

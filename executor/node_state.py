@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from katz_graph.errors import InputError
+from katz_graph.executor.shown import Shown
 from katz_graph.executor.signature import Signature
 from katz_graph.graph import Link, NodeCall
 from katz_graph.node import Input, NodeType
@@ -49,6 +50,7 @@ class NodeState:
     why: str = ""
     outputs: Outputs | None = None
     ui: Mapping[str, Sequence[Any]] | None = None
+    shown: tuple[Shown, ...] = ()  # of its expansions
     finished: bool = False
     failed: bool = False
     blocked: bool = False

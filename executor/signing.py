@@ -76,7 +76,7 @@ def _fingerprinted(node: NodeState, calls: Calls, early: bool) -> bool:
         return True
     except Cancelled:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         node.unsigned = "what it depends on could not be found out"
         node.warning = f"{node.unsigned} ({in_words(error)}), so it is never cached"
         return False

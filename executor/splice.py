@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from katz_graph.errors import RunError
 from katz_graph.executor.calls import expected_outputs
 from katz_graph.executor.lists import Listed, elements
 from katz_graph.executor.node_state import NodeState, Outputs, States, output_of, source_of
+from katz_graph.executor.shown import last_part
 from katz_graph.graph import Expansion, Link, NodeCall
 from katz_graph.node import NodeType
+
+MOST = 100_000  # nodes that the expansions of one run make together; a loop that does not end would fill the memory
 
 
 class Splicer:
@@ -18,6 +22,8 @@ class Splicer:
     def __init__(self, states: dict[str, NodeState], registry: Mapping[str, NodeType], overlaps: Container[str]) -> None:
         self._states, self._registry, self._overlaps = states, registry, overlaps
         self._numbers: dict[str, int] = {}  # the last of each name that was taken
+        self._given: set[str] = set()
+        self._made = 0
 
     def put(self, node: NodeState, results: Sequence[Any]) -> list[NodeState]:
         """Make the nodes of what `node` expands to, one result for each of its runs; returns those that it has to wait for."""
@@ -34,7 +40,10 @@ class Splicer:
         return roots + [part for part in parts if part.kind is not None and part.kind.is_output]
 
     def _spliced(self, node: NodeState, expansion: Expansion) -> tuple[Outputs, list[NodeState]]:
-        """Links to ids that are not the expansion's own lead outside."""
+        """Links to ids that are not the expansion's own lead outside. RunError when a run has made too many nodes."""
+        self._made += len(expansion.graph.nodes)
+        if self._made > MOST:
+            raise RunError(f"expands on and on: this run has made more than {MOST:,} nodes; a loop in it does not end")
         ids = self._new_ids(node.origin, expansion)
 
         def moved(value: Any) -> Any:
@@ -55,18 +64,17 @@ class Splicer:
         return tuple(map(moved, expansion.outputs)), parts
 
     def _new_ids(self, origin: str, expansion: Expansion) -> dict[str, str]:
-        """An id is `<node of the file>.<last part of the id in the expansion>`, numbered `#2` and on when it is taken: a loop that builds
-        its ids from those of the round before does not make them longer."""
-        ids: dict[str, str] = {}
-        given: set[str] = set()
-        for inner in expansion.graph.nodes:
-            name = identifier = f"{origin}.{inner.rsplit('.', 1)[-1].partition('#')[0]}"
-            while identifier in self._states or identifier in given:
-                self._numbers[name] = self._numbers.get(name, 1) + 1
-                identifier = f"{name}#{self._numbers[name]}"
-            ids[inner] = identifier
-            given.add(identifier)
-        return ids
+        return {inner: self.new_id(origin, last_part(inner)) for inner in expansion.graph.nodes}
+
+    def new_id(self, origin: str, part: str) -> str:
+        """`<node of the file>.<last part of the id in the expansion>`, numbered `#2` and on when it is taken: a loop that builds its ids
+        from those of the round before does not make them longer."""
+        name = identifier = f"{origin}.{part}"
+        while identifier in self._states or identifier in self._given:
+            self._numbers[name] = self._numbers.get(name, 1) + 1
+            identifier = f"{name}#{self._numbers[name]}"
+        self._given.add(identifier)
+        return identifier
 
 
 def delivered(states: States, node: NodeState) -> list[Outputs]:

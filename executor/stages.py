@@ -28,9 +28,9 @@ from katz_graph.planner.schedule import table_of
 from katz_graph.recipe import ModelRecipe
 from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.prediction import to_denoised
+from katz_graph.wires import CELL
 
 Outputs = tuple[Any, ...]
-CELL = 8  # pixels of a picture along one side of a latent cell
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from katz_graph.errors import KatzError
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.events import EventKind, NodeEvent, OnEvent
 from katz_graph.executor.node_state import NodeState, States
+from katz_graph.executor.shown import Shown
 from katz_graph.executor.signature import Signature
 from katz_graph.executor.why import History, explain
 from katz_graph.graph import Graph
@@ -28,6 +29,11 @@ class Telling:
             ui = node.ui if kind in ("done", "cached") else None
             event = NodeEvent(kind, node.id, node.call.type, node.call.title, node.origin, node.seconds, node.why, error, node.began, ui)
             self._on_event(event)
+
+    def tell_shown(self, identifier: str, shown: Shown, made_for: str, origin: str) -> None:
+        """Say again what a node inside the expansion of a cached node has for editors."""
+        if self._on_event is not None:
+            self._on_event(NodeEvent("cached", identifier, shown.type, shown.title, origin, why=f"made by node {made_for}", ui=shown.ui))
 
     def is_done(self, node: NodeState) -> bool:
         """Whether an equal node was done in this run."""

@@ -16,7 +16,7 @@ from katz_graph.literals import expectation
 from katz_graph.node import Input, NodeType
 from katz_graph.wording import listed, show
 
-CHOICES_SHOWN = 20
+CHOICES_SHOWN = 50
 
 
 def node_list(types: Mapping[str, NodeType]) -> Table:

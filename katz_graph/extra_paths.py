@@ -41,7 +41,7 @@ def _read(file: Path) -> ExtraPaths:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file}: {error.strerror or error}; expected a list of model folders in YAML") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{file}: not YAML: {one_line(str(error))}") from None
     if document is None:
         return ExtraPaths()

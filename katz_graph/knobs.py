@@ -24,3 +24,15 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.001)]  # of a s
 SamplerName = Annotated[Literal[SAMPLER_NAMES], BeforeValidator(_implemented)]  # type: ignore[valid-type]
 SchedulerName = Literal[SCHEDULER_NAMES]  # type: ignore[valid-type]
 Strength = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
+Share = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]  # of one thing against another, or of a whole
+Text = Annotated[str, Widget(multiline=True)]
+Pixels = Annotated[int, Field(ge=0, le=16384)]
+WholeCells = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]  # pixels, in steps of a latent cell
+Side = Annotated[int, Field(ge=1, le=16384)]  # pixels
+BatchSize = Annotated[int, Field(ge=1, le=4096)]
+ScaleFactor = Annotated[float, Field(ge=0.01, le=8.0), Widget(step=0.01)]
+Colour = Annotated[int, Field(ge=0, le=0xFFFFFF)]  # 0xRRGGBB
+Crop = Literal["disabled", "center"]
+Flip = Literal["x-axis: vertically", "y-axis: horizontally"]
+Rotation = Literal["none", "90 degrees", "180 degrees", "270 degrees"]
+TURNS = {"none": 0, "90 degrees": 1, "180 degrees": 2, "270 degrees": 3}  # clockwise

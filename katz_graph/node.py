@@ -7,6 +7,7 @@ class; adapters make the same description from other conventions. Importing this
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,13 +19,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from katz_graph.context import Context
-from katz_graph.errors import InputError
+from katz_graph.errors import InputError, RunError
 from katz_graph.graph import Expansion
 from katz_graph.wires import Socket
 
 KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
 ANY = "*"
 INSTANCE = "__instance__"
+WRAPPED = re.compile(r"(?<=\S)\n(?=\S)")  # a line break inside a paragraph
 VARIADIC = 8  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
 
 
@@ -188,6 +190,7 @@ class Node(BaseModel):
         inputs = {wire.name: wire for name, parameter in wires.items() for wire in _wires(cls, name, parameter)}
         inputs |= {name: _knob(cls, name, field) for name, field in cls.model_fields.items()}
         takes_context = "context" in signature.parameters
+        needed = tuple(name for name, parameter in wires.items() if _cannot_be_none(inputs.get(name), parameter.annotation))
 
         def build(values: Mapping[str, Any]) -> Node:
             knobs = {name: value for name, value in values.items() if name in cls.model_fields}
@@ -195,6 +198,9 @@ class Node(BaseModel):
 
         def call(context: Context, values: Mapping[str, Any]) -> Any:
             arguments = {name: value for name, value in values.items() if name in wires}
+            for name in needed:
+                if values.get(name) is None:  # packs may give None where they declare a value
+                    raise RunError(f"input {name}: the node that it reads gave nothing, expected {inputs[name].socket}")
             if takes_context:
                 arguments["context"] = context
             if variadic is None:
@@ -220,7 +226,7 @@ class Node(BaseModel):
             name=cls.__name__,
             display_name=cls.node_display_name,
             category=cls.node_category,
-            description=inspect.cleandoc(cls.__doc__ or ""),
+            description=WRAPPED.sub(" ", inspect.cleandoc(cls.__doc__ or "")),
             inputs=inputs,
             outputs=outputs,
             is_output=cls.node_is_output,
@@ -245,6 +251,10 @@ def _unwrap_optional(annotation: Any) -> Any:
         if len(members) == 1:
             return members[0]
     return annotation
+
+
+def _cannot_be_none(wire: Input | None, annotation: Any) -> bool:
+    return wire is not None and wire.required and not wire.lazy and wire.socket != ANY and _unwrap_optional(annotation) is annotation
 
 
 def _socket(annotation: Any) -> str | None:

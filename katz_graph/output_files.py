@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO
+from uuid import uuid4
 
 from katz_graph.errors import InputError, RunError
 
@@ -39,19 +39,17 @@ def write_numbered(directory: Path, prefix: str, ending: str, write: Callable[[I
     InputError when the prefix leads out of `directory`, RunError when the disk refuses.
     """
     folder, stem = _target(directory, prefix)
-    temporary = None
+    temporary = folder / f".{uuid4().hex}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        Path(temporary).chmod(0o666 & ~_umask())
-        return _claim(folder, stem, ending, temporary)
+        try:
+            with temporary.open("xb") as file:
+                write(file)
+            return _claim(folder, stem, ending, temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"{folder}: cannot write the file ({error.strerror or error})") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _target(directory: Path, prefix: str) -> tuple[Path, str]:
@@ -63,7 +61,7 @@ def _target(directory: Path, prefix: str) -> tuple[Path, str]:
     return target.parent, target.name
 
 
-def _claim(folder: Path, stem: str, ending: str, temporary: str) -> Path:
+def _claim(folder: Path, stem: str, ending: str, temporary: Path) -> Path:
     """Give the finished file the first free number. A hard link fails where the name exists, so that two runs never take the same."""
     pattern = re.compile(re.escape(stem) + r"_(\d+)_" + re.escape(ending))
     taken = (pattern.fullmatch(entry.name) for entry in folder.iterdir())
@@ -78,11 +76,5 @@ def _claim(folder: Path, stem: str, ending: str, temporary: str) -> Path:
         except OSError:  # a file system without hard links: take the name first, then put the file there
             with suppress(FileExistsError):
                 path.touch(exist_ok=False)
-                return Path(temporary).replace(path)
+                return temporary.replace(path)
             number += 1
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

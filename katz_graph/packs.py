@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Protocol
 
 from katz_graph.compat.loading import load_foreign
-from katz_graph.compat.sources import is_foreign
+from katz_graph.compat.sources import ENTRANCES, is_foreign
 from katz_graph.compat.v1 import v1_nodes
 from katz_graph.compat.v3.adapter import v3_nodes
 from katz_graph.errors import KatzError
@@ -111,7 +111,8 @@ def load_registry(folders: Iterable[Path] = (), models: Folders | None = None) -
     problems: list[PackProblem] = []
     seen: dict[int, Found] = {}  # a package may show what its modules define
     web: dict[str, Path] = {}
-    for pack, load in chain(_installed(), _loose(folders, problems, types, models or Folders())):
+    foreign = partial(_foreign, types, models or Folders(), problems)
+    for pack, load in chain(_installed(foreign), _loose(folders, foreign, problems)):
         module = _guarded(pack, load, problems)
         found = [] if module is None else [node for node in _found(pack, module, problems) if id(node) not in seen]
         seen.update((id(node), node) for node in found)
@@ -125,32 +126,51 @@ def load_registry(folders: Iterable[Path] = (), models: Folders | None = None) -
     return Registry(types, web), problems
 
 
-def _installed() -> Iterator[tuple[str, Load]]:
-    """The modules of the entry points. A package gives each of its modules, so that one that fails leaves the others."""
+Foreign = Callable[[str, Path, Load], Load]
+"""Of a pack's name, first file and import: that import, with what the pack expects around it where it is of another convention."""
+
+
+def _installed(foreign: Foreign) -> Iterator[tuple[str, Load]]:
+    """The modules of the entry points. A package gives each of its modules, so that one that fails leaves the others; one of another
+    convention says in its first module which nodes it has."""
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name != BUILTIN, point.name)):
-        yield point.name, partial(importlib.import_module, point.module)
+        load = partial(importlib.import_module, point.module)
+        start = _source(point.module)
+        yield point.name, load if start is None or point.name == BUILTIN else foreign(point.name, start, load)
         imported = sys.modules.get(point.module)
+        if imported is None or any(hasattr(imported, sign) for sign in ENTRANCES):
+            continue
         for inner in pkgutil.iter_modules(getattr(imported, "__path__", ())):
             yield point.name, partial(importlib.import_module, f"{point.module}.{inner.name}")
 
 
-def _loose(
-    folders: Iterable[Path], problems: list[PackProblem], types: Mapping[str, NodeType], models: Folders
-) -> Iterator[tuple[str, Load]]:
+def _source(module: str) -> Path | None:
+    """The first file of the distribution that a module is from; nothing is imported for that. None where there is none."""
+    with contextlib.suppress(ImportError, ValueError):
+        found = importlib.util.find_spec(module.partition(".")[0])
+        return Path(found.origin) if found is not None and found.has_location and found.origin is not None else None
+    return None
+
+
+def _foreign(types: Mapping[str, NodeType], models: Folders, problems: list[PackProblem], pack: str, start: Path, load: Load) -> Load:
+    return partial(load_foreign, start, load, types, models, partial(_note, pack, problems)) if is_foreign(start) else load
+
+
+def _loose(folders: Iterable[Path], foreign: Foreign, problems: list[PackProblem]) -> Iterator[tuple[str, Load]]:
     """Each Python file and package directly inside the folders, by name."""
     for folder in folders:
         if not folder.is_dir():
             problems.append(PackProblem(str(folder), "no such folder of packs"))
+            continue
+        if (folder / "__init__.py").is_file():
+            problems.append(PackProblem(str(folder), f"is a pack itself; give the folder that it lies in, {folder.absolute().parent}"))
             continue
         for path in sorted(folder.iterdir()):
             if path.name.startswith((".", "__")) or path.name.endswith(".disabled"):
                 continue
             start = path / "__init__.py" if path.is_dir() else path
             if start.suffix == ".py" and start.is_file():
-                load = partial(_import_file, start)
-                if is_foreign(start):
-                    load = partial(load_foreign, start, load, types, models, partial(_note, path.stem, problems))
-                yield path.stem, load
+                yield path.stem, foreign(path.stem, start, partial(_import_file, start))
 
 
 def _note(pack: str, problems: list[PackProblem], message: str) -> None:
@@ -217,7 +237,7 @@ def _found(pack: str, module: ModuleType, problems: list[PackProblem]) -> list[F
             found = adapter(module)
             if found is not None:
                 return list(found)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         problems.append(PackProblem(pack, f"{_described(error)}; it was left out"))
     return []
 
@@ -225,6 +245,8 @@ def _found(pack: str, module: ModuleType, problems: list[PackProblem]) -> list[F
 def _described_nodes(pack: str, found: Iterable[Found], problems: list[PackProblem]) -> Iterator[NodeType]:
     for node in found:
         try:
-            yield replace(node if isinstance(node, NodeType) else node.describe(), pack=pack)
-        except Exception as error:
+            with contextlib.redirect_stdout(sys.stderr):
+                described = node if isinstance(node, NodeType) else node.describe()
+            yield replace(described, pack=pack)
+        except (Exception, SystemExit) as error:
             problems.append(PackProblem(pack, f"{_described(error)}; the node was left out"))

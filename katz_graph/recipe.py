@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from katz_graph.patches import Patch
@@ -268,7 +267,6 @@ class ConditioningEntry:
 Conditioning = tuple[ConditioningEntry, ...]
 
 
-@lru_cache(maxsize=4096)
 def digest(recipe: object) -> str:
     """SHA-256 of a recipe's repr, which is complete: frozen dataclasses of strings and numbers, a picture's digest for its pixels."""
     return hashlib.sha256(repr(recipe).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Where things are on this machine. The only module that reads the environment."""
+"""Where things are on this machine. The only module that reads the environment, but for variables that a file of extra paths names."""
 
 from __future__ import annotations
 

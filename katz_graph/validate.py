@@ -277,7 +277,7 @@ def _own_problems(node: str, graph: Graph, checked: Graph, types: Types) -> Iter
     sockets = {name: types[graph.nodes[link.node].type].outputs[link.output].socket for name, link in call.links()}
     try:
         found = list(own_check(literals, sockets))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         found = [("", f"its own check of its inputs failed: {type(error).__name__}: {error}")]
     for name, message in found:
         yield Problem(node, call.type, name, message, "error", call.title)

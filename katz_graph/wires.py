@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from katz_graph.sampling.evaluation import Step as StepValue
     from katz_graph.upscale.recipe import UpscaleModelRecipe
 
+CELL = 8  # pixels of a picture along one side of a latent cell
+
 
 @dataclass(frozen=True, slots=True)
 class Socket:
@@ -31,7 +33,7 @@ class Socket:
 class LatentSamples(TypedDict, total=False):
     """A latent as packs know it. The samples are the VAE's own, not multiplied by its scaling factor."""
 
-    samples: Tensor  # [B, C, H/8, W/8]
+    samples: Tensor  # [B, C, H/8, W/8]: a cell is CELL pixels wide and high
     noise_mask: Tensor  # [B, 1, H, W], 1 = repaint
     batch_index: list[int]
 

@@ -10,14 +10,15 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction
+from katz_graph.knobs import Fraction, Pixels, Text
 from katz_graph.models.learned import identities, with_learned_words
+from katz_graph.models.text_recipe import parts
 from katz_graph.node import Node, Widget
 from katz_graph.recipe import Averaged, ConditioningEntry, Joined, Prompt, Sizes, Zeroed
 from katz_graph.wires import Clip, Conditioning
 
-Text = Annotated[str, Widget(multiline=True)]
-PictureSide = Annotated[int, Field(ge=0, le=16384)]
+MOST_ENTRIES = 1000  # a sampler takes far fewer
+MOST_TEXTS = 256
 
 
 class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Prompt)"):
@@ -35,12 +36,12 @@ class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Pro
 class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
     """A prompt for each of SDXL's text encoders, and the sizes and crop that the model is told, in pixels."""
 
-    width: PictureSide = 1024
-    height: PictureSide = 1024
-    crop_w: PictureSide = 0
-    crop_h: PictureSide = 0
-    target_width: PictureSide = 1024
-    target_height: PictureSide = 1024
+    width: Pixels = 1024
+    height: Pixels = 1024
+    crop_w: Pixels = 0
+    crop_h: Pixels = 0
+    target_width: Pixels = 1024
+    target_height: Pixels = 1024
     text_g: Text
     text_l: Text
 
@@ -57,8 +58,8 @@ class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):
     """A prompt for SDXL's refiner, with an aesthetic score and the size that the model is told, in pixels."""
 
     ascore: Annotated[float, Field(ge=0.0, le=1000.0), Widget(step=0.01)] = 6.0
-    width: PictureSide = 1024
-    height: PictureSide = 1024
+    width: Pixels = 1024
+    height: Pixels = 1024
     text: Text
 
     def fingerprint(self, context: Context) -> Any:
@@ -73,6 +74,8 @@ class ConditioningCombine(Node, category="conditioning"):
     """Both conditionings act: each is predicted for, and the predictions are blended."""
 
     def run(self, conditioning_1: Conditioning, conditioning_2: Conditioning) -> Conditioning:
+        if len(conditioning_1) + len(conditioning_2) > MOST_ENTRIES:
+            raise InputError(f"the conditionings have more than {MOST_ENTRIES} entries together; combine fewer")
         return (*conditioning_1, *conditioning_2)
 
 
@@ -81,7 +84,7 @@ class ConditioningConcat(Node, category="conditioning"):
 
     def run(self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context) -> Conditioning:
         second = _single(conditioning_from, "ConditioningConcat", context)
-        return mapped(conditioning_to, lambda entry: replace(entry, encoding=Joined(entry.encoding, second.encoding)))
+        return mapped(conditioning_to, lambda entry: replace(entry, encoding=_bounded(Joined(entry.encoding, second.encoding))))
 
 
 class ConditioningAverage(Node, category="conditioning"):
@@ -91,7 +94,7 @@ class ConditioningAverage(Node, category="conditioning"):
 
     def run(self, conditioning_to: Conditioning, conditioning_from: Conditioning, context: Context) -> Conditioning:
         second, share = _single(conditioning_from, "ConditioningAverage", context), self.conditioning_to_strength
-        return mapped(conditioning_to, lambda entry: replace(entry, encoding=Averaged(entry.encoding, second.encoding, share)))
+        return mapped(conditioning_to, lambda entry: replace(entry, encoding=_bounded(Averaged(entry.encoding, second.encoding, share))))
 
 
 class ConditioningZeroOut(Node, category="advanced/conditioning"):
@@ -114,6 +117,13 @@ class ConditioningSetTimestepRange(Node, category="advanced/conditioning"):
 def mapped(conditioning: Conditioning, change: Callable[[ConditioningEntry], ConditioningEntry]) -> Conditioning:
     """Every entry changed."""
     return tuple(change(entry) for entry in conditioning)
+
+
+def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
+    """The encoding. InputError when a chain of nodes, each of which doubles it, made it too large to compute."""
+    if parts(encoding) > MOST_TEXTS:
+        raise InputError(f"the conditioning is put together from more than {MOST_TEXTS} texts; use fewer")
+    return encoding
 
 
 def _single(conditioning: Conditioning, node: str, context: Context) -> ConditioningEntry:

@@ -7,16 +7,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from katz_graph.knobs import Strength
+from katz_graph.knobs import Share, Strength, WholeCells
 from katz_graph.node import Node, Widget
 from katz_graph.nodes.conditioning import mapped
 from katz_graph.recipe import Area, MaskUse, Picture
-from katz_graph.wires import Conditioning, Mask
+from katz_graph.wires import CELL, Conditioning, Mask
 
-CELL = 8  # pixels of a picture along one side of a latent cell
 AreaSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
-Position = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]
-Part = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]
 
 
 class ConditioningSetArea(Node, category="conditioning"):
@@ -24,8 +21,8 @@ class ConditioningSetArea(Node, category="conditioning"):
 
     width: AreaSide = 64
     height: AreaSide = 64
-    x: Position = 0
-    y: Position = 0
+    x: WholeCells = 0
+    y: WholeCells = 0
     strength: Strength = 1.0
 
     def run(self, conditioning: Conditioning) -> Conditioning:
@@ -36,10 +33,10 @@ class ConditioningSetArea(Node, category="conditioning"):
 class ConditioningSetAreaPercentage(Node, category="conditioning"):
     """Acts in a rectangle of the picture, in parts of its sides; the model is shown only that."""
 
-    width: Part = 1.0
-    height: Part = 1.0
-    x: Part = 0.0
-    y: Part = 0.0
+    width: Share = 1.0
+    height: Share = 1.0
+    x: Share = 0.0
+    y: Share = 0.0
     strength: Strength = 1.0
 
     def run(self, conditioning: Conditioning) -> Conditioning:

@@ -11,8 +11,8 @@ from typing import Annotated
 from pydantic import Field
 
 from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Strength
-from katz_graph.node import Node, Widget
+from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Strength, Text
+from katz_graph.node import VARIADIC, Node, Widget
 from katz_graph.wires import (
     Anything,
     Boolean,
@@ -35,7 +35,7 @@ from katz_graph.wires import (
 
 Block = Annotated[int, Field(ge=-1, le=63)]
 Cells = Annotated[int, Field(ge=0, le=2048)]
-PREVIOUS = ("step", *(f"previous_{slot}" for slot in range(1, 9)))
+PREVIOUS = ("step", *(f"previous_{slot}" for slot in range(1, VARIADIC + 1)))
 
 
 class OutsideRegion(InputError):
@@ -83,7 +83,7 @@ class DiffusersStepBegin(Node, category="denoise", stage="step_begin", names=PRE
     """The start of one evaluation under a scheduler of diffusers: predictions stay raw, and noise, timesteps and updates are its own."""
 
     scheduler_class: str = "EulerDiscreteScheduler"
-    scheduler_config: Annotated[str, Widget(multiline=True)] = "{}"
+    scheduler_config: Text = "{}"
     seed: Seed = 0
     steps: Steps = 20
     strength: Fraction = 1.0

@@ -25,16 +25,9 @@ class ScaleFeatures(Node, category="denoise"):
     def run(self, model: Model, features: Features) -> Features:
         from katz_graph.models.freeu import scale_backbone, scale_low_frequencies
 
-        positions = skip_positions(architecture(model.unet).down_blocks, architecture(model.unet).layers_per_block, self.up_block)
+        positions = architecture(model.unet).skip_range(self.up_block)
         hidden = scale_backbone(features.hidden, self.backbone)
         skips = tuple(
             scale_low_frequencies(skip, self.skip) if position in positions else skip for position, skip in enumerate(features.skips)
         )
         return replace(features, hidden=hidden, skips=skips)
-
-
-def skip_positions(down_blocks: int, layers: int, up_block: int) -> range:
-    """Which skips an up block reads: `layers` + 1 of them, the last ones first."""
-    total = 1 + down_blocks * layers + down_blocks - 1
-    end = total - up_block * (layers + 1)
-    return range(max(end - layers - 1, 0), max(end, 0))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
-
 from katz_graph.context import Context
+from katz_graph.knobs import BatchSize, Colour, Side
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.ui_results import Place, announced, place_folder, with_ui
 from katz_graph.wires import Image, Mask
@@ -91,10 +90,10 @@ class SaveImageWebsocket(Node, category="api/image", output=True):
 class EmptyImage(Node, category="image"):
     """A picture of one colour (0xRRGGBB)."""
 
-    width: Annotated[int, Field(ge=1, le=16384)] = 512
-    height: Annotated[int, Field(ge=1, le=16384)] = 512
-    batch_size: Annotated[int, Field(ge=1, le=4096)] = 1
-    color: Annotated[int, Field(ge=0, le=0xFFFFFF)] = 0
+    width: Side = 512
+    height: Side = 512
+    batch_size: BatchSize = 1
+    color: Colour = 0
 
     def run(self) -> Image:
         import torch

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from katz_graph.knobs import BatchSize
 from katz_graph.node import Node
 from katz_graph.wires import Image, Socket
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-BatchSize = Annotated[int, Field(ge=1, le=4096)]
 Images = Annotated["list[Tensor]", Socket("IMAGE")]
 
 
@@ -48,9 +48,9 @@ class ImageFromBatch(Node, category="image/batch"):
     length: BatchSize = 1
 
     def run(self, image: Image) -> Image:
-        batch = len(image)
-        start = min(batch - 1, self.batch_index) if self.batch_index >= 0 else max(0, batch + self.batch_index)
-        return image[start : start + self.length]
+        from katz_graph.picture.batch import window
+
+        return image[window(len(image), self.batch_index, self.length)]
 
 
 class RebatchImages(Node, category="image/batch", takes_lists=True, gives_lists=(True,)):

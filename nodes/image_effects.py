@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from katz_graph.errors import InputError
+from katz_graph.knobs import Pixels, Share
 from katz_graph.node import Node, Widget
 from katz_graph.wires import Image, Mask
 
 Threshold = Annotated[float, Field(ge=0.01, le=0.99), Widget(step=0.01)]
 Radius = Annotated[int, Field(ge=1, le=31)]
 Sigma = Annotated[float, Field(ge=0.1, le=10.0), Widget(step=0.1)]
-Pixels = Annotated[int, Field(ge=0, le=16384)]
 
 
 class ImageInvert(Node, category="image", title="Invert Image"):
@@ -26,7 +26,7 @@ class ImageInvert(Node, category="image", title="Invert Image"):
 class ImageBlend(Node, category="image/postprocessing"):
     """Mix two pictures in one of the usual modes; the second is cropped and scaled to the first."""
 
-    blend_factor: Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)] = 0.5
+    blend_factor: Share = 0.5
     blend_mode: Literal["normal", "multiply", "screen", "overlay", "soft_light", "difference"] = "normal"
 
     def run(self, image1: Image, image2: Image) -> Image:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from katz_graph.errors import InputError
+from katz_graph.knobs import TURNS, Crop, Flip, Pixels, Rotation, ScaleFactor, Side, WholeCells
 from katz_graph.node import Node, Widget
 from katz_graph.wires import Image, Mask
 
@@ -15,12 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MEGAPIXEL = 1024 * 1024
-TURNS = {"none": 0, "90 degrees": 1, "180 degrees": 2, "270 degrees": 3}
 
 Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "lanczos"]
-Pixels = Annotated[int, Field(ge=0, le=16384)]
-PaddedSide = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]
-CropSide = Annotated[int, Field(ge=1, le=16384)]
 
 
 class ImageScale(Node, category="image/upscaling", title="Upscale Image"):
@@ -29,7 +26,7 @@ class ImageScale(Node, category="image/upscaling", title="Upscale Image"):
     upscale_method: Method = "nearest-exact"
     width: Pixels = 512
     height: Pixels = 512
-    crop: Literal["disabled", "center"] = "disabled"
+    crop: Crop = "disabled"
 
     def run(self, image: Image) -> Image:
         from katz_graph.images import resize
@@ -46,7 +43,7 @@ class ImageScaleBy(Node, category="image/upscaling", title="Upscale Image By"):
     """Change the size of a picture by a factor."""
 
     upscale_method: Method = "nearest-exact"
-    scale_by: Annotated[float, Field(ge=0.01, le=8.0), Widget(step=0.01)] = 1.0
+    scale_by: ScaleFactor = 1.0
 
     def run(self, image: Image) -> Image:
         from katz_graph.images import resize
@@ -90,8 +87,8 @@ class ImageScaleToMaxDimension(Node, category="image/upscaling"):
 class ImageCrop(Node, category="image/transform"):
     """Cut a window out of a picture, as far as it lies inside."""
 
-    width: CropSide = 512
-    height: CropSide = 512
+    width: Side = 512
+    height: Side = 512
     x: Pixels = 0
     y: Pixels = 0
 
@@ -116,7 +113,7 @@ class CenterCropImages(Node, category="image/transform"):
 class ImageFlip(Node, category="image/transform"):
     """Mirror a picture."""
 
-    flip_method: Literal["x-axis: vertically", "y-axis: horizontally"] = "x-axis: vertically"
+    flip_method: Flip = "x-axis: vertically"
 
     def run(self, image: Image) -> Image:
         return image.flip(1 if self.flip_method.startswith("x") else 2)
@@ -125,7 +122,7 @@ class ImageFlip(Node, category="image/transform"):
 class ImageRotate(Node, category="image/transform"):
     """Turn a picture clockwise."""
 
-    rotation: Literal["none", "90 degrees", "180 degrees", "270 degrees"] = "none"
+    rotation: Rotation = "none"
 
     def run(self, image: Image) -> Image:
         return image.rot90(TURNS[self.rotation], (2, 1))
@@ -134,10 +131,10 @@ class ImageRotate(Node, category="image/transform"):
 class ImagePadForOutpaint(Node, category="image", title="Pad Image for Outpainting"):
     """A picture with a grey border, and a mask of what is to be painted there, fading into the picture."""
 
-    left: PaddedSide = 0
-    top: PaddedSide = 0
-    right: PaddedSide = 0
-    bottom: PaddedSide = 0
+    left: WholeCells = 0
+    top: WholeCells = 0
+    right: WholeCells = 0
+    bottom: WholeCells = 0
     feathering: Pixels = 40
 
     def run(self, image: Image) -> tuple[Image, Mask]:

@@ -6,16 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from katz_graph.context import Context
-from katz_graph.errors import InputError
 from katz_graph.node import Node
 from katz_graph.nodes.conditioning import mapped
+from katz_graph.nodes.vae import whole_cells, with_mask
 from katz_graph.recipe import Concatenated, Picture
 from katz_graph.wires import Conditioning, Image, Latent, LatentSamples, Mask, Vae
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-CELL = 8  # pixels of a picture along one side of a latent cell
 
 
 class InpaintModelConditioning(Node, category="conditioning/inpaint", names=("positive", "negative", "latent")):
@@ -26,13 +24,10 @@ class InpaintModelConditioning(Node, category="conditioning/inpaint", names=("po
     def run(
         self, positive: Conditioning, negative: Conditioning, vae: Vae, pixels: Image, mask: Mask, context: Context
     ) -> tuple[Conditioning, Conditioning, Latent]:
-        from katz_graph.images import resize
+        from katz_graph.picture.mask import greyed
 
-        high, wide = pixels.shape[1:3]
-        covering = resize(mask.reshape(-1, *mask.shape[-2:], 1), wide, high, "bilinear")[..., 0]
-        picture, covering = _whole_cells(pixels[..., :3], "InpaintModelConditioning"), _whole_cells(covering, "InpaintModelConditioning")
-        kept = (1.0 - covering.round()).unsqueeze(-1)
-        shown = context.engine.encode_image(vae, (picture - 0.5) * kept + 0.5, context)
+        picture, covering = with_mask(self, pixels, mask, context)
+        shown = context.engine.encode_image(vae, greyed(picture, covering), context)
         seen = Concatenated(Picture.of(shown), Picture.of(covering))
         latent: dict[str, Tensor] = {"samples": context.engine.encode_image(vae, picture, context)}
         if self.noise_mask:
@@ -47,16 +42,7 @@ class InstructPixToPixConditioning(Node, category="conditioning/instructpix2pix"
     def run(
         self, positive: Conditioning, negative: Conditioning, vae: Vae, pixels: Image, context: Context
     ) -> tuple[Conditioning, Conditioning, Latent]:
-        shown = context.engine.encode_image(vae, _whole_cells(pixels[..., :3], "InstructPixToPixConditioning"), context)
+        shown = context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], context), context)
         seen = Concatenated(Picture.of(shown))
         sides = [mapped(side, lambda entry: replace(entry, concatenated=seen)) for side in (positive, negative)]
         return sides[0], sides[1], {"samples": shown * 0.0}
-
-
-def _whole_cells(picture: Tensor, node: str) -> Tensor:
-    """[B, H, W, ...] cropped around the centre to sides that are multiples of 8."""
-    height, width = picture.shape[1:3]
-    if height < CELL or width < CELL:
-        raise InputError(f"{node}: the picture is {width}x{height}, expected at least {CELL}x{CELL}")
-    top, left = height % CELL // 2, width % CELL // 2
-    return picture[:, top : top + height - height % CELL, left : left + width - width % CELL]

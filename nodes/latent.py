@@ -8,17 +8,16 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
+from katz_graph.knobs import BatchSize
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.ui_results import announced, with_ui
-from katz_graph.wires import Latent, LatentSamples, Mask, Socket
+from katz_graph.wires import CELL, Latent, LatentSamples, Mask, Socket
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Side = Annotated[int, Field(ge=16, le=16384), Widget(step=8)]
-BatchSize = Annotated[int, Field(ge=1, le=4096)]
+LatentSide = Annotated[int, Field(ge=16, le=16384), Widget(step=8)]
 Latents = Annotated["list[LatentSamples]", Socket("LATENT")]
-CELL = 8  # pixels of a picture along one side of a latent cell
 OLD_SCALE = 0.18215  # what files without a version are multiplied by: the scaling factor of SD 1.x
 
 
@@ -34,8 +33,8 @@ def _empty(node: str, channels: int, width: int, height: int, batch: int, contex
 class EmptyLatentImage(Node, category="latent"):
     """An all-zero latent, to start from noise alone. Sizes are floored to multiples of 8."""
 
-    width: Side = 512
-    height: Side = 512
+    width: LatentSide = 512
+    height: LatentSide = 512
     batch_size: BatchSize = 1
 
     def run(self, context: Context) -> Latent:
@@ -45,8 +44,8 @@ class EmptyLatentImage(Node, category="latent"):
 class EmptySD3LatentImage(Node, category="latent/sd3"):
     """An all-zero latent of 16 channels, as SD3 and Flux have them. Sizes are floored to multiples of 8."""
 
-    width: Side = 1024
-    height: Side = 1024
+    width: LatentSide = 1024
+    height: LatentSide = 1024
     batch_size: BatchSize = 1
 
     def run(self, context: Context) -> Latent:
@@ -148,15 +147,16 @@ class LoadLatent(Node, category="latent"):
         return content_hash(context.folders.resolve("latents", self.latent))
 
     def run(self, context: Context) -> Latent:
-        from safetensors.torch import load_file
+        from safetensors import safe_open
 
-        from katz_graph.models.identity import read_header
+        from katz_graph.models.single_file import contents
 
         path = context.folders.resolve("latents", self.latent)
-        _, entries = read_header(path)
-        if "latent_tensor" not in entries:
+        names = contents(path).shapes
+        if "latent_tensor" not in names:
             raise InputError(f"{path}: holds no latent_tensor, so it is not a file of SaveLatent")
-        samples = load_file(path)["latent_tensor"].float()
+        with safe_open(path, framework="pt") as file:
+            samples = file.get_tensor("latent_tensor").float()
         if samples.ndim != 4:
             raise InputError(f"{path}: its latent_tensor has shape {list(samples.shape)}, expected [batch, channels, height, width]")
-        return {"samples": samples if "latent_format_version_0" in entries else samples / OLD_SCALE}
+        return {"samples": samples if "latent_format_version_0" in names else samples / OLD_SCALE}

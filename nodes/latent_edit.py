@@ -6,15 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from katz_graph.knobs import TURNS, Crop, Flip, Rotation, ScaleFactor, Share, WholeCells
 from katz_graph.node import Node, Widget
-from katz_graph.wires import Latent, Mask
+from katz_graph.wires import CELL, Latent, Mask
 
-CELL = 8  # pixels of a picture along one side of a latent cell
 SMALLEST = 64  # pixels of a side that is chosen by hand
-TURNS = {"none": 0, "90 degrees": 1, "180 degrees": 2, "270 degrees": 3}
 
 Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "bislerp"]
-Pixels = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]
 CropSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
 
 
@@ -22,9 +20,9 @@ class LatentUpscale(Node, category="latent", title="Upscale Latent"):
     """Change the size of a latent. A side of 0 keeps the proportions."""
 
     upscale_method: Method = "nearest-exact"
-    width: Pixels = 512
-    height: Pixels = 512
-    crop: Literal["disabled", "center"] = "disabled"
+    width: WholeCells = 512
+    height: WholeCells = 512
+    crop: Crop = "disabled"
 
     def run(self, samples: Latent) -> Latent:
         from katz_graph.picture.latents import scaled
@@ -41,7 +39,7 @@ class LatentUpscaleBy(Node, category="latent", title="Upscale Latent By"):
     """Change the size of a latent by a factor."""
 
     upscale_method: Method = "nearest-exact"
-    scale_by: Annotated[float, Field(ge=0.01, le=8.0), Widget(step=0.01)] = 1.5
+    scale_by: ScaleFactor = 1.5
 
     def run(self, samples: Latent) -> Latent:
         from katz_graph.picture.latents import scaled
@@ -53,7 +51,7 @@ class LatentUpscaleBy(Node, category="latent", title="Upscale Latent By"):
 class LatentRotate(Node, category="latent/transform"):
     """Turn a latent clockwise."""
 
-    rotation: Literal["none", "90 degrees", "180 degrees", "270 degrees"] = "none"
+    rotation: Rotation = "none"
 
     def run(self, samples: Latent) -> Latent:
         from katz_graph.picture.latents import spatial
@@ -64,7 +62,7 @@ class LatentRotate(Node, category="latent/transform"):
 class LatentFlip(Node, category="latent/transform"):
     """Mirror a latent."""
 
-    flip_method: Literal["x-axis: vertically", "y-axis: horizontally"] = "x-axis: vertically"
+    flip_method: Flip = "x-axis: vertically"
 
     def run(self, samples: Latent) -> Latent:
         from katz_graph.picture.latents import spatial
@@ -77,8 +75,8 @@ class LatentCrop(Node, category="latent/transform"):
 
     width: CropSide = 512
     height: CropSide = 512
-    x: Pixels = 0
-    y: Pixels = 0
+    x: WholeCells = 0
+    y: WholeCells = 0
 
     def run(self, samples: Latent) -> Latent:
         from katz_graph.picture.latents import crop
@@ -121,7 +119,7 @@ class LatentMultiply(Node, category="latent/advanced"):
 class LatentInterpolate(Node, category="latent/advanced"):
     """Between two latents: directions and lengths of the channel vectors are mixed apart. At 1 it is the first."""
 
-    ratio: Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)] = 1.0
+    ratio: Share = 1.0
 
     def run(self, samples1: Latent, samples2: Latent) -> Latent:
         from torch.nn.functional import normalize
@@ -138,7 +136,7 @@ class LatentInterpolate(Node, category="latent/advanced"):
 class LatentBlend(Node, category="latent"):
     """Two latents mixed linearly. At 1 it is the first."""
 
-    blend_factor: Annotated[float, Field(ge=0, le=1), Widget(step=0.01)] = 0.5
+    blend_factor: Share = 0.5
 
     def run(self, samples1: Latent, samples2: Latent) -> Latent:
         from katz_graph.picture.latents import changed, like
@@ -150,9 +148,9 @@ class LatentBlend(Node, category="latent"):
 class LatentComposite(Node, category="latent"):
     """One latent laid over another at (x, y), with feathered borders."""
 
-    x: Pixels = 0
-    y: Pixels = 0
-    feather: Pixels = 0
+    x: WholeCells = 0
+    y: WholeCells = 0
+    feather: WholeCells = 0
 
     def run(self, samples_to: Latent, samples_from: Latent) -> Latent:
         from katz_graph.picture.compose import feathered, paste
@@ -170,8 +168,8 @@ class LatentComposite(Node, category="latent"):
 class LatentCompositeMasked(Node, category="latent"):
     """One latent laid over another at (x, y), where the mask is 1."""
 
-    x: Pixels = 0
-    y: Pixels = 0
+    x: WholeCells = 0
+    y: WholeCells = 0
     resize_source: bool = False
 
     def run(self, destination: Latent, source: Latent, mask: Mask | None = None) -> Latent:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -19,17 +19,10 @@ from katz_graph.wires import Clip, ControlNet, Model, Vae
 LoraStrength = Annotated[float, Field(ge=-100.0, le=100.0), Widget(step=0.01)]
 TextEncoderDevice = Literal["default", "cpu"]
 ROUNDING = {"default": None, "fp8_e4m3fn": "float8_e4m3fn", "fp8_e4m3fn_fast": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
-UNION_TYPES = {
-    "auto": (),
-    "openpose": (0,),
-    "depth": (1,),
-    "hed/pidi/scribble/ted": (2,),
-    "canny/lineart/anime_lineart/mlsd": (3,),
-    "normal": (4,),
-    "segment": (5,),
-    "tile": (6,),
-    "repaint": (7,),
-}
+UnionType = Literal[
+    "auto", "openpose", "depth", "hed/pidi/scribble/ted", "canny/lineart/anime_lineart/mlsd", "normal", "segment", "tile", "repaint"
+]
+UNION_TYPES = {kind: (number,) if number >= 0 else () for number, kind in enumerate(get_args(UnionType), start=-1)}
 
 
 class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
@@ -173,17 +166,7 @@ class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Mode
 class SetUnionControlNetType(Node, category="conditioning/controlnet"):
     """Tell a ControlNet for several kinds of reference which kind it gets."""
 
-    type: Literal[
-        "auto",
-        "openpose",
-        "depth",
-        "hed/pidi/scribble/ted",
-        "canny/lineart/anime_lineart/mlsd",
-        "normal",
-        "segment",
-        "tile",
-        "repaint",
-    ] = "auto"
+    type: UnionType = "auto"
 
     def run(self, control_net: ControlNet, context: Context) -> ControlNet:
         known = union_types(control_net)

@@ -8,13 +8,10 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.node import Node, Widget
+from katz_graph.knobs import Colour, Pixels, Share, Side
+from katz_graph.node import Node
 from katz_graph.ui_results import announced, place_folder, with_ui
 from katz_graph.wires import Image, Mask
-
-Pixels = Annotated[int, Field(ge=0, le=16384)]
-Side = Annotated[int, Field(ge=1, le=16384)]
-Unit = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]
 
 
 class MaskToImage(Node, category="mask"):
@@ -39,7 +36,7 @@ class ImageToMask(Node, category="mask"):
 class ImageColorToMask(Node, category="mask"):
     """1 where a picture has exactly this colour (0xRRGGBB)."""
 
-    color: Annotated[int, Field(ge=0, le=0xFFFFFF)] = 0
+    color: Colour = 0
 
     def run(self, image: Image) -> Mask:
         wanted = image.new_tensor([self.color >> 16, self.color >> 8 & 0xFF, self.color & 0xFF])
@@ -50,7 +47,7 @@ class ImageColorToMask(Node, category="mask"):
 class SolidMask(Node, category="mask"):
     """A mask of one value."""
 
-    value: Unit = 1.0
+    value: Share = 1.0
     width: Side = 512
     height: Side = 512
 
@@ -124,7 +121,7 @@ class GrowMask(Node, category="mask"):
 class ThresholdMask(Node, category="mask"):
     """1 where a mask is above a value."""
 
-    value: Unit = 0.5
+    value: Share = 0.5
 
     def run(self, mask: Mask) -> Mask:
         return (mask > self.value).to(mask)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction
+from katz_graph.knobs import Fraction, Share
 from katz_graph.models.merge import merged_clip, merged_model
 from katz_graph.node import Node, Widget
 from katz_graph.patches import ContinuousSampling, DiscreteSampling, RescaledGuidance
@@ -15,7 +15,6 @@ from katz_graph.patches import FreeU as FreeUPatch
 from katz_graph.wires import Clip, Model
 
 Factor = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
-Ratio = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]
 Sigma = Annotated[float, Field(ge=0.0, le=1000.0), Widget(step=0.001)]
 MERGING = "advanced/model_merging"
 
@@ -84,7 +83,7 @@ class ModelSamplingContinuousEDM(Node, category="advanced/model"):
 class ModelMergeSimple(Node, category=MERGING):
     """Weights of two models of one shape: `ratio` of the first and the rest of the second. Everything else is the first's."""
 
-    ratio: Ratio = 1.0
+    ratio: Share = 1.0
 
     def run(self, model1: Model, model2: Model) -> Model:
         return merged_model(model1, model2, (("", self.ratio, 1.0 - self.ratio),))
@@ -93,9 +92,9 @@ class ModelMergeSimple(Node, category=MERGING):
 class ModelMergeBlocks(Node, category=MERGING):
     """As ModelMergeSimple, with a ratio each for the UNet's down blocks (and time embedding), its middle and its up blocks."""
 
-    input: Ratio = 1.0
-    middle: Ratio = 1.0
-    out: Ratio = 1.0
+    input: Share = 1.0
+    middle: Share = 1.0
+    out: Share = 1.0
 
     def run(self, model1: Model, model2: Model) -> Model:
         ratios = {"mid_block.": self.middle, "up_blocks.": self.out, "conv_norm_out.": self.out, "conv_out.": self.out, "": self.input}
@@ -121,7 +120,7 @@ class ModelMergeSubtract(Node, category=MERGING):
 class CLIPMergeSimple(Node, category=MERGING):
     """Weights of two models' text encoders: `ratio` of the first and the rest of the second. Everything else is the first's."""
 
-    ratio: Ratio = 1.0
+    ratio: Share = 1.0
 
     def run(self, clip1: Clip, clip2: Clip) -> Clip:
         return merged_clip(clip1, clip2, (("", self.ratio, 1.0 - self.ratio),))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from katz_graph.knobs import Text
 from katz_graph.node import Node, Widget
 from katz_graph.ui_results import with_ui
 from katz_graph.wires import Anything
@@ -53,7 +54,7 @@ class PrimitiveString(Node, category="utils/primitive", title="String"):
 class PrimitiveStringMultiline(Node, category="utils/primitive", title="String (Multiline)"):
     """Text of several lines."""
 
-    value: Annotated[str, Widget(multiline=True)] = ""
+    value: Text = ""
 
     def run(self) -> str:
         return self.value

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from katz_graph.guider import Guider as GuiderValue
 from katz_graph.guider import Noise as NoiseValue
-from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps
-from katz_graph.node import Node, Widget
+from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Text
+from katz_graph.node import Node
 from katz_graph.planner.expand import expand_guider, expand_sampling
 from katz_graph.wires import Conditioning, Guider, Latent, LatentSamples, Model, Noise, Sampler, Sigmas
 
@@ -84,7 +84,7 @@ class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
     """Denoise exactly as a stock diffusers pipeline does: a scheduler class with its configuration (JSON) is sampler and schedule."""
 
     scheduler_class: str = "EulerDiscreteScheduler"
-    scheduler_config: Annotated[str, Widget(multiline=True)] = "{}"
+    scheduler_config: Text = "{}"
     seed: Seed = 0
     steps: Steps = 20
     guidance_scale: Guidance = 7.5

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from katz_graph.errors import InputError
-from katz_graph.node import Node, Widget
-
-Text = Annotated[str, Widget(multiline=True)]
+from katz_graph.knobs import Text
+from katz_graph.node import Node
 
 
 class StringConcatenate(Node, category="utils/string"):

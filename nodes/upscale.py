@@ -48,7 +48,7 @@ class ImageUpscaleWithModel(Node, category="image/upscaling", title="Upscale Ima
 def _enlarged(model: UpscaleModel, picture: Tensor, context: Context) -> Tensor:
     import torch
 
-    from katz_graph.upscale.tiles import in_tiles
+    from katz_graph.picture.tiles import in_tiles
 
     def enlarge(tile: Tensor) -> Tensor:
         context.check_cancelled()

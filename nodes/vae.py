@@ -9,13 +9,10 @@ from pydantic import Field
 from katz_graph.context import Context, Tile
 from katz_graph.errors import InputError
 from katz_graph.node import Node, Widget
-from katz_graph.wires import Image, Latent, LatentSamples, Mask, Vae
+from katz_graph.wires import CELL, Image, Latent, LatentSamples, Mask, Vae
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-CELL = 8  # pixels of a picture along one side of a latent cell
-GREY = 0.5  # in place of what is to be repainted
 
 TileSide = Annotated[int, Field(ge=64, le=4096), Widget(step=64)]
 Overlap = Annotated[int, Field(ge=0, le=4096), Widget(step=32)]
@@ -46,7 +43,7 @@ class VAEEncode(Node, category="latent"):
     """Picture to latent: the mean of the posterior. A size that is not a multiple of 8 is cropped around the centre."""
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
-        return {"samples": context.engine.encode_image(vae, _whole_cells(self, pixels[..., :3], context), context)}
+        return {"samples": context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], context), context)}
 
 
 class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
@@ -59,7 +56,7 @@ class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
         tile = _tile(self.tile_size, self.overlap)
-        return {"samples": context.engine.encode_image(vae, _whole_cells(self, pixels[..., :3], context), context, tile)}
+        return {"samples": context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], context), context, tile)}
 
 
 class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (for Inpainting)"):
@@ -68,13 +65,10 @@ class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (fo
     grow_mask_by: Annotated[int, Field(ge=0, le=64)] = 6
 
     def run(self, pixels: Image, vae: Vae, mask: Mask, context: Context) -> Latent:
-        from katz_graph.images import resize
+        from katz_graph.picture.mask import greyed
 
-        height, width = pixels.shape[1:3]
-        covering = resize(mask.reshape(-1, *mask.shape[-2:], 1), width, height, "bilinear")
-        picture, covering = _whole_cells(self, pixels[..., :3], context), _whole_cells(self, covering, context)[..., 0]
-        kept = (1.0 - covering.round()).unsqueeze(-1)
-        samples = context.engine.encode_image(vae, (picture - GREY) * kept + GREY, context)
+        picture, covering = with_mask(self, pixels, mask, context)
+        samples = context.engine.encode_image(vae, greyed(picture, covering), context)
         repainted = _grown(covering, self.grow_mask_by).round()
         return cast(LatentSamples, {"samples": samples, "noise_mask": repainted.unsqueeze(1)})
 
@@ -83,7 +77,16 @@ def _tile(side: int, overlap: int) -> Tile:
     return Tile(side, min(overlap, side // 4) if side < overlap * 4 else overlap)
 
 
-def _whole_cells(node: Node, picture: Tensor, context: Context) -> Tensor:
+def with_mask(node: Node, pixels: Image, mask: Mask, context: Context) -> tuple[Tensor, Tensor]:
+    """The colours [B, H, W, 3] and the mask [b, H, W] in their size, both in whole cells."""
+    from katz_graph.images import resize
+
+    height, width = pixels.shape[1:3]
+    covering = resize(mask.reshape(-1, *mask.shape[-2:], 1), width, height, "bilinear")
+    return whole_cells(node, pixels[..., :3], context), whole_cells(node, covering, context)[..., 0]
+
+
+def whole_cells(node: Node, picture: Tensor, context: Context) -> Tensor:
     """[B, H, W, C] cropped around the centre to sides that are multiples of 8."""
     name, (height, width) = type(node).__name__, picture.shape[1:3]
     if height < CELL or width < CELL:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from katz_graph.adapters.naming import PARTS, unified
 from katz_graph.errors import InputError
-from katz_graph.models.identity import file_identity, read_json
+from katz_graph.models.identity import check_unchanged, read_json
 from katz_graph.recipe import FileIdentity
 
 METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration in a file
@@ -63,8 +63,7 @@ class LoraFile:
 
 def read_lora(file: FileIdentity, layers_per_block: int = 2) -> LoraFile:
     """Read a LoRA file. `layers_per_block` is the UNet's. InputError when it is no LoRA, or another file than when it was named."""
-    if file_identity(file.path) != file:
-        raise InputError(f"{file.path}: changed since the workflow began to use it: run the workflow again")
+    check_unchanged(file)
     try:
         with safe_open(file.path, framework="pt") as content:
             tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 (not a mapping)

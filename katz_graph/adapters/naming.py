@@ -15,6 +15,7 @@ from katz_graph.errors import InputError
 
 PARTS = ("unet", "text_encoder", "text_encoder_2")
 KOHYA = ("lora_unet_", "lora_te_", "lora_te1_", "lora_te2_")
+CHECKPOINT = ("model.diffusion_model.", "first_stage_model.")
 OTHER_METHODS = {
     "hada_": "LoHa",
     "lokr_": "LoKr",
@@ -43,6 +44,8 @@ def unified(path: str, tensors: Mapping[str, Tensor], layers_per_block: int) -> 
     layers_per_block: the UNet's, for files that number its blocks as SDXL's original code does. InputError for other methods than LoRA, and
     for names that mean nothing here.
     """
+    if any(key.startswith(CHECKPOINT) and "lora" not in key for key in tensors):
+        raise InputError(f"{path}: this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple")
     for mark, method in OTHER_METHODS.items():
         key = next((key for key in tensors if mark in key), None)
         if key is not None:

@@ -17,12 +17,12 @@ from katz_graph.packs import load_registry
 from katz_graph.settings import Settings
 from katz_graph.wording import suggest
 
-MODEL_KINDS = ("checkpoints", "loras", "controlnet", "vae", "embeddings", "upscale_models")
+MODEL_KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "loras", "controlnet", "embeddings", "upscale_models")
 
 
-def show_nodes(name: str | None, packs: Sequence[Path], as_json: bool) -> None:
+def show_nodes(name: str | None, packs: Sequence[Path], as_json: bool, extra_model_paths: Sequence[Path] = ()) -> None:
     """All node types, or one. InputError for a name that does not exist."""
-    settings = Settings.read(packs=packs)
+    settings = Settings.read(packs=packs, extra_model_paths=extra_model_paths)
     folders = settings.folders()
     registry, problems = load_registry(settings.packs, folders)
     for problem in problems:

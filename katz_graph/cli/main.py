@@ -16,14 +16,16 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0] if __doc__ else None
 )
 
-WorkflowArgument = Annotated[Path, typer.Argument(help="a workflow (JSON), or a PNG that carries one", show_default=False)]
+WorkflowArgument = Annotated[Path, typer.Argument(help="a workflow of any format, or a picture that carries one", show_default=False)]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="NODE.INPUT=VALUE, for example 3.steps=30")]
 Seed = Annotated[int | None, typer.Option(help="for every seed in the workflow", min=0)]
 Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0")]
 Threads = Annotated[int | None, typer.Option(help="of the CPU; as many as cores unless given")]
 Place = Annotated[list[str] | None, typer.Option(help="STAGE=DEVICE: pin a stage")]
 Allow = Annotated[str, typer.Option(help="approximations by name: stale-controlnet, async-lora")]
-ModelFolders = Annotated[list[Path] | None, typer.Option("--models", help="a folder of models (checkpoints/, loras/, ...)")]
+ModelFolders = Annotated[
+    list[Path] | None, typer.Option("--models", exists=True, file_okay=False, help="a folder of models (checkpoints/, loras/, ...)")
+]
 PackFolders = Annotated[list[Path] | None, typer.Option("--packs", help="a folder of node packs")]
 ExtraPaths = Annotated[list[Path] | None, typer.Option(help="an extra_model_paths.yaml: further folders of models and packs")]
 InputFolder = Annotated[Path | None, typer.Option("--input", help="where LoadImage looks")]
@@ -112,12 +114,13 @@ def convert(
 def nodes(
     name: Annotated[str | None, typer.Argument(help="explain this one", show_default=False)] = None,
     packs: PackFolders = None,
+    extra_model_paths: ExtraPaths = None,
     as_json: Json = False,
 ) -> None:
     """List the node types, or explain one."""
     from katz_graph.cli.listings import show_nodes
 
-    show_nodes(name, packs or (), as_json)
+    show_nodes(name, packs or (), as_json, extra_model_paths or ())
 
 
 @app.command()

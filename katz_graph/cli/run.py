@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -71,7 +72,8 @@ def run(options: Options, how: RunOptions) -> None:
         if session.problems:
             session.warn(f"some outputs are refused, for reasons that stand at the end; those that run: node {listed(session.targets)}")
         try:
-            run_graph(session.graph, session.registry, context, cache, session.targets, on_node).raise_failures()
+            with contextlib.redirect_stdout(sys.stderr):  # what nodes print; standard output is for scripts
+                run_graph(session.graph, session.registry, context, cache, session.targets, on_node).raise_failures()
         except KatzError as error:
             failure = error
     total = time.perf_counter() - started

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,7 +100,8 @@ def open_session(options: Options, partial: bool = False) -> Session:
     for note in workflow.notes:
         session.warn(note)
     targets = [find_node(graph, name, f"--target {name}") for name in options.targets]
-    checked = check(graph, registry, folders, targets=targets or None)
+    with contextlib.redirect_stdout(sys.stderr):  # what packs print; standard output is for scripts
+        checked = check(graph, registry, folders, targets=targets or None)
     for warning in checked.warnings:
         session.warn(str(warning))
     session.graph, session.targets, session.refused = checked.graph, checked.targets, checked.refused

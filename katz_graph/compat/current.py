@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -33,6 +33,17 @@ _missed: ContextVar[dict[str, None] | None] = ContextVar("katz_graph_missed", de
 def running(context: Context, node: str = "", pack: str = "") -> Iterator[None]:
     """What a node does inside reaches this run: progress bars, folders, model calls. Async nodes keep it through their awaits."""
     token = _running.set(Running(context, node, pack))
+    try:
+        yield
+    finally:
+        _running.reset(token)
+
+
+@contextmanager
+def acting_as(pack: str) -> Iterator[None]:
+    """What happens inside is the work of this pack, on behalf of the node that runs now."""
+    now = _running.get()
+    token = _running.set(None if now is None else replace(now, pack=pack))
     try:
         yield
     finally:

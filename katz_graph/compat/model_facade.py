@@ -6,15 +6,15 @@ Such a function becomes an opaque patch of the recipe: only this process can run
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from katz_graph.compat.current import current
+from katz_graph.compat.current import acting_as, current
 from katz_graph.compat.missing import refuse
 from katz_graph.errors import InputError
-from katz_graph.patches import OpaquePatch, Patch
+from katz_graph.patches import OpaquePatch, Patch, opaque_patches
 from katz_graph.recipe import ModelRecipe
 
 if TYPE_CHECKING:
@@ -129,33 +129,33 @@ class ModelSampling:
     def __init__(self, recipe: ModelRecipe) -> None:
         from katz_graph.planner.schedule import table_of
 
-        self._table: NoiseTable = table_of(recipe)
+        self.table: NoiseTable = table_of(recipe)
 
     @property
     def sigmas(self) -> Any:
-        return self._table.sigmas
+        return self.table.sigmas
 
     @property
     def sigma_min(self) -> Any:
-        return self._table.sigmas[0]
+        return self.table.sigmas[0]
 
     @property
     def sigma_max(self) -> Any:
-        return self._table.sigmas[-1]
+        return self.table.sigmas[-1]
 
     def sigma(self, timestep: Any) -> Any:
         import torch
 
-        return self._table.sigma_at(torch.as_tensor(timestep))
+        return self.table.sigma_at(torch.as_tensor(timestep))
 
     def timestep(self, sigma: Any) -> Any:
         import torch
 
         levels = torch.as_tensor(sigma)
-        return torch.tensor([self._table.timestep_at(level) for level in levels.flatten()]).reshape(levels.shape)
+        return torch.tensor([self.table.timestep_at(level) for level in levels.flatten()]).reshape(levels.shape)
 
     def percent_to_sigma(self, percent: float) -> float:
-        return min(self._table.percent_to_sigma(percent), 999999999.9)  # packs compute with what stands for infinity
+        return min(self.table.percent_to_sigma(percent), 999999999.9)  # packs compute with what stands for infinity
 
     def __getattr__(self, name: str) -> Any:
         refuse(f"comfy.model_sampling.ModelSampling.{name}")
@@ -179,14 +179,17 @@ class InnerModel:
         refuse(f"{PATCHER}.model.{name}")
 
 
-class GivenModel:
-    """A function of guidance that finds, under `model`, what packs may read of it."""
+class PackFunction:
+    """A pack's function, called as that pack wherever the engine calls it; under `model` it finds what packs may read of the model."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., Any], pack: str) -> None:
+        self.function, self.pack = function, pack
 
-    def __call__(self, given: Mapping[str, Any]) -> Any:
-        return self.function({**given, "model": InnerModel(given["model"])})
+    def __call__(self, *arguments: Any) -> Any:
+        *before, given = arguments
+        shown = {**given, "model": InnerModel(given["model"])} if "model" in given else given
+        with acting_as(self.pack):
+            return self.function(*before, shown)
 
 
 def patched_recipe(model: ModelFacade) -> ModelRecipe:
@@ -198,28 +201,41 @@ def patched_recipe(model: ModelFacade) -> ModelRecipe:
     if foreign:
         raise InputError(f"the pack set {', '.join(foreign)} on the model, which Katz Graph does not have")
     wants_uncond = bool(options.get(UNCOND_AT_ONE))
-    before = {patch.function: patch for patch in model.recipe.patches if isinstance(patch, OpaquePatch)}
-    patches: list[Patch] = [patch for patch in model.recipe.patches if not isinstance(patch, OpaquePatch)]
+    known = {(patch.kind, id(_as_given(patch))): patch for patch in opaque_patches(model.recipe.patches)}
+    patches: list[Patch] = list(model.recipe.patches)
     for name, kind in KINDS.items():
         given = options.get(name)
-        for function in (given if isinstance(given, list) else [given]) if given is not None else ():
-            patches.append(before.get(function) or _patch(kind, function, wants_uncond))
+        functions = (given if isinstance(given, list) else [given]) if given is not None else []
+        wanted = [known.get((kind, id(function))) or _patch(kind, function, wants_uncond) for function in functions]
+        patches = _with_all(patches, kind, wanted)
     return replace(model.recipe, patches=tuple(patches))
+
+
+def _with_all(patches: Iterable[Patch], kind: Kind, wanted: Sequence[OpaquePatch]) -> list[Patch]:
+    """The patches with these of one kind. Those that were there keep their place, unless their own order changed; new ones come last."""
+    others = [patch for patch in patches if not (isinstance(patch, OpaquePatch) and patch.kind == kind)]
+    stay = [patch for patch in patches if patch in others or patch in wanted]
+    there = [patch for patch in stay if patch in wanted]
+    return [*stay, *wanted[len(there) :]] if there == list(wanted[: len(there)]) else [*others, *wanted]
 
 
 def _patch(kind: Kind, function: Callable[..., Any], wants_uncond: bool) -> OpaquePatch:
     now = current()
+    pack = now.pack if now is not None else ""
     name = getattr(function, "__qualname__", type(function).__name__)
-    called_as = f"{now.pack if now is not None and now.pack else 'pack'}:{name}:{uuid4().hex}"
-    return OpaquePatch(kind, called_as, function if kind == "unet_wrapper" else GivenModel(function), wants_uncond)
+    return OpaquePatch(kind, f"{pack or 'pack'}:{name}:{uuid4().hex}", PackFunction(function, pack), wants_uncond)
+
+
+def _as_given(patch: OpaquePatch) -> Callable[..., Any]:
+    """The function as its pack set it."""
+    return patch.function.function if isinstance(patch.function, PackFunction) else patch.function
 
 
 def _functions(recipe: ModelRecipe) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    for patch in recipe.patches:
-        if isinstance(patch, OpaquePatch):
-            name = next(name for name, kind in KINDS.items() if kind == patch.kind)
-            options[name] = [*options.get(name, ()), patch.function] if name == POST_CFG else patch.function
-            if patch.needs_uncond:
-                options[UNCOND_AT_ONE] = True
+    for patch in opaque_patches(recipe.patches):
+        name = next(name for name, kind in KINDS.items() if kind == patch.kind)
+        options[name] = [*options.get(name, ()), _as_given(patch)] if name == POST_CFG else _as_given(patch)
+        if patch.needs_uncond:
+            options[UNCOND_AT_ONE] = True
     return options

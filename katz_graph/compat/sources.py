@@ -8,7 +8,8 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-SIGNS = ("NODE_CLASS_MAPPINGS", "comfy_entrypoint", "folder_paths", "PromptServer", "comfy.", "comfy_")
+ENTRANCES = ("NODE_CLASS_MAPPINGS", "comfy_entrypoint")  # by which a module says which nodes it has
+SIGNS = (*ENTRANCES, "folder_paths", "PromptServer", "comfy.", "comfy_")
 ROOTS = frozenset(
     (
         *("app", "comfy", "comfy_api", "comfy_execution", "comfy_extras", "cuda_malloc", "execution", "folder_paths", "latent_preview"),

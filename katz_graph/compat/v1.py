@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -13,7 +13,7 @@ from katz_graph.awaiting import settled
 from katz_graph.compat.current import without_gradients
 from katz_graph.compat.missing import absent_base
 from katz_graph.compat.v1_inputs import Declared, socket_of
-from katz_graph.compat.v1_results import from_result, written_files
+from katz_graph.compat.v1_results import from_result, surplus, written_files
 from katz_graph.compat.values import to_pack
 from katz_graph.context import Context
 from katz_graph.errors import InputError
@@ -48,7 +48,7 @@ class V1Class:
         """The node type. INPUT_TYPES is called for it, which may look at files. InputError names the node and what is wrong with it."""
         try:
             return self._described()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             what = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
             raise InputError(one_line(f"node {self.name}: {what}")) from error
 
@@ -76,7 +76,7 @@ class V1Class:
             inputs=inputs,
             outputs=outputs,
             is_output=is_output,
-            run=_runner(cls, function, inputs, takes_lists, partial(from_result, outputs=outputs, gives_lists=gives, is_output=is_output)),
+            run=_runner(cls, function, inputs, takes_lists, partial(_taken, self.name, outputs, gives, is_output)),
             needs=_needs(cls, inputs, takes_lists),
             fingerprint=_fingerprint(cls),
             takes_lists=takes_lists,
@@ -122,14 +122,14 @@ def _class_method(cls: Any, name: str) -> Callable[..., Any] | None:
 
 
 def _runner(
-    cls: Any, function: str, inputs: Mapping[str, Input], takes_lists: bool, taken: Callable[[Any], Any]
+    cls: Any, function: str, inputs: Mapping[str, Input], takes_lists: bool, taken: Callable[[Context, Any], Any]
 ) -> Callable[[Context, Mapping[str, Any]], Any]:
     def called(values: Mapping[str, Any]) -> Any:
         with without_gradients():
             return getattr(values[INSTANCE], function)(**_packed(values, inputs, takes_lists))
 
     def finished(context: Context, result: Any) -> Any:
-        given = taken(result)
+        given = taken(context, result)
         for path in written_files(given, context.output_directory):
             context.wrote(path)
         return given
@@ -139,6 +139,14 @@ def _runner(
 
     is_async = inspect.iscoroutinefunction(getattr(cls, function))
     return run_async if is_async else lambda context, values: finished(context, called(values))
+
+
+def _taken(name: str, outputs: Sequence[Output], gives_lists: Sequence[bool], is_output: bool, context: Context, result: Any) -> Any:
+    """What a node gives; values beyond its outputs are left out, and that is said."""
+    further = surplus(result, outputs)
+    if further:
+        context.warn(f"{name}: gave {further} more than the {len(outputs)} outputs that it declares; what is too much was left out")
+    return from_result(result, outputs, gives_lists, is_output)
 
 
 def _packed(values: Mapping[str, Any], inputs: Mapping[str, Input], takes_lists: bool) -> dict[str, Any]:

@@ -40,6 +40,12 @@ def from_result(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bo
     return WithUi(given, dict(ui))
 
 
+def surplus(result: Any, outputs: Sequence[Output]) -> int:
+    """How many values a result has beyond the declared outputs; nobody can read them."""
+    values = result.get("result") if isinstance(result, Mapping) else result
+    return sum(value is not None for value in values[len(outputs) :]) if isinstance(values, (tuple, list)) else 0
+
+
 def written_files(result: Any, output: Path) -> Iterator[Path]:
     """The files below the output folder that a node's ui says it wrote."""
     for shown in result.ui.values() if isinstance(result, WithUi) else ():
@@ -76,9 +82,9 @@ def _values(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bool])
         return tuple(ExecutionBlocker(f"the node that this reads gave nothing for its output {output.name}") for output in outputs)
     if not isinstance(result, (tuple, list)):
         raise RunError(f"gave {show(result)}, expected {_expected(outputs)}")
-    if len(result) < len(outputs) or any(value is not None for value in result[len(outputs) :]):
-        raise RunError(f"gave {len(result)} values, expected {_expected(outputs)}")
-    declared = zip(result, outputs, gives_lists, strict=False)  # output nodes like to give None
+    if len(result) < len(outputs):
+        raise RunError(f"gave a {type(result).__name__} of {len(result)}, expected {_expected(outputs)}")
+    declared = zip(result, outputs, gives_lists, strict=False)
     return tuple(_value(value, output, is_list) for value, output, is_list in declared)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from katz_graph.compat.current import current_context
 from katz_graph.compat.missing import refuse
+from katz_graph.context import Tile
 from katz_graph.recipe import VaeRecipe
 
 if TYPE_CHECKING:
@@ -13,26 +14,30 @@ if TYPE_CHECKING:
 
 
 class VaeFacade:
-    """The VAE of a recipe, run by the engine. Tiles are not needed to get the same picture, so none are made."""
+    """The VAE of a recipe, run by the engine."""
 
     def __init__(self, recipe: VaeRecipe) -> None:
         self.recipe = recipe
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
         """[B, H, W, C] in 0..1 -> [B, C, h, w]; a size that is no multiple of the factor is cropped around the centre."""
-        context = current_context("encoding a picture")
-        return context.engine.encode_image(self.recipe, self._cropped(pixel_samples), context)
+        return self._encode(pixel_samples, None)
 
     def decode(self, samples_in: Tensor, *_: Any, **__: Any) -> Tensor:
         """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1"""
-        context = current_context("decoding a latent")
-        return context.engine.decode_latent(self.recipe, samples_in, context)
+        return self._decode(samples_in, None)
 
-    def encode_tiled(self, pixel_samples: Tensor, **_: Any) -> Tensor:
-        return self.encode(pixel_samples)
+    def encode_tiled(
+        self, pixel_samples: Tensor, tile_x: int | None = None, tile_y: int | None = None, overlap: int | None = None, **_: Any
+    ) -> Tensor:
+        """As `encode`, in square tiles; tile and overlap are in pixels."""
+        return self._encode(pixel_samples, _tile(tile_x, tile_y, overlap, 1))
 
-    def decode_tiled(self, samples: Tensor, **_: Any) -> Tensor:
-        return self.decode(samples)
+    def decode_tiled(
+        self, samples: Tensor, tile_x: int | None = None, tile_y: int | None = None, overlap: int | None = None, **_: Any
+    ) -> Tensor:
+        """As `decode`, in square tiles; tile and overlap are in latent cells."""
+        return self._decode(samples, _tile(tile_x, tile_y, overlap, self.downscale_ratio))
 
     @property
     def downscale_ratio(self) -> int:
@@ -63,8 +68,23 @@ class VaeFacade:
             raise AttributeError(name)
         refuse(f"comfy.sd.VAE.{name}")
 
+    def _encode(self, pixels: Tensor, tile: Tile | None) -> Tensor:
+        context = current_context("encoding a picture")
+        return context.engine.encode_image(self.recipe, self._cropped(pixels), context, tile)
+
+    def _decode(self, samples: Tensor, tile: Tile | None) -> Tensor:
+        context = current_context("decoding a latent")
+        return context.engine.decode_latent(self.recipe, samples, context, tile)
+
     def _cropped(self, pixels: Tensor) -> Tensor:
         factor = self.downscale_ratio
         height, width = pixels.shape[1] // factor * factor, pixels.shape[2] // factor * factor
         top, left = (pixels.shape[1] - height) // 2, (pixels.shape[2] - width) // 2
         return pixels[:, top : top + height, left : left + width, :3]
+
+
+def _tile(width: int | None, height: int | None, overlap: int | None, pixels: int) -> Tile:
+    """A tile of the shorter side that is given, with at most a quarter of it in common; `pixels` in one unit of what is given."""
+    usual = Tile()
+    side = min((one * pixels for one in (width, height) if one), default=usual.side)
+    return Tile(side, min(usual.overlap if overlap is None else overlap * pixels, side // 4))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
+import warnings
 import zlib
 from typing import BinaryIO
 
@@ -15,6 +16,7 @@ from katz_graph.errors import InputError
 PNG = b"\x89PNG\r\n\x1a\n"
 TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
 EXIF_TAGS = (0x010E, 0x010F, 0x0110)  # description, make and model: where save nodes write
+BROKEN_OFF = ".*(larger than file|corrupt|truncated)"  # what Pillow warns of and then leaves out
 LABELLED = re.compile(r"\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
 
 
@@ -66,8 +68,11 @@ def _exif_texts(data: bytes) -> dict[str, str]:
 
     exif = Image.Exif()
     try:
-        exif.load(data)
-        values = [exif.get(tag) for tag in EXIF_TAGS]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.filterwarnings("error", BROKEN_OFF)
+            exif.load(data)
+            values = [exif.get(tag) for tag in EXIF_TAGS]
     except Exception:  # Pillow's reader fails in many ways on damaged data
         raise InputError("is a WebP with damaged EXIF") from None
     texts: dict[str, str] = {}

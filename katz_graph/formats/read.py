@@ -92,7 +92,7 @@ def _read(stream: BinaryIO, known: Signatures) -> Workflow:
         if head.startswith(magic):
             raise InputError(f"is {meaning}")
     if b"\0" in head:
-        raise InputError("is a binary file, expected a workflow: JSON text, or a PNG that carries one")
+        raise InputError("is a binary file, expected a workflow: JSON text, or a PNG or WebP that carries one")
     data = head + stream.read(LIMIT + 1 - len(head))
     if len(data) > LIMIT:
         raise InputError(f"is larger than {LIMIT // 2**20} MB; no workflow is")

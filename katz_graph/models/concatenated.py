@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.images import resize
+from katz_graph.picture.batch import repeated
+from katz_graph.picture.resample import resample
 from katz_graph.recipe import Concatenated
 from katz_graph.sampling.mask import fit_mask
 
@@ -35,5 +36,5 @@ def _fitted(latent: Tensor, like: Tensor) -> Tensor:
     """A latent in the size of another one: bilinear, cropped around the centre, repeated to its batch."""
     latent = latent.to(like)
     if latent.shape[-2:] != like.shape[-2:]:
-        latent = resize(latent.movedim(1, -1), like.shape[-1], like.shape[-2], "bilinear", "center").movedim(-1, 1)
-    return latent[torch.arange(len(like), device=like.device) % len(latent)]
+        latent = resample(latent, like.shape[-1], like.shape[-2], "bilinear", "center")
+    return repeated(latent, len(like))

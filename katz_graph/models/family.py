@@ -44,6 +44,11 @@ class Architecture:
     down_blocks: int
     up_blocks: int  # 0 in a ControlNet
 
+    def skip_range(self, up_block: int) -> range:
+        """The positions of the skips that an up block reads, as `unet.skip_range` has them of a live module; none without such a block."""
+        end = (self.down_blocks - up_block) * (self.layers_per_block + 1)
+        return range(max(end - self.layers_per_block - 1, 0), max(end, 0))
+
 
 @dataclass(frozen=True, slots=True)
 class VaeShape:

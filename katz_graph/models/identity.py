@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from katz_graph.errors import InputError
+from katz_graph.folders import PICKLES
 from katz_graph.recipe import Component, FileIdentity
 
 Kind = Literal["unet", "controlnet", "vae", "text_encoder", "tokenizer", "scheduler"]
@@ -26,7 +27,14 @@ VALUE_BITS = {
     "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
 }  # fmt: skip
 PICKLE = "a pickle, which can run code when it is opened, is refused"
-PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
+FOREIGN = {
+    b"version https://git-lfs": "a pointer of Git LFS, not the file itself: fetch it with git lfs pull, or download it",
+    b"<": "a web page, not a model: the download gave a page, perhaps to log in; download it again",
+    b"PK\x03\x04": f"{PICKLE}, also under another name: take the .safetensors file of the same model",
+    b"\x80\x02": f"{PICKLE}, also under another name: take the .safetensors file of the same model",
+    b"GGUF": "a GGUF file, which is not read: take the .safetensors file of the same model",
+}  # how files begin that people have in place of a model
+LONGEST_SIGN = 64  # bytes
 WEIGHTS_STEM: dict[Kind, str] = {
     "unet": "diffusion_pytorch_model",
     "controlnet": "diffusion_pytorch_model",
@@ -66,9 +74,9 @@ def component(folder: str | Path, kind: Kind) -> Component:
     return Component(str(folder), (configuration_identity(configuration), *_weights(folder, kind)))
 
 
-def check_unchanged(part: Component) -> None:
-    """InputError when a file of a component is another one than when the recipe was made."""
-    for file in part.files:
+def check_unchanged(*files: FileIdentity) -> None:
+    """InputError when one of the files is another one than when it was named."""
+    for file in files:
         try:
             now = Path(file.path).stat()
         except OSError as error:
@@ -138,6 +146,10 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or not 2 <= length <= min(size - 8, LONGEST_HEADER):
+                file.seek(0)
+                start = file.read(LONGEST_SIGN).lstrip()
+                if (foreign := next((words for sign, words in FOREIGN.items() if start.startswith(sign)), None)) is not None:
+                    raise InputError(f"{path}: {foreign}")
                 raise InputError(
                     f"{path}: not a safetensors file, or cut off: it says its header has {length:,} bytes, the file has {size:,}"
                 )
@@ -155,14 +167,17 @@ def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
 
 
 def _check_layout(path: Path, entries: dict[str, Any], available: int) -> None:
+    metadata = entries.get("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise InputError(f"{path}: not a safetensors file: its __metadata__ is not an object of texts")
     spans = []
     for name, entry in entries.items():
         if name == "__metadata__":
             continue
         try:
             start, end = entry["data_offsets"]
-            bits = VALUE_BITS[entry["dtype"]] * math.prod(entry["shape"])
-            sound = 0 <= start <= end and 8 * (end - start) == bits
+            whole = all(type(number) is int and number >= 0 for number in (start, end, *entry["shape"]))
+            sound = whole and start <= end and 8 * (end - start) == VALUE_BITS[entry["dtype"]] * math.prod(entry["shape"])
         except (KeyError, TypeError, ValueError):
             sound = False
         if not sound:

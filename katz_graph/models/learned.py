@@ -74,10 +74,10 @@ def find(name: str, folders: Folders) -> Path | None:
     chosen = next((choice for choice in (name, name + WEIGHTS[0]) if choice in choices), None)
     if chosen is not None:
         return folders.resolve(KIND, chosen)
-    for root in folders.models:
+    for root in folders.searched(KIND):
         for ending in ("", *PICKLES):
-            pickle = root / KIND / (name + ending)
-            inside = pickle.is_relative_to(root / KIND) and ".." not in pickle.parts
+            pickle = root / (name + ending)
+            inside = pickle.is_relative_to(root) and ".." not in Path(name).parts
             if inside and pickle.suffix.lower() in PICKLES and pickle.is_file():
                 load = f"import torch; from safetensors.torch import save_file as s; d = torch.load('{pickle}', weights_only=True)"
                 layouts = "d.get('string_to_param', d).values()"

@@ -76,7 +76,7 @@ class ModelStore:
 
 
 def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
-    check_unchanged(part)
+    check_unchanged(*part.files)
     if model.__module__.startswith("diffusers"):
         expect_class(part, model.__name__)
     with quiet():

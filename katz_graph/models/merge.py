@@ -17,6 +17,9 @@ Scales = tuple[tuple[str, float, float], ...]
 SHAPE_OF_TEXT = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "projection_dim", "vocab_size")
 
 
+MOST_MERGED = 64  # models in one merge, each as often as it is used
+
+
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
     """The first model with merged weights; the LoRAs of each are in its own. InputError when their UNets have different shapes."""
     one, other = architecture(first.unet), architecture(second.unet)
@@ -50,4 +53,11 @@ def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRe
 
 def _merged(first: tuple[Component, tuple[Lora, ...]], second: tuple[Component, tuple[Lora, ...]], scales: Scales) -> MergedComponent:
     part, _ = first
-    return MergedComponent(part.folder, part.files, part.configuration, part.prefix, part.rounding, (first, second), scales)
+    merged = MergedComponent(part.folder, part.files, part.configuration, part.prefix, part.rounding, (first, second), scales)
+    if _parts(merged) > MOST_MERGED:
+        raise InputError(f"{part.folder}: a merge of more than {MOST_MERGED} models; merge fewer")
+    return merged
+
+
+def _parts(part: Component) -> int:
+    return sum(_parts(source) for source, _ in part.sources) if isinstance(part, MergedComponent) else 1

@@ -57,7 +57,7 @@ def _yaml(path: Path) -> tuple[Prediction | None, bool]:
         parameters: Mapping[str, Any] = values["model"]["params"]
         named = _named(str(parameters.get("parameterization", "")))
         scaling = str(parameters.get("denoiser_config", {}).get("params", {}).get("scaling_config", {}).get("target", ""))
-    except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, yaml.YAMLError, AttributeError, KeyError, TypeError):
         raise InputError(f"{path}: lies beside a checkpoint and is no configuration of one: correct it, or move it away") from None
     if scaling.rpartition(".")[2] in ("VScaling", "EpsScaling"):
         named = "v_prediction" if scaling.endswith("VScaling") else "epsilon"

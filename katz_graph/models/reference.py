@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from katz_graph.images import resize
+from katz_graph.picture.batch import repeated
 
 
 def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
@@ -13,4 +13,4 @@ def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor
     if pixels.shape[-1] == 1:
         pixels = pixels.expand(-1, -1, -1, 3)
     fitted = resize(pixels[..., :3], width, height, "nearest-exact", "center").movedim(-1, 1)
-    return torch.cat([fitted] * -(-batch // len(fitted)))[:batch].contiguous()
+    return repeated(fitted, batch).contiguous()

@@ -6,13 +6,13 @@ Never imports torch.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from katz_graph.errors import InputError
+from katz_graph.folders import HUB_ID
 from katz_graph.models.configurations import scheduler_configuration
 from katz_graph.models.family import architecture, check_pipeline, config, expect_class, prediction_type, vae_shape
 from katz_graph.models.identity import Kind, component, read_json, resolve
@@ -30,7 +30,6 @@ from katz_graph.models.single_file import (
 )
 from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, MergedComponent, ModelRecipe, TextEncoderRecipe, VaeRecipe
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_FILES = ("model_index.json", "config.json", "diffusion_pytorch_model*.safetensors", "*/*.json", "*/*.txt", "*/*.safetensors")
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
 DIFFERENCES = "difference"  # an empty tensor that says so by its name

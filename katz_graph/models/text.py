@@ -16,7 +16,7 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.models.features import TextEncoding
-from katz_graph.models.identity import file_identity
+from katz_graph.models.identity import check_unchanged
 from katz_graph.models.learned import tensor_name, vectors
 from katz_graph.models.prompt import Learned, Token, weighted_segments
 from katz_graph.models.tokens import row_length, token_rows
@@ -148,8 +148,7 @@ def _vectors(words: LearnedWords, number: int, module: Any) -> Tensor:
     name = tensor_name(words, number, width)
     if name is None:
         return torch.empty(0, width)
-    if file_identity(words.file.path) != words.file:
-        raise InputError(f"{words.file.path}: changed since the workflow began to use it: run the workflow again")
+    check_unchanged(words.file)
     with safe_open(words.file.path, framework="pt") as content:
         found: Tensor = content.get_tensor(name)
     return found.reshape(-1, width).to(module.device, module.dtype)

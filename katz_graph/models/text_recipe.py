@@ -19,6 +19,16 @@ def prompts(encoding: Encoding) -> Iterator[Prompt]:
             yield from prompts(second)
 
 
+def parts(encoding: Encoding) -> int:
+    """How many encodings it is put together from, each as often as it is used."""
+    match encoding:
+        case Zeroed(encoding=inner):
+            return parts(inner)
+        case Joined(first=first, second=second) | Averaged(first=first, second=second):
+            return parts(first) + parts(second)
+    return 1
+
+
 def clips(encoding: Encoding) -> tuple[ClipRecipe, ...]:
     """The text encoders that an encoding needs, each once."""
     return tuple(dict.fromkeys(prompt.clip for prompt in prompts(encoding)))

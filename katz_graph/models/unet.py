@@ -99,14 +99,14 @@ def decode(
     if residuals and blocks.start == 0:
         hidden = hidden + _sum([one.mid for one in residuals])
     for index in blocks:
-        end = skip_range(unet, index).stop
-        if end > len(source.skips):
+        positions = skip_range(unet, index)
+        if positions.stop > len(source.skips):
             raise InputError(
-                f"UNetDecoder: block {index} reads skips up to position {end - 1}, the features have {len(source.skips)}: "
+                f"UNetDecoder: block {index} reads skips up to position {positions[-1]}, the features have {len(source.skips)}: "
                 "encode further down, or begin at a later block"
             )
-        taken = list(source.skips[end - len(unet.up_blocks[index].resnets) : end])
-        for offset, position in enumerate(skip_range(unet, index)) if residuals else ():
+        taken = [source.skips[position] for position in positions]
+        for offset, position in enumerate(positions) if residuals else ():
             taken[offset] = taken[offset] + _sum([one.down[position] for one in residuals])
         hidden = _up(
             unet.up_blocks[index],

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from katz_graph.context import Tile
 from katz_graph.errors import InputError, RunError
-from katz_graph.upscale.tiles import in_tiles
+from katz_graph.picture.tiles import in_tiles
 
 
 def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, bool]:

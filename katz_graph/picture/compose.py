@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from katz_graph.picture.batch import repeated
+from katz_graph.sampling.mask import fit_mask
 
 
 def paste(below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = None, fill: bool = False) -> Tensor:
@@ -17,7 +18,7 @@ def paste(below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = No
     if fill:
         above = interpolate(above, size=below.shape[-2:], mode="bilinear")
     above = repeated(above.to(below), len(below))
-    weights = above.new_ones(1, 1, *above.shape[-2:]) if mask is None else _fitted(mask.to(above), above)
+    weights = above.new_ones(1, 1, *above.shape[-2:]) if mask is None else fit_mask(mask, above)
     high, wide = below.shape[-2:]
     rows, columns = max(0, min(above.shape[-2], high - y)), max(0, min(above.shape[-1], wide - x))
     result = below.clone()
@@ -25,12 +26,6 @@ def paste(below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = No
     above, weights = above[..., :rows, :columns], weights[..., :rows, :columns]
     window.copy_(above * weights + window * (1.0 - weights))
     return result
-
-
-def _fitted(mask: Tensor, planes: Tensor) -> Tensor:
-    """[b, h, w] or [b, 1, h, w] -> [B, 1, H, W]"""
-    mask = mask.reshape(-1, 1, *mask.shape[-2:])
-    return repeated(interpolate(mask, size=planes.shape[-2:], mode="bilinear"), len(planes))
 
 
 def feathered(planes: Tensor, x: int, y: int, feather: int, high: int, wide: int) -> Tensor:

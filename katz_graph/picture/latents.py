@@ -13,11 +13,9 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from katz_graph.errors import InputError
-from katz_graph.picture.batch import repeated
+from katz_graph.picture.batch import repeated, window
 from katz_graph.picture.resample import resample
-from katz_graph.wires import LatentSamples
-
-CELL = 8  # pixels of a picture along one side of a latent cell
+from katz_graph.wires import CELL, LatentSamples
 
 
 def changed(latent: LatentSamples, samples: Tensor, mask: Tensor | None = None) -> LatentSamples:
@@ -94,8 +92,7 @@ def check_channels(first: Tensor, second: Tensor) -> None:
 def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
     """Some samples of a batch, with the draws of the seed that they had in it. A negative start counts from the end."""
     batch = len(latent["samples"])
-    start = min(batch - 1, start) if start >= 0 else max(0, batch + start)
-    chosen = slice(start, min(batch, start + length))
+    chosen = window(batch, start, length)
     indices = indices_of(latent) or list(range(batch))
     mask = mask_of(latent)
     part = changed(latent, latent["samples"][chosen], mask if mask is None or len(mask) == 1 else mask[chosen])

@@ -11,7 +11,7 @@ from torch import Tensor
 from katz_graph.picture.batch import repeated
 from katz_graph.picture.compose import border_ramp
 
-GREY = 0.5  # of the border that a picture gets before it is repainted there
+GREY = 0.5  # in place of what is to be painted
 
 
 def grow(mask: Tensor, by: int, tapered: bool) -> Tensor:
@@ -55,6 +55,11 @@ def combine(below: Tensor, above: Tensor, x: int, y: int, operation: str) -> Ten
     part = repeated(above.to(below), len(below))[:, : window.shape[1], : window.shape[2]]
     window.copy_(COMBINATIONS[operation](window, part))
     return result.clamp(0, 1)
+
+
+def greyed(picture: Tensor, mask: Tensor) -> Tensor:
+    """[B, H, W, C] with grey where the mask [b, H, W], rounded, is 1."""
+    return (picture - GREY) * (1.0 - mask.round()).unsqueeze(-1) + GREY
 
 
 def pad_for_outpaint(image: Tensor, left: int, top: int, right: int, bottom: int, feathering: int) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,9 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link
-from katz_graph.node import NodeType
+from katz_graph.node import VARIADIC, NodeType
 
-SLOTS = 8
+SLOTS = VARIADIC  # previous_1 to previous_8
 BEGIN, END = "step_begin", "step_end"
 SWITCH = "switch"
 CROP = "StepCrop"  # the type of node behind which operations see a part of the latent

@@ -11,6 +11,7 @@ from itertools import cycle
 
 from katz_graph.errors import InputError
 from katz_graph.recipe import Area, Conditioning, ConditioningEntry
+from katz_graph.wires import CELL
 
 
 def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Conditioning, ...]:
@@ -45,8 +46,8 @@ def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEnt
         cells = Area(int(area.top), int(area.left), int(area.height), int(area.width))
     if cells.top >= height or cells.left >= width:
         raise InputError(
-            f"a conditioning has an area that begins at x {cells.left * 8:g}, y {cells.top * 8:g} pixels, "
-            f"outside of the picture of {width * 8}x{height * 8}; move it or enlarge the latent"
+            f"a conditioning has an area that begins at x {cells.left * CELL:g}, y {cells.top * CELL:g} pixels, "
+            f"outside of the picture of {width * CELL}x{height * CELL}; move it or enlarge the latent"
         )
     return replace(entry, area=replace(cells, height=min(cells.height, height - cells.top), width=min(cells.width, width - cells.left)))
 

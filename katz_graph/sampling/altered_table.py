@@ -94,4 +94,5 @@ def _distilled(trained: NoiseTable) -> NoiseTable:
     count = len(trained.sigmas)
     stride = max(count // DISTILLED_TIMESTEPS, 1)
     entries = torch.arange(count - 1, -1, -stride)[:DISTILLED_TIMESTEPS].flip(0)
-    return DistilledTable(trained.sigmas[entries], trained.log_sigmas[entries], "consistency", stride, count)
+    sigmas = trained.sigmas[entries]
+    return DistilledTable(sigmas, sigmas.log(), "consistency", stride, count)

@@ -38,7 +38,8 @@ class NoiseTable:
         last = len(self.log_sigmas) - 1
         timesteps = timesteps.float().clamp(0, last)
         below = timesteps.long().clamp(max=last - 1)
-        return torch.lerp(self.log_sigmas[below], self.log_sigmas[below + 1], timesteps - below).exp()
+        share = timesteps - below
+        return ((1 - share) * self.log_sigmas[below] + share * self.log_sigmas[below + 1]).exp()
 
     def timestep_at(self, sigma: float | Tensor) -> float:
         """What the model is told: the index nearest in log sigma."""

@@ -83,7 +83,8 @@ def linear_quadratic(table: NoiseTable, steps: int, threshold: float = 0.025) ->
 
 def kl_optimal(table: NoiseTable, steps: int) -> Tensor:
     """Equal distances in atan sigma (Sabour et al. 2024, "Align Your Steps")."""
-    return end_in_zero(torch.linspace(math.atan(table.sigma_max), math.atan(table.sigma_min), steps).tan())
+    share = torch.arange(steps) / max(steps - 1, 1)
+    return end_in_zero((share * math.atan(table.sigma_min) + (1 - share) * math.atan(table.sigma_max)).tan())
 
 
 def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:

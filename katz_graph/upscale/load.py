@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from katz_graph.errors import InputError
-from katz_graph.models.identity import file_identity
+from katz_graph.models.identity import check_unchanged
 from katz_graph.upscale.networks import CompactNet, RrdbNet
 from katz_graph.upscale.recipe import Rrdb, UpscaleModelRecipe
 
 
-@lru_cache(maxsize=2)
 def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module:
     """The network in float32. InputError when the file has changed since the recipe was made, or does not fit."""
+    check_unchanged(recipe.file)
     path = recipe.file.path
-    if file_identity(path) != recipe.file:
-        raise InputError(f"{path}: has changed since the workflow began; run it again")
     with torch.device("meta"):
         network = RrdbNet(recipe.shape) if isinstance(recipe.shape, Rrdb) else CompactNet(recipe.shape)
     stored = load_file(path, device=str(device))

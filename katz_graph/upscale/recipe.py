@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.errors import InputError
-from katz_graph.models.identity import file_identity, read_header
+from katz_graph.models.single_file import contents
 from katz_graph.recipe import FileIdentity
 
 PICTURE = 3  # channels
@@ -66,9 +66,8 @@ class UpscaleModelRecipe:
 
 def upscale_model(path: Path) -> UpscaleModelRecipe:
     """The upscaler in a safetensors file. InputError when it is a pickle, damaged, or a network of another kind."""
-    identity = file_identity(path)
-    _, entries = read_header(path)
-    shapes = {name: tuple(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
+    file = contents(path)
+    shapes = file.shapes
     names = canonical_names(shapes)
     known = {name: shapes[original] for name, original in names.items()}
     try:
@@ -80,7 +79,7 @@ def upscale_model(path: Path) -> UpscaleModelRecipe:
         ) from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    return UpscaleModelRecipe(identity, shape, tuple(sorted(names.items())))
+    return UpscaleModelRecipe(file.identity, shape, tuple(sorted(names.items())))
 
 
 def canonical_names(names: Iterable[str]) -> dict[str, str]:

@@ -160,6 +160,7 @@ def rename(old, new):
         (add("lora_unet_mid_block_attentions_0_proj_in.lokr_w1"), "kohya", "LoKr is not supported"),
         (add("unet.mid_block.attentions.0.proj_in.lora_magnitude_vector"), "peft", "DoRA is not supported"),
         (add("lora_unet_mid_block_resnets_0_conv1.lora_mid.weight"), "kohya", "Tucker form is not supported"),
+        (add("model.diffusion_model.out.0.weight"), "peft", "this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple"),
         (add("something.else"), "peft", r"something\.else is unknown"),
         (add("unet.mid_block.strange"), "peft", r"unet\.mid_block\.strange is unknown"),
         (add("lora_unet_strange"), "kohya", "kohya naming with parts that are not understood: .*lora_unet_strange"),

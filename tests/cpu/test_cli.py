@@ -139,6 +139,7 @@ WRONG_OPTIONS = {
     "--place x": ("--place", "x"),
     "--allow magic": ("--allow", "magic"),
     "--bogus": ("--bogus",),
+    "--models nowhere": ("--models", "nowhere"),
 }
 
 

@@ -80,6 +80,18 @@ def test_why_every_node_ran(katz: Katz) -> None:
     assert "node 1 (EmptyImage): done: new" in said and "node 5 (EmptyImage): cached: same inputs as node 1" in said
 
 
+def test_what_packs_print_goes_to_standard_error(katz: Katz, tmp_path: Path) -> None:
+    """Standard output is for scripts."""
+    prints = (
+        "    @classmethod\n    def VALIDATE_INPUTS(cls): return print('checked') is None\n    def go(self, image):\n        print('ran')\n"
+    )
+    (tmp_path / "packs").mkdir()
+    (tmp_path / "packs" / "twice.py").write_text(PACK.replace("    def go(self, image): ", f"{prints}        "))
+    code, said = katz({**WORKFLOW, "3": {"class_type": "Twice", "inputs": {"image": ["1", 0]}}}, "--packs", "packs", "--json")
+    assert code == 0, said
+    assert "checked" in said.split() and "ran" in said.split()
+
+
 def test_a_pack_of_the_ecosystem_gives_lists(katz: Katz, tmp_path: Path) -> None:
     (tmp_path / "packs").mkdir()
     (tmp_path / "packs" / "twice.py").write_text(PACK)

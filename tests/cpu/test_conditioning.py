@@ -5,16 +5,20 @@ With guidance 1 and one Euler step to sigma 0 the result is the denoised predict
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from node_calls import call
 from torch import Tensor
 
 from katz_graph.bench.parity import Models
 from katz_graph.bench.requests import bind, sample
+from katz_graph.errors import InputError
 from katz_graph.executor.engine import EngineOptions, LocalEngine
 from katz_graph.models.concatenated import concatenated_channels
 from katz_graph.models.encoding import with_sizes
@@ -34,6 +38,7 @@ from katz_graph.recipe import (
     Prompt,
     Sizes,
     Zeroed,
+    digest,
 )
 
 
@@ -144,6 +149,24 @@ def test_sizes_that_sdxl_is_told() -> None:
     assert told is not None and told.tolist() == [[1024, 768, 8, 16, 512, 256, 6]] * 2
     refiner = with_sizes(encoding, Sizes(1024, 768, aesthetic_score=2.5), 128, 64).sizes
     assert refiner is not None and refiner.tolist()[0] == [1024, 768, 0, 0, 1024, 768, 2.5]
+
+
+@pytest.mark.parametrize("node", ["ConditioningConcat", "ConditioningAverage", "ConditioningCombine"])
+def test_conditionings_that_double_without_end_are_refused(node: str, painter: Painter) -> None:
+    doubled: Any = (painter.prompt("a"),)
+    first, second = (f"conditioning_{part}" for part in (("1", "2") if node == "ConditioningCombine" else ("to", "from")))
+    with pytest.raises(InputError, match="more than"):
+        for _ in range(100):
+            doubled = call(node, **{first: doubled, second: doubled})
+
+
+def test_the_digest_of_a_recipe_does_not_keep_its_pictures() -> None:
+    picture = Picture.of(torch.ones(1, 8, 8, 3))
+    pixels = weakref.ref(picture.pixels)
+    digest(Concatenated(picture))
+    del picture
+    gc.collect()
+    assert pixels() is None
 
 
 def test_what_an_inpainting_model_sees_beside_the_latent() -> None:

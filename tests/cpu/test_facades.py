@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parents[1] / "plain"))
 from foreign_packs import forgetting_shims, write
 
 from katz_graph.compat.finder import installed
+from katz_graph.events import Event, Progressed
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.context import RunContext
 from katz_graph.executor.engine import EngineOptions, LocalEngine
@@ -63,7 +64,15 @@ class Workshop:
     warnings: tuple[str, ...] = ()
     encoded: int = 0
 
-    def run(self, body: str, wires: Mapping[str, str], gives: str, document: Mapping[str, Any]) -> GraphResult:
+    def run(
+        self,
+        body: str,
+        wires: Mapping[str, str],
+        gives: str,
+        document: Mapping[str, Any],
+        cache: ResultCache | None = None,
+        listener: Callable[[Event], None] = lambda _: None,
+    ) -> GraphResult:
         """Run a document in which Change is a node whose function has this body."""
         inputs = ", ".join(f'"{name}": ("{socket}",)' for name, socket in wires.items())
         lines = "\n        ".join(line for line in body.strip().splitlines())
@@ -75,9 +84,9 @@ class Workshop:
         loader = {"ckpt": node("CheckpointLoaderSimple", ckpt_name=self.family)}
         graph = from_api({**loader, **document})
         assert [problem for problem in validate(graph, registry, folders) if problem.node and problem.severity == "error"] == []
-        context = RunContext(self.engine, folders, folders.output)
+        context = RunContext(self.engine, folders, folders.output, listener=listener)
         targets = [name for name in document if name in ("out", "other")]
-        result = run_graph(graph, registry, context, ResultCache(), targets=targets)
+        result = run_graph(graph, registry, context, ResultCache() if cache is None else cache, targets=targets)
         self.warnings = tuple(context.warnings)
         return result
 
@@ -115,10 +124,10 @@ def text(words: str) -> dict[str, Any]:
     return node("CLIPTextEncode", text=words, clip=["ckpt", 1])
 
 
-def sampled(positive: str, model: list[Any] | None = None, steps: int = 2, cfg: float = 4.0) -> dict[str, Any]:
+def sampled(positive: str, model: list[Any] | None = None, steps: int = 2, cfg: float = 4.0, seed: int = 1) -> dict[str, Any]:
     return node(
         "KSampler",
-        **{"model": model or ["ckpt", 0], "seed": 1, "steps": steps, "cfg": cfg, "sampler_name": "euler", "scheduler": "normal"},
+        **{"model": model or ["ckpt", 0], "seed": seed, "steps": steps, "cfg": cfg, "sampler_name": "euler", "scheduler": "normal"},
         **{"positive": [positive, 0], "negative": ["empty", 0], "latent_image": ["latent", 0], "denoise": 1.0},
     )
 
@@ -282,6 +291,35 @@ return (image, {"samples": given["vae"].encode(image)})
     assert torch.equal(found["out"]["samples"][:1], found["other"]["samples"])
 
 
+@pytest.mark.parametrize(
+    ("tiled", "built_in"),
+    [
+        ('given["vae"].decode_tiled(z, tile_x=8, tile_y=16, overlap=2)', {"tile_size": 64, "overlap": 16}),
+        ('given["vae"].decode_tiled(z)', {"tile_size": 512, "overlap": 64}),
+    ],
+)
+def test_tiles_of_a_pack_are_those_of_the_engine(workshop: Workshop, tiled: str, built_in: Mapping[str, int]) -> None:
+    """Cells of a latent for a pack, pixels for a node."""
+    body = f'z = torch.randn(1, 4, 12, 12, generator=torch.manual_seed(0))\nreturn ({tiled}, {{"samples": z}})'
+    document = {
+        "out": node("Change", vae=["ckpt", 2]),
+        "other": node("VAEDecodeTiled", samples=["out", 1], vae=["ckpt", 2], temporal_size=64, temporal_overlap=8, **built_in),
+    }
+    found = workshop.outputs(body, {"vae": "VAE"}, "IMAGE LATENT", document)
+    assert torch.equal(found["out"], found["other"])
+
+
+def test_a_pack_encodes_in_tiles(workshop: Workshop) -> None:
+    body = 'x = torch.rand(1, 96, 96, 3, generator=torch.manual_seed(0))\nv = given["vae"]\n'
+    body += 'return ({"samples": v.encode_tiled(x, tile_x=64, tile_y=64, overlap=16)}, x)'
+    document = {
+        "out": node("Change", vae=["ckpt", 2]),
+        "other": node("VAEEncodeTiled", pixels=["out", 1], vae=["ckpt", 2], tile_size=64, overlap=16, temporal_size=64, temporal_overlap=8),
+    }
+    found = workshop.outputs(body, {"vae": "VAE"}, "LATENT IMAGE", document)
+    assert torch.equal(found["out"]["samples"], found["other"]["samples"])
+
+
 MODEL = {"model": "MODEL"}
 PLAIN_CFG = 'm.set_model_sampler_cfg_function(lambda a: a["uncond"] + (a["cond"] - a["uncond"]) * a["cond_scale"])'
 
@@ -335,11 +373,59 @@ def test_a_function_that_calls_the_unet(workshop: Workshop) -> None:
     assert torch.allclose(changed, plain, atol=1e-5 * float(plain.abs().max()))
 
 
+def test_patches_keep_their_order(workshop: Workshop) -> None:
+    """What a pack sets comes last; what it leaves as it was stays before what was set later."""
+    replaced = 'm.set_model_sampler_cfg_function(lambda a: a["cond"])'
+    added = "m.set_model_sampler_post_cfg_function(lambda a: a['denoised'])"
+    body = patched(f"{replaced} if not m.recipe.patches else {added}")
+    document = {
+        "p": node("Change", model=["ckpt", 0]),
+        "r": node("RescaleCFG", model=["p", 0], multiplier=0.5),
+        "out": node("Change", model=["r", 0]),
+        "other": node("RescaleCFG", model=["out", 0], multiplier=0.7),
+    }
+    found = workshop.outputs(body, MODEL, "MODEL", document)
+    kinds = [getattr(patch, "kind", type(patch).__name__) for patch in found["other"].patches]
+    assert kinds == ["cfg_function", "RescaledGuidance", "post_cfg_function", "RescaledGuidance"]
+
+
+def test_a_pack_may_put_a_function_around_the_one_that_is_there(workshop: Workshop) -> None:
+    first = 'm.set_model_sampler_cfg_function(lambda a: a["uncond"] + (a["cond"] - a["uncond"]) * a["cond_scale"])'
+    second = """before = m.model_options["sampler_cfg_function"]
+m.set_model_sampler_cfg_function(lambda a: before({**a, "model": a["model"]}) * float(a["model"].latent_format.latent_channels == 4))"""
+    changed, plain = both_sampled(workshop, f"{first}\nm = m.clone()\n{second}")
+    assert torch.allclose(changed, plain, atol=1e-4 * float(plain.abs().max()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "m.set_model_sampler_post_cfg_function(lambda a: (told(), a['denoised'])[1])",
+        "m.set_model_unet_function_wrapper(lambda apply, a: (told(), apply(a['input'], a['timestep'], **a['c']))[1])",
+    ],
+)
+def test_functions_of_packs_reach_the_run_that_samples(workshop: Workshop, change: str) -> None:
+    """Also the second one, for which the patched model comes from the cache."""
+    cache, says = ResultCache(), "told = lambda: comfy.utils.ProgressBar(9).update(1)"
+    for seed in (1, 2):
+        sampling = {**AROUND, "t": text("a cat"), "m": node("Change", model=["ckpt", 0]), "out": sampled("t", ["m", 0], seed=seed)}
+        told: list[Event] = []
+        workshop.run(patched(f"{says}\n{change}"), MODEL, "MODEL", sampling, cache=cache, listener=told.append).raise_failures()
+        assert {event.node for event in told if isinstance(event, Progressed)} == {"out"}
+
+
+def test_a_function_that_needs_what_is_not_there_names_its_pack(workshop: Workshop) -> None:
+    change = "m.set_model_sampler_cfg_function(lambda a: a['model'].diffusion_model)"
+    document = {**AROUND, "t": text("a cat"), "m": node("Change", model=["ckpt", 0]), "out": sampled("t", ["m", 0])}
+    (error,) = workshop.run(patched(change), MODEL, "MODEL", document).failures.values()
+    assert "pack mine needs comfy.model_patcher.ModelPatcher.model.diffusion_model, which Katz Graph does not have" in str(error)
+
+
 def test_a_clone_leaves_the_model_as_it_was(workshop: Workshop) -> None:
     body = 'm = given["model"]\nc = m.clone()\nc.set_model_unet_function_wrapper(print)\nassert m.is_clone(c)\nreturn (m, c)'
     document = {"p": node("Change", model=["ckpt", 0]), "out": node("Change", model=["p", 0]), "other": node("Change", model=["p", 1])}
     found = workshop.outputs(body, MODEL, "MODEL MODEL", document)
-    assert found["out"].patches == () and [patch.function for patch in found["other"].patches] == [print]
+    assert found["out"].patches == () and [patch.kind for patch in found["other"].patches] == ["unet_wrapper"]
 
 
 @pytest.mark.parametrize(
@@ -419,6 +505,63 @@ return (model, nodes.CLIPTextEncode().encode(clip, "a cat")[0])
     encode["other"] = node("CLIPTextEncode", text="a cat", clip=["l", 1])
     found = workshop.outputs(body, {**MODEL, "clip": "CLIP"}, "MODEL CONDITIONING", {**document, **encode})
     assert found["out"] == found["other"] * 2
+
+
+def test_models_by_path_are_the_recipes_of_the_loaders(workshop: Workshop) -> None:
+    body = """
+import folder_paths, comfy.sd, comfy.controlnet
+model, clip, vae, _ = comfy.sd.load_checkpoint_guess_config(folder_paths.get_full_path("checkpoints", "sd1"))
+weights = comfy.utils.load_torch_file(folder_paths.get_full_path("loras", "sd1-first.safetensors"))
+model, clip = comfy.sd.load_lora_for_models(model, clip, weights, 0.5, 0.25)
+control = comfy.controlnet.load_controlnet(folder_paths.get_full_path("controlnet", "sd1-control0"))
+return ((model, clip, vae, control),)
+"""
+    loaders = {
+        "other": node(
+            "LoraLoader", model=["ckpt", 0], clip=["ckpt", 1], lora_name="sd1-first.safetensors", strength_model=0.5, strength_clip=0.25
+        ),
+        "cn": node("ControlNetLoader", control_net_name="sd1-control0"),
+        "out": node("Change", vae=["ckpt", 2], control=["cn", 0]),
+    }
+    wires = {"vae": "VAE", "control": "CONTROL_NET"}
+    result = workshop.run(body, wires, "*", loaders)
+    result.raise_failures()
+    (made,) = result.outputs["out"]
+    assert tuple(one.recipe for one in made[:2]) == result.outputs["other"]
+    given = workshop.run('return ((given["vae"], given["control"]),)', wires, "*", loaders).outputs["out"][0]
+    assert [one.recipe for one in made[2:]] == [one.recipe for one in given]
+
+
+@pytest.mark.parametrize(
+    "change", ["weights[name] *= 2", "del weights[name]", "weights = dict(weights)", "weights.update({name: one + 1})"]
+)
+def test_weights_that_a_pack_changed_are_refused(workshop: Workshop, change: str) -> None:
+    body = f"""
+import folder_paths, comfy.sd
+weights = comfy.utils.load_torch_file(folder_paths.get_full_path("loras", "sd1-first.safetensors"))
+name, one = next(iter(weights.items()))
+{change}
+return comfy.sd.load_lora_for_models(given["model"], None, weights, 1.0, 0.0)[:1]
+"""
+    (error,) = workshop.run(body, MODEL, "MODEL", {"out": node("Change", model=["ckpt", 0])}).failures.values()
+    assert "load_lora_for_models takes weights as comfy.utils.load_torch_file gives them" in str(error)
+
+
+def test_noise_levels_of_a_schedule(workshop: Workshop) -> None:
+    body = """
+import comfy.samplers
+cut = comfy.samplers.KSampler(given["model"], 4, "cpu", "euler", "karras", denoise=0.5).sigmas
+whole = comfy.samplers.calculate_sigmas(given["model"].get_model_object("model_sampling"), "karras", 8)
+return (whole, cut)
+"""
+    document = {
+        "out": node("Change", model=["ckpt", 0]),
+        "other": node("BasicScheduler", model=["ckpt", 0], scheduler="karras", steps=8, denoise=1.0),
+    }
+    result = workshop.run(body, MODEL, "SIGMAS SIGMAS", document)
+    result.raise_failures()
+    whole, cut = result.outputs["out"]
+    assert torch.equal(whole, result.outputs["other"][0]) and torch.equal(cut, whole[-5:])
 
 
 def test_a_pack_that_saves_through_a_built_in_node(workshop: Workshop) -> None:

@@ -5,11 +5,12 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from tiny_models import FAMILIES, control_recipe, pipeline_folder, recipes
+from tiny_models import FAMILIES, control_recipe, pipeline_folder, recipes, unet
 
 from katz_graph.errors import InputError
 from katz_graph.models.family import architecture, check_controlnet, prediction_type, scheduler_config, vae_shape
 from katz_graph.models.sources import pipeline_recipes
+from katz_graph.models.unet import skip_range
 
 
 @pytest.fixture
@@ -37,6 +38,13 @@ def test_families(family):
     assert scheduler_config(model)["beta_schedule"] == "scaled_linear"
     assert (vae_shape(vae).factor, vae_shape(vae).scaling_factor) == (8, 0.13025 if family == "sdxl" else 0.18215)
     check_controlnet(control_recipe(family), model)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_skips_of_a_block_are_told_without_the_module(family):
+    module, shape = unet(family), architecture(recipes(family)[0].unet)
+    assert [shape.skip_range(block) for block in range(3)] == [skip_range(module, block) for block in range(3)]
+    assert not shape.skip_range(3)
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 
 from katz_graph.errors import InputError
 from katz_graph.executor.context import RunContext
+from katz_graph.picture.tiles import in_tiles
 from katz_graph.upscale.networks import CompactNet, RrdbNet
 from katz_graph.upscale.recipe import Compact, Rrdb, UpscaleModelRecipe
-from katz_graph.upscale.tiles import in_tiles
 
 FOUR = Rrdb(features=8, growth=4, blocks=2, doublings=2, unshuffle=1)
 
@@ -212,5 +212,5 @@ def test_pickles_are_refused_with_the_way_out(context: RunContext) -> None:
 def test_a_replaced_file_is_another_model(context: RunContext) -> None:
     recipe = store(context, weights(FOUR))
     save_file(weights(Compact(4, 1, 2)), recipe.file.path)
-    with pytest.raises(InputError, match="has changed"):
+    with pytest.raises(InputError, match="changed since"):
         call("ImageUpscaleWithModel", context, upscale_model=recipe, image=image())

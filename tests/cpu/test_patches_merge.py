@@ -161,3 +161,13 @@ def test_models_of_other_shapes_are_refused(sd1: Models, sdxl: Models, engine: L
         merged_model(model, large, HALF)
     with pytest.raises(KatzError, match="it has 2 text encoders, the other 1"):
         merged_clip(clip, large_clip, HALF)
+
+
+def test_merges_that_double_without_end_are_refused(sd1: Models) -> None:
+    model, clip = recipes(sd1)
+    with pytest.raises(InputError, match="a merge of more than 64 models"):
+        for _ in range(100):
+            model = merged_model(model, model, HALF)
+    with pytest.raises(InputError, match="a merge of more than 64 models"):
+        for _ in range(100):
+            clip = merged_clip(clip, clip, HALF)

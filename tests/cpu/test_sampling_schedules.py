@@ -9,6 +9,8 @@ import torch
 from scipy.special import betainc
 
 from katz_graph.errors import InputError
+from katz_graph.patches import DiscreteSampling
+from katz_graph.sampling.altered_table import altered_table
 from katz_graph.sampling.names import SCHEDULER_NAMES
 from katz_graph.sampling.noise_table import noise_table
 from katz_graph.sampling.schedules import SCHEDULES, schedule, slice_steps
@@ -76,6 +78,14 @@ def test_between_table_entries_log_sigma_decides() -> None:
     boundary = math.sqrt(REFERENCE[0] * REFERENCE[1])
     assert (TABLE.timestep_at(boundary * 0.999), TABLE.timestep_at(boundary * 1.001)) == (0, 1)
     assert (TABLE.timestep_at(1e-4), TABLE.timestep_at(1e4)) == (0, 999)
+
+
+def test_halfway_between_entries_a_level_is_their_mean_to_the_last_bit() -> None:
+    """As near to the one as to the other: rounding decides which timestep the model is told (sgm_uniform on a distilled table)."""
+    distilled = altered_table(STABLE_DIFFUSION, DiscreteSampling("lcm", zero_terminal_snr=False))
+    for table, logs, stride, first in ((TABLE, TABLE.log_sigmas, 1, 0), (distilled, distilled.sigmas.log(), 20, 19)):
+        halfway = first + stride * (torch.arange(len(logs) - 1) + 0.5)
+        assert torch.equal(table.sigma_at(halfway), (logs[:-1] / 2 + logs[1:] / 2).exp())
 
 
 def test_percent_counts_from_pure_noise_to_done() -> None:

@@ -58,6 +58,14 @@ def test_the_start_from_the_top_has_unit_variance_for_the_model() -> None:
     assert torch.equal(noised(latent, noise, 20.0, 14.6146), latent + noise * math.sqrt(401))
 
 
+def test_the_noise_of_a_zero_terminal_snr_start_is_scaled_in_float32() -> None:
+    # σ² = 20419225.1 is 20419226 in float32, and 1 more a tie between 20419226 and 20419228, which goes to the latter.
+    sigma = 4518.763671875
+    ones = torch.ones(1, 4, 2, 2)
+    assert torch.equal(noised(torch.zeros_like(ones), ones, sigma, sigma), ones * math.sqrt(20419228))
+    assert not torch.equal(ones * math.sqrt(20419228), ones * math.sqrt(1 + sigma**2))
+
+
 def step(x: torch.Tensor, sigma: float, parametrisation: Parametrisation) -> Step:
     return Step(0, 0, sigma, x, scale_model_input(x, sigma), 0, parametrisation)
 

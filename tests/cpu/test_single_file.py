@@ -238,6 +238,15 @@ def test_files_that_are_broken(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match="truncated: its tensors take"):
         pipeline_recipes(path)
+    for start, words in (
+        (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS"),
+        (b"\n<!DOCTYPE html>", "a web page, not a model"),
+        (b"PK\x03\x04", "a pickle, which can run code"),
+        (b"GGUF\x03", "a GGUF file"),
+    ):
+        path.write_bytes(start + b"name" * 20)
+        with pytest.raises(InputError, match=words):
+            pipeline_recipes(path)
     (tmp_path / "model.ckpt").write_bytes(b"\x80\x02}")
     with pytest.raises(InputError, match="a pickle, which can run code"):
         pipeline_recipes(tmp_path / "model.ckpt")

@@ -10,6 +10,8 @@ from trivial_nodes import TYPES
 
 from katz_graph.describe import node_json, node_list, node_page, nodes_json
 from katz_graph.folders import Folders
+from katz_graph.node import Node
+from katz_graph.wires import Boolean
 
 
 def printed(renderable: object) -> str:
@@ -22,6 +24,21 @@ def test_the_list_has_every_node_with_what_it_does() -> None:
     text = printed(node_list(TYPES))
     assert all(name in text for name in TYPES)
     assert "A whole number." in text
+
+
+def test_a_sentence_over_two_lines_of_source_is_one() -> None:
+    class Wrapped(Node):
+        """One that goes on
+        here.
+
+        Another paragraph."""
+
+        def run(self) -> Boolean:
+            return True
+
+    kind = Wrapped.describe()
+    assert kind.description == "One that goes on here.\n\nAnother paragraph."
+    assert "One that goes on here." in printed(node_list({"Wrapped": kind}))
 
 
 def test_a_page_explains_knobs_wires_and_outputs() -> None:

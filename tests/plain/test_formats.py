@@ -269,6 +269,9 @@ def test_a_webp_with_its_graph_in_the_exif(tmp_path: Path, model: Any, make: Any
         exif[0x010F] = f"workflow:{json.dumps(make)}"
     Image.new("RGB", (4, 4)).save(tmp_path / "a.webp", exif=exif)
     assert read_workflow(tmp_path / "a.webp").graph.nodes["1"].inputs == {"value": expected}
+    (tmp_path / "cut.webp").write_bytes((tmp_path / "a.webp").read_bytes()[:-20])
+    with pytest.raises(InputError, match="is a WebP with damaged EXIF"):
+        read_workflow(tmp_path / "cut.webp")
 
 
 @settings(max_examples=200, deadline=None)

@@ -16,6 +16,7 @@ import numpy
 import pytest
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
+from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.executor.cache import ResultCache
 from katz_graph.folders import MINI
@@ -27,6 +28,7 @@ from katz_graph.planner.region import RegionNodes
 from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, Prompt, TextEncoderRecipe
 from katz_graph.wires import Anything
 
+COUNT = Input("n", "INT", required=True, knob=True)
 SUM = {
     "9": node("Number", value=1),
     "3": node("Number", value=2),
@@ -378,6 +380,16 @@ def test_an_expansion_may_read_nodes_outside_of_it() -> None:
     assert run(document, types=expanding(inner, Link("sum", 0))).result.outputs["2"] == (4,)
 
 
+def test_an_expansion_without_end_fails_and_leaves_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("katz_graph.executor.splice.MOST", 100)
+    inner = Graph({"again": NodeCall("Expand", {})})
+    document = {"1": node("Expand"), "2": node("Save", value=["1", 0]), "3": node("Number", value=1), "4": node("Save", value=["3", 0])}
+    result = run(document, types=expanding(inner, Link("again", 0))).result
+    (error,) = result.failures.values()
+    assert str(error).startswith("node 1 (Expand), in it node 1.again#100 (Expand): expands on and on: ")
+    assert result.outputs == {"4": (1,)} and result.refused == ("2",)
+
+
 def test_output_nodes_of_an_expansion_run() -> None:
     context = RecordingContext()
     inner = Graph({"n": NodeCall("Number", {"value": 5}), "save": NodeCall("Save", {"value": Link("n", 0)})})
@@ -396,6 +408,31 @@ def test_nested_expansion_is_cached_as_a_whole_and_in_parts() -> None:
     other = run(document(4, start=11), cache)
     assert other.result.outputs["3"] == (15,)
     assert other.nodes("start") == ["1", "2", "3"] and other.nodes("cached") == ["2.again"]
+
+
+def test_what_nodes_inside_an_expansion_show_is_given_again_from_the_cache() -> None:
+    """Also where the expansion was made inside another one, and beside those that run."""
+    show = custom("Show", lambda context, values: WithUi((), {"text": [str(values["n"])]}), (COUNT,), outputs=0, is_output=True)
+
+    def down(context: Context, values: Mapping[str, Any]) -> Any:
+        rounds = values["n"]
+        if not rounds:
+            return (0,)
+        nodes = {"show": NodeCall("Show", {"n": rounds}), "next": NodeCall("Down", {"n": rounds - 1})}
+        return Expansion(Graph(nodes), (Link("next", 0),), {"next": "1"})
+
+    types = Registry({**custom("Down", down, (COUNT,)), "Show": show["Show"]})
+    cache = ResultCache()
+
+    def shown(rounds: int, b: int) -> tuple[set[str], set[str], list[str]]:
+        ran = run({"1": node("Down", n=rounds), "2": node("Add", a=["1", 0], b=b), "3": node("Save", value=["2", 0])}, cache, types)
+        told = [event.ui["text"][0] for event in ran.events if event.ui is not None and event.origin == "1"]
+        return {ui["text"][0] for ui in ran.result.ui.values()}, set(ran.nodes("start")), sorted(told)
+
+    assert shown(3, b=0)[0] == {"3", "2", "1"}
+    assert shown(3, b=1) == ({"3", "2", "1"}, {"2", "3"}, ["1", "2", "3"])
+    texts, started, told = shown(4, b=1)
+    assert texts == {"4", "3", "2", "1"} and told == ["1", "2", "3", "4"] and started == {"1", "1.show", "2", "3"}
 
 
 @pytest.mark.parametrize(
@@ -596,6 +633,17 @@ def raise_line() -> int:
 def test_failures_are_one_clear_line(kind: str, expected: str) -> None:
     (error,) = run(failing(kind, "upscale")).result.failures.values()
     assert str(error).startswith(expected) and "\n" not in str(error)
+
+
+def test_foreign_code_may_raise_anything() -> None:
+    class Odd(BaseException):
+        pass
+
+    def leave(context: Any, values: Any) -> Any:
+        raise Odd("gone")
+
+    (error,) = run({"1": node("Leave"), "2": node("Save", value=["1", 0])}, types=custom("Leave", leave)).result.failures.values()
+    assert str(error).startswith("node 1 (Leave): Odd: gone")
 
 
 def test_out_of_device_memory() -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from foreign_packs import forgetting_shims
 
 from katz_graph.packs import PackProblem, Registry, load_registry
 
@@ -55,6 +56,13 @@ def test_what_is_no_pack_is_left_alone(tmp_path: Path) -> None:
     for name in ("off.py.disabled", "off.disabled/__init__.py", "__pycache__/x.py", ".hidden.py", "notes.txt", "empty/readme.md"):
         pack(tmp_path, name, "raise RuntimeError('imported')")
     assert load(tmp_path)[1] == []
+
+
+def test_a_pack_given_in_place_of_its_folder_is_said(tmp_path: Path) -> None:
+    pack(tmp_path, "whole/__init__.py", GOOD.format(name="Inner"))
+    registry, problems = load(tmp_path / "whole")
+    assert "Inner" not in registry
+    assert problems == [f"pack {tmp_path / 'whole'}: is a pack itself; give the folder that it lies in, {tmp_path}"]
 
 
 def test_a_failing_pack_is_reported_and_skipped(tmp_path: Path) -> None:
@@ -118,6 +126,19 @@ def test_installed_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert any("ZeroDivisionError" in line for line in said)
     assert any("thing_gone" in line for line in said)
     assert any("node KSampler is already there from pack builtin" in line for line in said)
+
+
+def test_installed_packs_of_another_convention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They find around them what loose ones find; only their first module is asked for nodes."""
+    entry_point(tmp_path, monkeypatch, "theirs = installed_v1.nodes_of_it")
+    made = "class Made:\n    RETURN_TYPES, FUNCTION = (), 'go'\n    INPUT_TYPES = classmethod(lambda cls: {})\n    go = print\n"
+    pack(tmp_path, "installed_v1/__init__.py", "import folder_paths\nWHERE = folder_paths.get_output_directory()\n")
+    pack(tmp_path, "installed_v1/nodes_of_it/__init__.py", "from .inner import NODE_CLASS_MAPPINGS\n")
+    pack(tmp_path, "installed_v1/nodes_of_it/inner.py", f"import comfy.utils\n{made}NODE_CLASS_MAPPINGS = {{'Theirs': Made}}\n")
+    with forgetting_shims():
+        registry, problems = load_registry()
+    assert registry["Theirs"].pack == "theirs"
+    assert [str(problem) for problem in problems if problem.pack == "theirs"] == []
 
 
 def test_a_missing_folder_is_said(tmp_path: Path) -> None:

@@ -184,25 +184,25 @@ def test_names_that_exist_but_have_nothing_behind_them(tmp_path: Path) -> None:
     patches = """
         import comfy.model_patcher, comfy.ldm.modules.attention
         from comfy.ldm.modules.attention import optimized_attention
-        from comfy.sd import VAE
+        from comfy.sd import CLIP
 
         class Patcher(comfy.model_patcher.ModelPatcher):
             pass
 
         NODE_CLASS_MAPPINGS = {}
-        keep = (optimized_attention, VAE, Patcher)
+        keep = (optimized_attention, CLIP, Patcher)
     """
     _, problems = load(write(tmp_path, patches=patches), tmp_path)
     assert problems == [
-        "pack patches: uses comfy.ldm.modules.attention.optimized_attention, comfy.sd.VAE, comfy.model_patcher.ModelPatcher, "
+        "pack patches: uses comfy.ldm.modules.attention.optimized_attention, comfy.sd.CLIP, comfy.model_patcher.ModelPatcher, "
         "which Katz Graph does not have; nodes that need them will fail"
     ]
-    attention, vae, patcher = next(module for name, module in sys.modules.items() if name.startswith("katz_pack_patches")).keep
+    attention, clip, patcher = next(module for name, module in sys.modules.items() if name.startswith("katz_pack_patches")).keep
     for use, name in (
         (lambda: attention(1, 2), "comfy.ldm.modules.attention.optimized_attention"),
-        (lambda: vae.load("x"), "comfy.sd.VAE.load"),
+        (lambda: clip.load("x"), "comfy.sd.CLIP.load"),
         (lambda: patcher(), "comfy.model_patcher.ModelPatcher"),
-        (lambda: list(vae), "comfy.sd.VAE"),
+        (lambda: list(clip), "comfy.sd.CLIP"),
     ):
         with running(RecordingContext(), pack="patches"), pytest.raises(NotThere) as caught:
             use()

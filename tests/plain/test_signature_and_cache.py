@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trivial_nodes import node, run
+from trivial_nodes import TYPES, node, run
 
 from katz_graph.errors import InputError
 from katz_graph.executor.cache import Entry, ResultCache
@@ -108,6 +111,17 @@ def test_an_any_typed_node_tells_one_from_true(values: tuple[Any, Any]) -> None:
     for value in values:
         came = run({"1": node("Echo", value=value), "2": node("Save", value=["1", 0])}, cache).result.outputs["2"][0]
         assert came == value and type(came) is type(value)
+
+
+def test_two_runs_that_ask_for_the_object_of_a_node_at_once_get_the_same() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            time.sleep(0.05)
+
+    cache, kind = ResultCache(), replace(TYPES["Number"], instance=Slow)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: cache.instance("1", kind), range(2))
+    assert first is second
 
 
 def entry(value: Any) -> Entry:

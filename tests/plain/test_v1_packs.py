@@ -322,8 +322,7 @@ def test_forms_of_results(result: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        ((1, 2), "gave 2 values, expected a tuple of 1 (*)"),
-        ((), "gave 0 values, expected a tuple of 1 (*)"),
+        ((), "gave a tuple of 0, expected a tuple of 1 (*)"),
         (None, "gave nothing, expected a tuple of 1 (*)"),
         ("text", 'gave "text", expected a tuple of 1 (*)'),
         ({"images": []}, "with neither of ui, result, expand"),
@@ -334,6 +333,18 @@ def test_forms_of_results(result: Any, expected: Any) -> None:
 def test_results_that_are_not_as_declared_are_named(result: Any, expected: str) -> None:
     message = failure(lambda self: result)
     assert message.startswith("node 1 (Made): ") and expected in message
+
+
+@pytest.mark.parametrize("result", [(1, 2, [3]), {"result": (1, 2, 3), "ui": {}}])
+def test_values_beyond_the_declared_outputs_are_left_out_and_that_is_said_once(result: Any) -> None:
+    context = RecordingContext()
+    document = {**{name: node("Made", x=number) for number, name in enumerate("ab")}, "s": node("Save", value=["a", 0])}
+    document["t"] = node("Save", value=["b", 0])
+    kind = pack_class(lambda self, x: result, {"x": ("INT",)})
+    ran = run_v1(document, {"Made": kind}, context=context)
+    assert ran.result.outputs == {"s": (1,), "t": (1,)} and not ran.result.failures
+    said = [line for line in context.said if "Made" in line]
+    assert said and set(said) == {"Made: gave 2 more than the 1 outputs that it declares; what is too much was left out"}
 
 
 def test_output_nodes_may_return_nothing_or_ui_only() -> None:
@@ -563,6 +574,26 @@ def test_a_failing_asynchronous_node_is_named() -> None:
 
     assert "node 1 (Made): ValueError: shapes do not fit (test_v1_packs.py:" in failure(broken)
     assert "node 1 (Made): SystemExit: 3" in failure(leaves)
+
+
+def test_nothing_where_a_value_was_declared_is_named_by_the_node_that_needs_it() -> None:
+    document = {"1": node("Made"), "2": node("Add", a=["1", 0], b=1), "save": node("Save", value=["2", 0])}
+    (error,) = run_v1(document, {"Made": pack_class(lambda self: (None,))}).result.failures.values()
+    assert str(error) == "node 2 (Add): input a: the node that it reads gave nothing, expected INT"
+
+
+def test_a_class_that_leaves_the_program_is_a_problem_of_its_own() -> None:
+    def leaves(*_: Any, **__: Any) -> Any:
+        raise SystemExit(3)
+
+    with pytest.raises(InputError, match="node Made: SystemExit: 3"):
+        types(Made=type("Made", (), {"INPUT_TYPES": leaves, "RETURN_TYPES": (), "FUNCTION": "go", "go": leaves}))
+    document = {"1": node("Made", x=1)}
+    assert "its own check of its inputs failed: SystemExit: 3" in problem(
+        document, {"Made": pack_class(leaves, {"x": ("INT",)}, VALIDATE_INPUTS=classmethod(leaves))}
+    )
+    kind = pack_class(lambda self, x: (x,), {"x": ("INT",)}, IS_CHANGED=classmethod(leaves))
+    assert saved(document, {"Made": kind}) == 1
 
 
 def test_cancelling_stops_asynchronous_nodes_and_what_they_left_behind() -> None:

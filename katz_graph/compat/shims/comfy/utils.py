@@ -12,6 +12,7 @@ from torch import Tensor
 from katz_graph.compat.missing import missing_names
 from katz_graph.compat.progress import ProgressBar
 from katz_graph.compat.tiles import tiled_scale, tiled_scale_multidim, tiled_scale_steps
+from katz_graph.compat.weight_file import WeightFile
 from katz_graph.errors import InputError
 from katz_graph.folders import PICKLES
 from katz_graph.picture.batch import repeated
@@ -54,7 +55,7 @@ def load_torch_file(ckpt: str, safe_load: bool = False, device: Any = None, retu
 
     if str(ckpt).lower().endswith(PICKLES):
         raise InputError(f"{ckpt} is a pickle, which can run code when it is opened; use the .safetensors file of the same model")
-    tensors = load_file(ckpt, device=str(device or "cpu"))
+    tensors = WeightFile(Path(ckpt), load_file(ckpt, device=str(device or "cpu")))
     if not return_metadata:
         return tensors
     with safe_open(ckpt, framework="pt") as opened:
