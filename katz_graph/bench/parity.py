@@ -43,6 +43,7 @@ PIPELINE_CASES = (
     "1 ControlNets, 2 LoRAs, text",
     "0 ControlNets, 0 LoRAs, batch of 2",
 )
+EXTRAPOLATING_STEPS = 12  # at 5, DPM++ 2M lets the rounding of batched products grow to 1.1e-5, at 8 to 2.4e-6, at 12 to 0.9e-6
 PIPELINE_STEPS = 20  # as people use; at 8, DPM++ 2M extrapolates so far that rounding alone grows to 1.4e-5
 SPLIT, BATCHED, SAME = "one call per branch", "batched", "same modules"
 SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -100,12 +101,13 @@ def cases(models: Models) -> Iterator[Case]:
     }
     samplers = tuple(reference.LOOPS)
     for number, (controls, loras, kind) in enumerate((c, r, k) for c in (0, 1, 3) for r in (0, 1, 2) for k in kinds):
+        sampler = samplers[number % len(samplers)]
         yield Case(
             name=f"{models.name}, {controls} ControlNets, {loras} LoRAs, {kind}",
             pipeline=models.pipeline,
             xl=models.xl,
-            sampler=samplers[number % len(samplers)],
-            steps=5,
+            sampler=sampler,
+            steps=EXTRAPOLATING_STEPS if sampler == "dpmpp_2m" else 5,
             image=image,
             controls=tuple(ControlCase(models.controls[i], *CONTROLS[i]) for i in range(controls)),
             loras=tuple(zip(models.loras[:loras], STRENGTHS, strict=False)),
