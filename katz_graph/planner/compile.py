@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from katz_graph.errors import InputError
 from katz_graph.planner.cost import Count, Length, cost
 from katz_graph.planner.decompose import decompose
 from katz_graph.planner.emit import emit
 from katz_graph.planner.hoist import hoist
-from katz_graph.planner.program import Device, EvaluationPoint, Program
+from katz_graph.planner.program import Device, EvaluationPoint, Link, Program
 from katz_graph.planner.region import Region
 from katz_graph.planner.search import search
 from katz_graph.planner.segment import segment
@@ -31,6 +31,9 @@ class Known:
     fit: Callable[[Program], Program]  # raises when models do not fit each other
     devices: Sequence[Device]
     batching: bool | None = None  # None: the faster one
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)  # by source and target device
+    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> devices that it may run on
+    allowed: frozenset[str] = frozenset()  # approximations by name
 
 
 def compile_region(region: Region, known: Known, after: str = "emit") -> Program:
@@ -47,7 +50,9 @@ def compile_region(region: Region, known: Known, after: str = "emit") -> Program
         "segment": segment,
         "emit": emit,
     }
-    program = Program(region, tuple(known.schedule), tuple(known.devices), name=region.name)
+    program = Program(
+        region, tuple(known.schedule), tuple(known.devices), region.name, links=known.links, pins=known.pins, allowed=known.allowed
+    )
     for name in PASSES[1 : PASSES.index(after) + 1]:
         program = steps[name](program)
     return program

@@ -1,20 +1,23 @@
-"""Pass *cost*: floating-point operations and bytes of every operation, free of any device; `Device.seconds` turns them into time."""
+"""Pass *cost*: floating-point operations and bytes of every operation, free of any device; `Device.cost` turns them into time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from katz_graph.planner.program import Program, Work
 from katz_graph.planner.region import Operation, Ref, cropped_cells
-from katz_graph.recipe import Encoding
+from katz_graph.recipe import Encoding, ModelRecipe, digest
 
 Count = Callable[[Operation, tuple[int, ...], int], Work]
 Length = Callable[[Encoding], int]
 
 
 def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length) -> Program:
-    """Fills `work`, `shape` and `cells`. `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens."""
+    """Fills `work`, `keys`, `shape`, `cells` and `tokens`.
+
+    `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens.
+    """
     before = {op.id: op for op in program.before}
     lengths = {op.id: length(op.inputs["encoding"]) for op in program.before if op.stage == "text_encoder"}
 
@@ -26,7 +29,25 @@ def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length)
     tokens = {name: text_tokens(operation) for name, operation in operations.items()}
     cells = _cells(program, shape)
     work = {name: count(operation, (*shape[:2], *cells.get(name, shape[2:])), tokens[name]) for name, operation in operations.items()}
-    return replace(program, shape=shape, tokens=tokens, cells=cells, work=work)
+    sizes = {name: (*shape[:2], *cells.get(name, shape[2:]), tokens[name]) for name in operations}
+    keys = {name: _key(operation, sizes[name], work[name]) for name, operation in operations.items()}
+    return replace(program, shape=shape, tokens=tokens, cells=cells, work=work, keys=keys)
+
+
+def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
+    """Equal for equal work: the counts of a stage tell configurations and number formats apart, whatever the weights are."""
+    if work == Work():
+        return ""
+    inputs = operation.inputs
+    blocks = inputs.get("first_block", 0), inputs.get("last_block", -1)
+    residuals = sum(name.startswith("residuals_") and value is not None for name, value in inputs.items())
+    patches = _patches(inputs)
+    return f"{operation.stage}:{digest((sizes, blocks, residuals, patches, work))[:16]}"
+
+
+def _patches(inputs: Mapping[str, object]) -> tuple[str, ...]:
+    model = inputs.get("model")
+    return tuple(type(patch).__name__ for patch in model.patches) if isinstance(model, ModelRecipe) else ()
 
 
 def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:

@@ -1,17 +1,12 @@
-"""A program as people and scripts read it: text, JSON, and a picture of one evaluation on the devices' time axis."""
+"""A program as people and scripts read it: text and JSON. `draw` makes the picture."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 from typing import Any
 
-from katz_graph.planner.emit import commonest_variant, pinned_by, weight_sets
+from katz_graph.planner.facts import commonest_variant, opaque_functions, weight_sets
 from katz_graph.planner.program import Call, Program
-
-WIDTH, ROW, LEFT = 1000, 34, 110  # pixels of the drawing
-COLOURS = {"unet_encoder": "#4c78a8", "unet_mid": "#72b7b2", "unet_decoder": "#54a24b", "controlnet": "#f58518"}
-OTHER = "#bab0ac"
 
 
 def as_text(program: Program) -> str:
@@ -41,20 +36,38 @@ def _lines(program: Program) -> Iterator[str]:
     if program.work:
         total = _loop_total(program)
         yield f"work: {_si(total[0])}FLOP and {_si(total[1])}B in the commonest evaluation, latent {'x'.join(map(str, program.shape))}"
+    if len(program.devices) > 1:
+        yield from _where(program)
     if program.alternatives:
         yield "choice: " + "; ".join(
             f"{name} {seconds:.3f} s" for name, seconds in sorted(program.alternatives.items(), key=lambda e: e[1])
         )
+    yield from (f"why: {note}" for note in program.notes)
     if weight_sets(program):
         yield f"weight sets (LoRA): {', '.join(weight_sets(program))}"
-    if pinned_by(program):
-        yield f"pinned to one device of this process, without graphs: {', '.join(pinned_by(program))}"
+    if opaque_functions(program.region):
+        yield f"pinned to one device of this process, without graphs: {', '.join(opaque_functions(program.region))}"
     for device, instructions in program.instructions.items():
         yield f"instructions for {device}: {len(instructions)}"
     if program.prediction is not None:
         prediction = program.prediction
         yield f"predicted {prediction.planned:.3f} s; ideal {prediction.ideal:.3f} s; sequential {prediction.sequential:.3f} s"
         yield f"bound by {prediction.binding}"
+
+
+def _where(program: Program) -> Iterator[str]:
+    """What stands on which device, what is late, and the links in between."""
+    yield from (f"pinned: {stage} on {' or '.join(devices)}" for stage, devices in program.pins.items())
+    for device in program.devices if program.placement else ():
+        names = [name for name, home in program.placement.items() if home == device.name]
+        owner = " (advances the sampler)" if device.name == program.owner else ""
+        yield f"{device.name}{owner}: {', '.join(names) or 'nothing'}"
+    used = {*program.placement.values(), program.owner} if program.placement else {device.name for device in program.devices}
+    for (source, target), link in program.links.items():
+        if source in used and target in used:
+            yield f"link {source} -> {target}: {_si(link.bytes_per_second)}B/s, latency {link.latency * 1e3:.3g} ms"
+    if program.delayed:
+        yield f"one evaluation stale (the first is not): {', '.join(program.delayed)}"
 
 
 def as_json(program: Program) -> dict[str, Any]:
@@ -65,7 +78,7 @@ def as_json(program: Program) -> dict[str, Any]:
         "evaluations": len(program.schedule),
         "latent": list(program.shape),
         "devices": [device.name for device in program.devices],
-        "pinned_by": list(pinned_by(program)),
+        "pinned_by": list(opaque_functions(program.region)),
         "hoisted": [operation.id for operation in program.before],
         "variants": [
             {
@@ -82,7 +95,17 @@ def as_json(program: Program) -> dict[str, Any]:
             for number, variant in enumerate(program.variants)
         ],
         "work": {name: {"flops": work.flops, "weight_bytes": work.weight_bytes} for name, work in program.work.items()},
+        "placement": dict(program.placement),
+        "owner": program.owner,
+        "delayed": list(program.delayed),
+        "pins": {stage: list(devices) for stage, devices in program.pins.items()},
+        "allowed": sorted(program.allowed),
+        "links": [
+            {"from": source, "to": target, "bytes_per_second": link.bytes_per_second, "latency_seconds": link.latency}
+            for (source, target), link in program.links.items()
+        ],
         "alternatives": dict(program.alternatives),
+        "notes": list(program.notes),
         "instructions": {
             device: [[entry.kind, entry.target, entry.evaluation] for entry in entries] for device, entries in program.instructions.items()
         },
@@ -98,36 +121,6 @@ def as_json(program: Program) -> dict[str, Any]:
     }
 
 
-def as_svg(program: Program) -> str:
-    """A Gantt picture of two evaluations in a row of the commonest variant, a row per device."""
-    number = commonest_variant(program)
-    segments = () if number is None else program.segments[number]
-    calls = [call for segment in segments for call in segment.calls if call.seconds]
-    devices = [device.name for device in program.devices]
-    period = sum(call.seconds for call in calls) or 1.0
-    scale = (WIDTH - LEFT - 20) / (2 * period)
-    height = ROW * len(devices) + 60
-    parts = [f'<text x="10" y="20" font-size="14">{escape(program.name)}: two evaluations, {2 * period * 1e3:.2f} ms</text>']
-    for row, device in enumerate(devices):
-        top = 34 + row * ROW
-        parts.append(f'<text x="10" y="{top + 20}" font-size="12">{escape(device)}</text>')
-        clock = 0.0
-        for call in (call for _ in range(2) for call in calls if call.device == device):
-            x, width = LEFT + clock * scale, max(call.seconds * scale, 0.5)
-            parts.append(
-                f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{ROW - 8}" rx="3" fill="{COLOURS.get(call.stage, OTHER)}">'
-                f"<title>{escape(_call(call))}: {call.seconds * 1e3:.3f} ms</title></rect>"
-            )
-            if width > 60:
-                parts.append(f'<text x="{x + 4:.1f}" y="{top + 17}" font-size="11" fill="#fff">{escape(_short(call, width))}</text>')
-            clock += call.seconds
-    body = "\n".join(parts)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'font-family="sans-serif">\n<rect width="100%" height="100%" fill="#fff"/>\n{body}\n</svg>\n'
-    )
-
-
 def _hoisted(program: Program) -> Iterator[str]:
     stages = [operation.stage for operation in program.before]
     return (f"{stages.count(stage)} {stage.replace('_', ' ')}" for stage in dict.fromkeys(stages))
@@ -141,11 +134,6 @@ def _loop_total(program: Program) -> tuple[float, float]:
 
 def _call(call: Call) -> str:
     return call.operations[0] if len(call.operations) == 1 else f"[{' + '.join(call.operations)}]"
-
-
-def _short(call: Call, width: float) -> str:
-    text = call.operations[0].rsplit(".", 1)[-1] + (f" ×{len(call.operations)}" if len(call.operations) > 1 else "")
-    return text[: int(width / 7)]
 
 
 def _call_json(call: Call) -> dict[str, Any]:

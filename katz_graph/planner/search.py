@@ -1,109 +1,101 @@
-"""Pass *search*: choices that cost time and never change the picture. On one device: equal stages batched into one call, or not."""
+"""Pass *search*: where everything runs, what shares a call, and which ControlNets are one evaluation behind: the fastest on the simulator.
+
+Candidates come from the series-parallel tree and are taken in the order of a lower bound; stages of the best are then moved.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 
-import networkx
+from katz_graph.planner.bound import Bounds
+from katz_graph.planner.calls import Costs
+from katz_graph.planner.candidate import Candidate, Timed, Workbench
+from katz_graph.planner.choose import chosen
+from katz_graph.planner.program import Program
+from katz_graph.planner.sites import Sites
+from katz_graph.planner.space import Space
 
-from katz_graph.planner.decompose import COSTED
-from katz_graph.planner.hoist import PER_TEXT, TAKES
-from katz_graph.planner.program import Call, Device, Program, Variant
-from katz_graph.planner.region import Operation, Previous, Ref
-
-BATCHED, SPLIT = "equal stages batched", "one call per branch"
+TIMED = 60  # candidates that are timed at most, of those without and of those with delays, and again while stages are moved
+AT_LEAST = 4  # so that there is something to compare with
+STARTS = 8  # best candidates whose stages are moved
+NEAREST = 6  # of each kind that are timed in one round, those with the least bound
+BETTER = 1 - 1e-6
 
 
 def search(program: Program, batching: bool | None = None) -> Program:
-    """Fills `calls`, `before_calls` and `alternatives` with the fastest choice; `batching` decides it beforehand."""
-    (device,) = program.devices
-    candidates = {SPLIT: _candidate(program, device, merge=False)}
-    merged = _candidate(program, device, merge=True)
-    if merged.calls != candidates[SPLIT].calls:
-        candidates[BATCHED] = merged
-    alternatives = {name: request_seconds(candidate) for name, candidate in candidates.items()}
-    wanted = {None: None, True: BATCHED, False: SPLIT}[batching]
-    chosen = wanted if wanted in candidates else min(alternatives, key=lambda name: alternatives[name])
-    return replace(candidates[chosen], alternatives=alternatives)
+    """Fills `placement`, `owner`, `delayed`, `calls`, `before_calls`, `alternatives` and `notes` with the fastest choice.
 
-
-def request_seconds(program: Program) -> float:
-    """Predicted time of the whole request: what is computed before the loop, and every evaluation."""
-    loop = sum(
-        len(variant.evaluations) * sum(call.seconds for call in calls)
-        for variant, calls in zip(program.variants, program.calls, strict=True)
-    )
-    return loop + sum(call.seconds for call in program.before_calls)
-
-
-def _candidate(program: Program, device: Device, merge: bool) -> Program:
-    calls = tuple(_calls(program, variant, device, merge) for variant in program.variants)
-    return replace(program, calls=calls, before_calls=_before_calls(program, calls, device))
-
-
-def _calls(program: Program, variant: Variant, device: Device, merge: bool) -> tuple[Call, ...]:
-    groups = _equal_groups(program, variant) if merge else [[operation.id] for operation in variant.operations]
-    graph = _merged_graph(variant.operations, groups)
-    stages = {operation.id: operation.stage for operation in variant.operations}
-    position = {operation.id: number for number, operation in enumerate(variant.operations)}
-    order = networkx.lexicographical_topological_sort(graph, key=lambda group: position[group[0]])
-    return tuple(_call(program, group, stages[group[0]], device) for group in order)
-
-
-def _call(program: Program, group: Sequence[str], stage: str, device: Device) -> Call:
-    work = program.work[group[0]].batched(len(group))
-    free = work.flops == 0 and work.activation_bytes == 0
-    return Call(tuple(group), stage, device.name, 0.0 if free else device.seconds(work))
-
-
-def _equal_groups(program: Program, variant: Variant) -> list[list[str]]:
-    """Equal stages of different branches, as far as merging them leaves the graph free of cycles."""
-    groups: dict[Any, list[str]] = {}
-    for operation in variant.operations:
-        groups.setdefault(_merge_key(program, operation), []).append(operation.id)
-    found = [[name] for group in groups.values() for name in group]
-    for group in (group for group in groups.values() if len(group) > 1):
-        trial = [*(other for other in found if other[0] not in group), group]
-        if networkx.is_directed_acyclic_graph(_merged_graph(variant.operations, trial)):
-            found = trial
-    return found
-
-
-def _merge_key(program: Program, operation: Operation) -> Any:
-    """Operations with equal keys may share one call: same stage and constants, same kinds of inputs, equal sizes.
-
-    Their tensors then have one shape: of the part of the latent, of the text, and of the block range, which is a constant.
+    `batching` decides beforehand whether equal stages share a call. InputError when no placement holds pins and memory.
     """
-    if operation.stage not in COSTED:
-        return operation.id
-    constants = tuple((name, value) for name, value in sorted(operation.inputs.items()) if not isinstance(value, (Ref, Previous)))
-    variable = tuple(sorted((name, type(value).__name__) for name, value in operation.inputs.items() if isinstance(value, (Ref, Previous))))
-    return operation.stage, constants, variable, program.tokens[operation.id], program.cells[operation.id]
+    costs = Costs(program)
+    bench = Workbench(program, Sites(program), costs)
+    return chosen(bench, _Search(bench, Bounds(program, costs, batching), batching).run(), batching)
 
 
-def _merged_graph(operations: Iterable[Operation], groups: Sequence[Sequence[str]]) -> networkx.DiGraph:
-    owner = {name: tuple(group) for group in groups for name in group}
-    graph = networkx.DiGraph()
-    graph.add_nodes_from(tuple(group) for group in groups)
-    for operation in operations:
-        for _, ref in operation.references():
-            if ref.operation in owner:
-                graph.add_edge(owner[ref.operation], owner[operation.id])
-    return graph
+class _Search:
+    def __init__(self, bench: Workbench, bounds: Bounds, batching: bool | None) -> None:
+        self._bench, self._bounds = bench, bounds
+        self._space = Space(bench, bounds)
+        self._options = (False, True) if batching is None or len(bench.program.devices) == 1 else (batching,)
+        self._found: dict[Candidate, list[Timed]] = {}  # the faster one of merged or not first
 
+    def run(self) -> list[Timed]:
+        """What was timed."""
+        beginnings = self._space.beginnings()
+        self._best_first(beginnings)
+        self._best_first(self._space.delayed(beginnings))
+        for start in sorted((timed[0] for timed in self._found.values()), key=lambda one: one.seconds)[:STARTS]:
+            self._climb(start)
+        return [one for timed in self._found.values() for one in timed]
 
-def _before_calls(program: Program, calls: Sequence[Sequence[Call]], device: Device) -> tuple[Call, ...]:
-    """Hoisted work in order; what a batched call reads is computed in the same batch."""
-    operations = {op.id: op for variant in program.variants for op in variant.operations}
-    batches: dict[str, tuple[str, ...]] = {}
-    for call in (call for variant in calls for call in variant if len(call.operations) > 1):
-        for name in TAKES.get(call.stage, ()):
-            group = tuple(operations[member].inputs[name].operation for member in call.operations)
-            if len(set(group)) == len(group) and not any(member in batches for member in group):
-                batches |= dict.fromkeys(group, group)
-    ordered = dict.fromkeys(batches.get(operation.id, (operation.id,)) for operation in program.before)
-    stages = {operation.id: operation.stage for operation in program.before}
-    ready = sorted(ordered, key=lambda group: stages[group[0]] in PER_TEXT.values())  # texts first
-    return tuple(_call(program, group, stages[group[0]], device) for group in ready)
+    def _best_first(self, candidates: Iterable[Candidate]) -> None:
+        """Times candidates in the order of their bounds, until no bound is below the best time; some on one device and on several."""
+        heap = [(self._occupation(candidate), False, number, candidate) for number, candidate in enumerate(candidates)]
+        heapify(heap)
+        before = len(self._found)
+        while heap and len(self._found) - before < TIMED:
+            bound, refined, number, candidate = heappop(heap)
+            if not refined:
+                heappush(heap, (self._bound(candidate, bound), True, number, candidate))
+            elif bound < self._best() * BETTER or len(self._found) - before < AT_LEAST:
+                self._time(candidate)
+            else:
+                heappush(heap, (bound, True, number, candidate))
+                break
+        kinds = {len(set(candidate.devices)) > 1 for candidate in self._found}
+        for *_, candidate in sorted(heap):
+            if (several := len(set(candidate.devices)) > 1) not in kinds:
+                kinds.add(several)
+                self._time(candidate)
+
+    def _climb(self, start: Timed) -> None:
+        """Goes from a candidate to a faster one near it, for as long as there is one."""
+        current, limit = start, len(self._found) + TIMED // STARTS
+        while len(self._found) < limit:
+            promising: list[Candidate] = []
+            for kind in self._space.near(current.candidate):
+                bounds = {one: self._bound(one) for one in kind if one not in self._found}
+                better = [one for one in bounds if bounds[one] < current.seconds * BETTER]
+                promising += sorted(better, key=bounds.__getitem__)[:NEAREST]
+            best = min((self._time(one) for one in promising), key=lambda one: one.seconds, default=current)
+            if best.seconds >= current.seconds * BETTER:
+                return
+            current = best
+
+    def _bound(self, candidate: Candidate, least: float = 0.0) -> float:
+        return self._bounds.seconds(self._bench.placement(candidate), candidate.owner, candidate.delayed, least)
+
+    def _occupation(self, candidate: Candidate) -> float:
+        return self._bounds.occupation(self._bench.placement(candidate), candidate.owner)
+
+    def _best(self) -> float:
+        return min((timed[0].seconds for timed in self._found.values()), default=float("inf"))
+
+    def _time(self, candidate: Candidate) -> Timed:
+        if candidate not in self._found:
+            timed = [one for merged in self._options if (one := self._bench.timed(candidate, merged)) is not None]
+            if not timed:  # batching is wanted, and nothing is equal
+                timed = [one for one in [self._bench.timed(candidate, False)] if one is not None]
+            self._found[candidate] = sorted(timed, key=lambda one: one.seconds)
+        return self._found[candidate][0]

@@ -32,7 +32,7 @@ def variants(program: Program, decide: Decide) -> Program:
         if key not in built:
             built[key] = _variant(region, resolved[index][1], live)
         kinds.setdefault(key, []).append(index)
-        live = _slots_read(built[key])
+        live = slots_read(built[key])
     found = [replace(built[key], evaluations=tuple(sorted(indices))) for key, indices in kinds.items()]
     found.sort(key=lambda variant: variant.evaluations)
     named = tuple(replace(variant, name=f"v{number}") for number, variant in enumerate(found))
@@ -69,7 +69,7 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
         )
     following = {slot: region.end.inputs.get(f"next_{slot}") for slot in range(1, SLOTS + 1)}
     carried = {slot: follow(following[slot]) for slot in sorted(live)}
-    needed = _needed(kept, [prediction, *carried.values()])
+    needed = needed_operations(kept, [prediction, *carried.values()])
     operations = tuple(op for name, op in kept.items() if name in needed)
     for operation in operations:
         _check_inputs(operation)
@@ -85,7 +85,7 @@ def _check_inputs(operation: Operation) -> None:
             )
 
 
-def _needed(operations: Mapping[str, Operation], roots: Sequence[Any]) -> set[str]:
+def needed_operations(operations: Mapping[str, Operation], roots: Sequence[Any]) -> set[str]:
     frontier = [root.operation for root in roots if isinstance(root, Ref)]
     needed: set[str] = set()
     while frontier:
@@ -96,7 +96,7 @@ def _needed(operations: Mapping[str, Operation], roots: Sequence[Any]) -> set[st
     return needed
 
 
-def _slots_read(variant: Variant) -> frozenset[int]:
+def slots_read(variant: Variant) -> frozenset[int]:
     read = {slot for operation in variant.operations for slot in operation.slots()}
     return frozenset(read | {value.slot for value in variant.carried.values() if isinstance(value, Previous)})
 
@@ -106,7 +106,7 @@ def _check_slots(region: Region, found: Sequence[Variant]) -> None:
     written = {slot for slot in range(1, SLOTS + 1) if region.begin.inputs.get(f"initial_{slot}") is not None}
     order = sorted((index, variant) for variant in found for index in variant.evaluations)
     for index, variant in order:
-        for slot in sorted(_slots_read(variant) - written):
+        for slot in sorted(slots_read(variant) - written):
             raise InputError(
                 f"node {region.begin.id} ({region.begin.type}): evaluation {index} reads previous_{slot} "
                 f"before any evaluation wrote next_{slot}; "

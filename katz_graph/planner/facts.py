@@ -1,0 +1,27 @@
+"""Questions that passes, drawings and workers ask of a program."""
+
+from __future__ import annotations
+
+from katz_graph.patches import opaque_patches
+from katz_graph.planner.program import Program
+from katz_graph.planner.region import Region
+from katz_graph.recipe import ModelRecipe, digest
+
+
+def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
+    """The loop's models that carry LoRAs (on one device, or all), by a name for each set, in order of first use."""
+    operations = (op for variant in program.variants for op in variant.operations if device in (None, program.placement.get(op.id)))
+    models = (op.inputs.get("model") for op in operations)
+    return {digest(model)[:12]: model for model in models if isinstance(model, ModelRecipe) and model.loras}
+
+
+def opaque_functions(region: Region) -> tuple[str, ...]:
+    """The functions of packs in a region's models: they cannot be sent, nor captured in a graph."""
+    bound = (op.inputs.get("model") for op in (region.begin, *region.operations))
+    patches = (patch for model in bound if isinstance(model, ModelRecipe) for patch in opaque_patches(model.patches))
+    return tuple(dict.fromkeys(f"{patch.kind} {patch.identity}" for patch in patches))
+
+
+def commonest_variant(program: Program) -> int | None:
+    """The number of the variant with most evaluations; None when nothing is evaluated (denoise 0)."""
+    return max(range(len(program.variants)), key=lambda number: len(program.variants[number].evaluations), default=None)
