@@ -1,0 +1,49 @@
+"""Several tensors in one block of bytes, each at an aligned place, so that a message's body is one transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from katz_graph.executor.transport.faults import ProtocolError
+
+ALIGNMENT = 64  # bytes, a cache line
+
+
+def size_of(lengths: Sequence[int]) -> int:
+    """Bytes of the block for tensors of these bytes."""
+    return sum(_padded(length) for length in lengths)
+
+
+def lengths_of(tensors: Sequence[Tensor]) -> list[int]:
+    return [tensor.numel() * tensor.element_size() for tensor in tensors]
+
+
+def fill(block: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Copy tensors, contiguous or not and from any device, into a flat uint8 block of `size_of(lengths_of(tensors))` bytes."""
+    lengths = lengths_of(tensors)
+    for tensor, part in zip(tensors, parts(block, lengths), strict=True):
+        if tensor.numel():
+            part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def parts(block: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+    """Views of a block, one per tensor. ProtocolError where they do not fit."""
+    if min(lengths, default=0) < 0 or size_of(lengths) > block.numel():
+        raise ProtocolError(f"a message tells of {sum(lengths)} bytes of tensors in a block of {block.numel()}")
+    places = accumulate((_padded(length) for length in lengths), initial=0)
+    return [block[place : place + length] for place, length in zip(places, lengths, strict=False)]
+
+
+def coalesced(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+    """A new block with these tensors in it."""
+    block = torch.empty(size_of(lengths_of(tensors)), dtype=torch.uint8, device=device)
+    fill(block, tensors)
+    return block
+
+
+def _padded(length: int) -> int:
+    return -(-length // ALIGNMENT) * ALIGNMENT

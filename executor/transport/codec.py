@@ -1,0 +1,143 @@
+"""Values as msgpack and tensors beside it. Types survive exactly; what is not in the vocabulary is refused with the path to it.
+
+Knows nothing about sockets: a tensor's bytes travel as its transport likes and come back as flat buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+import msgpack
+import torch
+from torch import Tensor
+
+from katz_graph.executor.transport.faults import ProtocolError
+from katz_graph.executor.transport.vocabulary import REASONS, VOCABULARY, sent_fields
+
+_PLAIN = frozenset({type(None), bool, float, str, bytes})
+_SEQUENCES: Mapping[type, str] = MappingProxyType({list: "list", tuple: "tuple", set: "set", frozenset: "frozenset", torch.Size: "size"})
+_SEQUENCE_TYPES: Mapping[str, type] = MappingProxyType({tag: kind for kind, tag in _SEQUENCES.items()})
+_DTYPES: Mapping[str, torch.dtype] = MappingProxyType({str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)})
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # what msgpack's integers hold
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """A value on its way: the header says everything but the contents of its tensors, each of which stands here once."""
+
+    header: bytes
+    tensors: tuple[Tensor, ...]
+
+
+def encode(value: Any) -> Encoded:
+    """Take a value apart. TypeError names the type that cannot be sent and where it stands."""
+    encoder = _Encoder()
+    packed = encoder.pack(value)
+    return Encoded(msgpack.packb(packed, unicode_errors="surrogatepass"), tuple(encoder.tensors))
+
+
+def decode(header: bytes | memoryview, buffers: Sequence[Tensor]) -> Any:
+    """The value again; its tensors are views of `buffers`: flat uint8 tensors with the bytes of `Encoded.tensors`, see `as_bytes`.
+
+    Raises ProtocolError where the header is damaged or does not fit the buffers.
+    """
+    try:
+        return _Decoder(buffers).unpack(msgpack.unpackb(header, unicode_errors="surrogatepass"))
+    except ProtocolError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, RuntimeError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"a message cannot be read: {type(error).__name__}: {error}") from None
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """A tensor's elements in order as a flat uint8 tensor, without a copy where it is contiguous."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self._numbers: dict[int, int] = {}  # id of a tensor -> its place
+        self._path: list[str] = []
+
+    def pack(self, value: Any) -> Any:
+        """Scalars as they are; everything else as a list that begins with what it is."""
+        kind: type = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is int:
+            return value if _SMALLEST <= value <= _LARGEST else ["int", str(value)]
+        if kind in _SEQUENCES:
+            return [_SEQUENCES[kind], *(self._inside(f"[{place}]", item) for place, item in enumerate(value))]
+        if kind is dict:
+            packed: list[Any] = ["dict"]
+            for key, item in value.items():
+                packed += [self._inside(f"[key {key!r}]", key), self._inside(f"[{key!r}]", item)]
+            return packed
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if kind is torch.dtype:
+            return ["dtype", str(value)]
+        if VOCABULARY.get(kind.__name__) is kind:
+            return ["data", kind.__name__, *(self._inside(f".{name}", getattr(value, name)) for name in sent_fields(kind))]
+        raise self._refusal(kind, REASONS.get(kind, "it is not in the vocabulary of what may travel between processes"))
+
+    def _inside(self, place: str, value: Any) -> Any:
+        self._path.append(place)
+        packed = self.pack(value)
+        self._path.pop()
+        return packed
+
+    def _tensor(self, tensor: Tensor) -> list[Any]:
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+            raise self._refusal(type(tensor), "only dense tensors with data can be sent")
+        number = self._numbers.setdefault(id(tensor), len(self.tensors))
+        if number == len(self.tensors):
+            self.tensors.append(tensor.detach())
+        return ["tensor", number, str(tensor.dtype), list(tensor.shape)]
+
+    def _refusal(self, kind: type, reason: str) -> TypeError:
+        return TypeError(f"cannot send a {kind.__module__}.{kind.__qualname__} at value{''.join(self._path)}: {reason}")
+
+
+class _Decoder:
+    def __init__(self, buffers: Sequence[Tensor]) -> None:
+        self._buffers = buffers
+
+    def unpack(self, packed: Any) -> Any:
+        if type(packed) is not list:
+            return packed
+        tag, rest = packed[0], packed[1:]
+        if tag in _SEQUENCE_TYPES:
+            return _SEQUENCE_TYPES[tag](self.unpack(item) for item in rest)
+        match tag:
+            case "dict":
+                return self._dict(rest)
+            case "tensor":
+                return self._tensor(rest)
+            case "data":
+                return self._data(rest)
+            case "dtype":
+                return _DTYPES[rest[0]]
+            case "int":
+                return int(rest[0])
+        raise ProtocolError(f"a message holds a {tag!r}, which nobody knows")
+
+    def _dict(self, rest: list[Any]) -> dict[Any, Any]:
+        return {self.unpack(key): self.unpack(item) for key, item in zip(rest[::2], rest[1::2], strict=True)}
+
+    def _data(self, rest: list[Any]) -> Any:
+        kind = VOCABULARY[rest[0]]
+        return kind(**dict(zip(sent_fields(kind), map(self.unpack, rest[1:]), strict=True)))
+
+    def _tensor(self, rest: list[Any]) -> Tensor:
+        number, name, shape = rest
+        dtype, buffer = _DTYPES[name], self._buffers[number]
+        if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != buffer.numel():
+            raise ProtocolError(f"a message tells of a tensor {name} {shape}, but brings {buffer.numel()} bytes for it")
+        tensor: Tensor = buffer.view(dtype).view(shape)
+        return tensor

@@ -1,0 +1,181 @@
+"""Messages over a stream socket: a kind, a body, and the bytes of its tensors. Knows nothing about what messages mean.
+
+A frame is a prefix (magic, length of the header, number of tensors, number of descriptors), the tensors' lengths, the header, the tensors.
+File descriptors, over UNIX sockets, travel with the first byte of the frame that they belong to.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from katz_graph.executor.transport.codec import as_bytes, decode, encode
+from katz_graph.executor.transport.faults import Closed, ProtocolError
+
+MAGIC = b"KZ4\n"
+PREFIX = struct.Struct("<4sIII")
+LARGEST_HEADER = 64 << 20
+MOST_TENSORS = 1 << 16
+MOST_DESCRIPTORS = 64
+TENSOR_LIMIT = 4 << 30
+VECTORS = 512  # buffers in one system call; Linux takes 1024
+_TIMEOUT = struct.Struct("@ll")  # a timeval
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What came. Who takes the descriptors closes them."""
+
+    kind: str
+    body: Any
+    descriptors: tuple[int, ...] = ()
+
+
+class Connection:
+    """One end of a connected stream socket. Any thread may send; one thread receives.
+
+    `tensor_limit`: bytes of tensors that a message may bring. `send_timeout`: seconds after which one that takes nothing counts as gone.
+    `sent` and `received` count bytes, also of messages that are still under way.
+    """
+
+    def __init__(self, connected: socket.socket, tensor_limit: int = TENSOR_LIMIT, send_timeout: float | None = None) -> None:
+        self.sent = self.received = 0
+        self._socket = connected
+        self._tensor_limit = tensor_limit
+        self._sending = threading.Lock()
+        self._unix = connected.family == socket.AF_UNIX
+        connected.settimeout(None)
+        if not self._unix:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if send_timeout is not None:
+            seconds = int(send_timeout)
+            timeout = _TIMEOUT.pack(seconds, int((send_timeout - seconds) * 1e6))
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, kind: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
+        """Send a message as a whole. Closed when the other side is gone, TypeError for a body that cannot be sent."""
+        encoded = encode([kind, body])
+        payloads = [as_bytes(tensor.cpu()).numpy().data for tensor in encoded.tensors]
+        if len(encoded.header) > LARGEST_HEADER or sum(map(len, payloads)) > self._tensor_limit or len(payloads) > MOST_TENSORS:
+            raise TypeError(f"a message {kind!r} is too large: {len(encoded.header)} bytes and {sum(map(len, payloads))} of tensors")
+        prefix = PREFIX.pack(MAGIC, len(encoded.header), len(payloads), len(descriptors))
+        lengths = struct.pack(f"<{len(payloads)}Q", *map(len, payloads))
+        start = memoryview(prefix + lengths + encoded.header)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        with self._sending:
+            try:
+                self._send_all([start, *(payload for payload in payloads if len(payload))], ancillary)
+            except OSError as error:  # a part of the frame may be out: nothing can follow it
+                self.shut_down()
+                raise Closed(f"sending failed: {error}") from None
+
+    def _send_all(self, buffers: list[memoryview], ancillary: list[Any]) -> None:
+        first = 0
+        while first < len(buffers):
+            sent = self._socket.sendmsg(buffers[first : first + VECTORS], ancillary)
+            self.sent += sent
+            ancillary = []
+            while first < len(buffers) and sent >= len(buffers[first]):
+                sent -= len(buffers[first])
+                first += 1
+            if sent:
+                buffers[first] = buffers[first][sent:]
+
+    def receive(self) -> tuple[str, Any]:
+        """The next message's kind and body. Closed at the end; ProtocolError for damage, and for descriptors, which nobody asked for."""
+        message = self.receive_message()
+        if message.descriptors:
+            close_all(message.descriptors)
+            raise ProtocolError(f"a message {message.kind!r} brings file descriptors, which nobody expects here")
+        return message.kind, message.body
+
+    def receive_message(self) -> Message:
+        """The next message with its descriptors. After an error the connection is shut down."""
+        descriptors: list[int] = []
+        try:
+            return self._receive(descriptors)
+        except OSError as error:
+            close_all(descriptors)
+            raise Closed(f"receiving failed: {error}") from None
+        except (Closed, ProtocolError):
+            close_all(descriptors)
+            self.shut_down()
+            raise
+
+    def _receive(self, descriptors: list[int]) -> Message:
+        prefix = bytearray(PREFIX.size)
+        self._fill_prefix(memoryview(prefix), descriptors)
+        magic, header_length, tensor_count, descriptor_count = PREFIX.unpack(prefix)
+        if magic != MAGIC:
+            raise ProtocolError(f"a message begins with {magic!r}; this is another program, or another version of this one")
+        if header_length > LARGEST_HEADER or tensor_count > MOST_TENSORS:
+            raise ProtocolError(f"a message announces {header_length} bytes and {tensor_count} tensors, more than is allowed")
+        if descriptor_count != len(descriptors):
+            raise ProtocolError(f"a message announces {descriptor_count} file descriptors and brings {len(descriptors)}")
+        start = memoryview(bytearray(8 * tensor_count + header_length))
+        self._fill(start)
+        lengths = struct.unpack_from(f"<{tensor_count}Q", start)
+        if sum(lengths) > self._tensor_limit:
+            raise ProtocolError(f"a message announces {sum(lengths)} bytes of tensors; {self._tensor_limit} are allowed")
+        buffers = [torch.empty(length, dtype=torch.uint8) for length in lengths]
+        for buffer in buffers:
+            self._fill(buffer.numpy().data)
+        match decode(start[8 * tensor_count :], buffers):
+            case [str(kind), body]:
+                return Message(kind, body, tuple(descriptors))
+        raise ProtocolError("a message has no kind")
+
+    def _fill_prefix(self, target: memoryview, descriptors: list[int]) -> None:
+        """Read all of `target`, and the descriptors that come with it."""
+        if not self._unix:
+            return self._fill(target)
+        room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+        while target:
+            count, ancillary, flags, _ = self._socket.recvmsg_into([target], room, socket.MSG_CMSG_CLOEXEC)
+            self.received += count
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    received = array.array("i")
+                    received.frombytes(data[: len(data) - len(data) % received.itemsize])
+                    descriptors += received
+            if flags & socket.MSG_CTRUNC:
+                raise ProtocolError(f"a message brings more than {MOST_DESCRIPTORS} file descriptors")
+            if count == 0:
+                raise Closed("the other side closed the connection")
+            target = target[count:]
+
+    def _fill(self, target: memoryview) -> None:
+        while target:
+            count = self._socket.recv_into(target)
+            self.received += count
+            if count == 0:
+                raise Closed("the other side closed the connection")
+            target = target[count:]
+
+    def shut_down(self) -> None:
+        """End both directions: whoever sends or receives here or there gets Closed. The socket itself stays until `close`."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the socket back; threads that use the connection are waited for before, after `shut_down`."""
+        self.shut_down()
+        self._socket.close()
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

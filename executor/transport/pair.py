@@ -1,0 +1,134 @@
+"""Tensors between two workers by torch.distributed: groups of two without a world around them, gloo on CPUs and NCCL on GPUs.
+
+A group belongs to one generation of a connection: when one side dies, both go, and the next generation comes up beside them.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroupGloo, Store, TCPStore
+
+from katz_graph.executor.transport.bulk import Inline, Transfer, fields
+from katz_graph.executor.transport.coalesce import coalesced, lengths_of, parts, size_of
+from katz_graph.executor.transport.codec import Encoded
+from katz_graph.executor.transport.connection import TENSOR_LIMIT, Connection, Message
+from katz_graph.executor.transport.faults import Closed, ProtocolError
+
+CPU = torch.device("cpu")
+INLINE = 1 << 20  # bytes below which gloo's rendezvous takes longer than the bytes do in the message itself
+BackendName = Literal["gloo", "nccl"]
+
+
+class PairGroups:
+    """Both directions between two workers, a group for each: NCCL carries out what one group is asked for in one order.
+
+    A header over the connection announces every body, so a receive waits only for one that is on its way: a timeout is a fault, and the end
+    of the pair. What waits in a group when this is closed ends when the other side's process does, at the latest at the timeout.
+    """
+
+    slow = True
+
+    def __init__(self, sending: Backend, receiving: Backend, rank: int, store: Store, timeout: timedelta, device: torch.device) -> None:
+        self._sending, self._receiving, self._other, self._device, self._timeout = sending, receiving, 1 - rank, device, timeout
+        self._inline = Inline()
+        self._store = store  # NCCL meets there at the first transfer
+
+    def take(self, connection: Connection, encoded: Encoded) -> Transfer:
+        lengths = lengths_of(encoded.tensors)
+        if self._device.type == "cpu" and size_of(lengths) < INLINE:
+            return self._inline.take(connection, encoded)
+        block = coalesced(encoded.tensors, self._device)
+        filled = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
+
+        def transfer() -> None:
+            connection.send("pair", [encoded.header, lengths])
+            if filled is not None:
+                filled.synchronize()
+            if block.numel():
+                self._wait(self._sending, "send", block)
+
+        return transfer
+
+    def receive(self, message: Message) -> tuple[bytes, list[Tensor]]:
+        if message.kind == "inline":
+            return self._inline.receive(message)
+        header, lengths = fields(message, "pair", bytes, list)
+        if min(lengths, default=0) < 0 or size_of(lengths) > TENSOR_LIMIT:
+            raise ProtocolError(f"a message announces tensors of {lengths} bytes; {TENSOR_LIMIT} are allowed")
+        block = torch.empty(size_of(lengths), dtype=torch.uint8, device=self._device)
+        if block.numel():
+            self._wait(self._receiving, "recv", block)
+        return header, parts(block, lengths)
+
+    def _wait(self, group: Backend, action: Literal["send", "recv"], block: Tensor) -> None:
+        try:
+            getattr(group, action)([block], self._other, 0).wait(self._timeout)
+        except RuntimeError as error:
+            raise Closed(f"a transfer of {block.numel()} bytes failed: {error}") from None
+
+    def close(self) -> None:
+        for group in (self._sending, self._receiving):
+            group.abort()
+
+
+def join(
+    connection: Connection,
+    hosts: bool,
+    address: str,
+    generation: int,
+    timeout: float,
+    interface: str = "",
+    backend: BackendName = "gloo",
+    device: torch.device = CPU,
+) -> PairGroups:
+    """Form the groups with the other side of `connection`, which calls this too, before anything else is sent there.
+
+    One side `hosts` the meeting place. `address` is this side's own, an IP address or a name, at which the other one reaches it; gloo
+    listens there, or on `interface`. Takes up to `timeout` seconds, which also is what a transfer may take. Closed where it fails.
+    """
+    limit = timedelta(seconds=timeout)
+    try:
+        meeting = _host(connection, address, limit) if hosts else _visit(connection, limit)
+        store = PrefixStore(f"pair/{generation}", meeting)
+        rank = 0 if hosts else 1
+        device_options = {"interface": interface} if interface else {"hostname": address}
+        groups = [_group(backend, PrefixStore(f"from/{source}", store), rank, limit, device_options) for source in (0, 1)]
+    except RuntimeError as error:
+        raise Closed(f"no group of two came about: {error}") from None
+    return PairGroups(groups[rank], groups[1 - rank], rank, meeting, limit, device)
+
+
+def _host(connection: Connection, address: str, limit: timedelta) -> Store:
+    """A store that listens at this address only, announced to the other side."""
+    with socket.create_server((address, 0)) as listener:
+        port = listener.getsockname()[1]
+        store = TCPStore(address, port, None, True, limit, wait_for_workers=False, master_listen_fd=listener.detach())
+    connection.send("meet", [address, port])
+    return store
+
+
+def _visit(connection: Connection, limit: timedelta) -> Store:
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    if not waiting.poll(limit.total_seconds() * 1000):
+        raise Closed("the other side names no meeting place")
+    address, port = fields(connection.receive_message(), "meet", str, int)
+    return TCPStore(address, port, None, False, limit, wait_for_workers=False)
+
+
+def _group(backend: BackendName, store: Store, rank: int, limit: timedelta, device_options: dict[str, str]) -> Backend:
+    if backend == "nccl":
+        from torch._C._distributed_c10d import ProcessGroupNCCL
+
+        return ProcessGroupNCCL(store, rank, 2, ProcessGroupNCCL.Options())
+    options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._devices = [ProcessGroupGloo.create_device(**device_options)]
+    options._timeout = limit
+    options._threads = 1
+    return ProcessGroupGloo(store, rank, 2, options)

@@ -1,0 +1,119 @@
+"""Another worker, as one worker sees it: values go out by address and come into the mailbox. Knows nothing about what they are."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from katz_graph.executor.transport.bulk import Bulk, Transfer
+from katz_graph.executor.transport.codec import decode, encode
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.faults import Closed, ProtocolError
+from katz_graph.executor.transport.mailbox import Address, Mailbox
+
+QUEUED = 8  # messages that wait for a slow link before the next one's sender waits too
+LOOK = 0.1  # seconds between looks whether a waiting sender waits for nobody
+JOIN = 5.0  # seconds that a thread gets to end
+
+
+class Peer:
+    """A connection with another worker. `on_lost(name, why)` is called once, from a thread of the peer, unless it was closed here first.
+
+    What is sent first arrives first. Tensors arrive on the CPU (or where `bulk` receives) and may share memory with the sender's pool.
+    """
+
+    def __init__(self, name: str, connection: Connection, mailbox: Mailbox, bulk: Bulk, on_lost: Callable[[str, str], None]) -> None:
+        self.name = name
+        self._connection, self._mailbox, self._bulk, self._on_lost = connection, mailbox, bulk, on_lost
+        self._ended = threading.Event()
+        self._ending = threading.Lock()
+        self._ordering = threading.Lock()  # a message may give up what the next one needs room for
+        self._queue: queue.Queue[Transfer | None] = queue.Queue(QUEUED)
+        self._threads = [threading.Thread(target=self._receive, name=f"from {name}", daemon=True)]
+        if bulk.slow:
+            self._threads.append(threading.Thread(target=self._send_queued, name=f"to {name}", daemon=True))
+        for thread in self._threads:
+            thread.start()
+
+    def send(self, address: Address, value: Any) -> None:
+        """Send a value; it may be changed afterwards. Waits for nothing but the copy, or on a slow link for one of `QUEUED` places.
+
+        Closed when the peer is gone, TypeError for what cannot be sent, RunError where there is no room for it.
+        """
+        if self._ended.is_set():
+            raise Closed(f"the connection with {self.name} has ended")
+        transfer = self._bulk.take(self._connection, encode([address, value]))
+        if not self._bulk.slow:
+            try:
+                with self._ordering:
+                    transfer()
+            except Closed as error:
+                self._lose(str(error) or type(error).__name__)
+                raise
+            return
+        while not self._ended.is_set():
+            try:
+                return self._queue.put(transfer, timeout=LOOK)
+            except queue.Full:
+                continue
+        raise Closed(f"the connection with {self.name} has ended")
+
+    def close(self) -> None:
+        """End the connection and the threads. What was sent but is not out yet may be lost. Nobody is told."""
+        self._end()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(JOIN)
+        self._connection.close()
+
+    def _receive(self) -> None:
+        try:
+            while True:
+                header, buffers = self._bulk.receive(self._connection.receive_message())
+                match decode(header, buffers):
+                    case [Address() as address, value]:
+                        self._mailbox.put(address, value)
+                    case _:
+                        raise ProtocolError("a message has no address")
+                del header, buffers, value  # nothing of it is kept here until the next one comes
+        except Exception as error:  # a thread that ends unheard would leave others waiting
+            self._lose(str(error) or type(error).__name__)
+
+    def _send_queued(self) -> None:
+        try:
+            while (transfer := self._queue.get()) is not None:
+                transfer()
+                del transfer
+        except Exception as error:
+            self._lose(str(error) or type(error).__name__)
+
+    def _lose(self, why: str) -> None:
+        if self._end():
+            with contextlib.suppress(Closed):  # who would be told may be gone as well
+                self._on_lost(self.name, why)
+
+    def _end(self) -> bool:
+        """Stop all traffic. True the first time."""
+        with self._ending:
+            if self._ended.is_set():
+                return False
+            self._ended.set()
+        self._connection.shut_down()
+        self._bulk.close()
+        if self._bulk.slow:
+            self._wake_sender()
+        return True
+
+    def _wake_sender(self) -> None:
+        """Empty the queue and put the end in it."""
+        while True:
+            try:
+                return self._queue.put_nowait(None)
+            except queue.Full:
+                try:
+                    self._queue.get_nowait()
+                except queue.Empty:
+                    continue

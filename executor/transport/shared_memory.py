@@ -1,0 +1,213 @@
+"""Tensors between processes of one host through anonymous shared memory: one copy in, none out.
+
+A segment is a memory file without a name, passed over the connection once and then used again and again; it is gone with the last process
+that has it. Its first bytes say whether it is in use: the sender sets them, the receiver clears them when the last view of it is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from katz_graph.errors import RunError
+from katz_graph.executor.transport.bulk import Transfer, fields
+from katz_graph.executor.transport.coalesce import fill, lengths_of, parts, size_of
+from katz_graph.executor.transport.codec import Encoded
+from katz_graph.executor.transport.connection import Connection, Message, close_all
+from katz_graph.executor.transport.faults import ProtocolError
+
+HEAD = 64  # bytes before the data; the first is 1 while somebody uses the segment
+SMALLEST = 64 << 10  # bytes of data in a segment
+LIMIT = 4 << 30  # bytes in one direction
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+USED, FREE = 1, 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A mapped memory file. The file descriptor is not needed for it to stay."""
+
+    number: int
+    capacity: int  # bytes of data
+    memory: mmap.mmap
+
+    @property
+    def free(self) -> bool:
+        return self.memory[0] == FREE
+
+    def array(self, length: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """The first `length` bytes of the data."""
+        return np.frombuffer(self.memory, np.uint8, length, HEAD)
+
+
+class SendingPool:
+    """The segments of one direction, at its sending end."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._segments: dict[int, Segment] = {}
+        self._made = 0
+        self._lock = threading.Lock()
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.capacity for segment in self._segments.values())
+
+    @contextmanager
+    def segment(self, size: int) -> Iterator[tuple[Segment, int | None, list[int]]]:
+        """A segment in use, for its number to be sent; its descriptor while it is new; and the numbers of segments given up.
+
+        RunError where the limit would be passed. Where the block fails the segment is free again.
+        """
+        with self._lock:
+            dropped: list[int] = []
+            descriptor = None
+            free = [segment for segment in self._segments.values() if segment.capacity >= size and segment.free]
+            if free:
+                segment = min(free, key=lambda one: one.capacity)
+            else:
+                dropped = self._make_room(size)
+                segment, descriptor = self._new(size)
+            segment.memory[0] = USED
+        try:
+            yield segment, descriptor, dropped
+        except BaseException:
+            segment.memory[0] = FREE
+            raise
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._segments.clear()
+
+    def _make_room(self, size: int) -> list[int]:
+        """Give up free segments, which all are too small, where this one would not fit beside them."""
+        if self.capacity + _rounded(size) <= self._limit:
+            return []
+        dropped = [number for number, segment in self._segments.items() if segment.free]
+        used = sum(segment.capacity for number, segment in self._segments.items() if number not in dropped)
+        if used + _rounded(size) > self._limit:
+            raise RunError(
+                f"{size / 2**20:.0f} MiB more do not fit into the {self._limit / 2**20:.0f} MiB of shared memory between two workers: "
+                f"{used / 2**20:.0f} MiB wait to be read there; use smaller batches"
+            )
+        for number in dropped:
+            del self._segments[number]
+        return dropped
+
+    def _new(self, size: int) -> tuple[Segment, int]:
+        capacity = _rounded(size)
+        descriptor = os.memfd_create("katz", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, HEAD + capacity)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+            segment = Segment(self._made, capacity, mmap.mmap(descriptor, HEAD + capacity))
+        except OSError as error:
+            os.close(descriptor)
+            raise RunError(f"{size / 2**20:.0f} MiB of shared memory between two workers cannot be had: {error}") from None
+        self._made += 1
+        self._segments[segment.number] = segment
+        return segment, descriptor
+
+
+class ReceivingPool:
+    """The same segments at the receiving end."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._segments: dict[int, Segment] = {}
+
+    def add(self, number: int, descriptor: int) -> None:
+        """Map a new segment. ProtocolError for what is none, or could become smaller under its readers."""
+        size = os.fstat(descriptor).st_size
+        try:
+            sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS
+        except OSError:
+            sealed = False
+        held = sum(segment.capacity for segment in list(self._segments.values()))
+        if not sealed or size <= HEAD or number in self._segments or held + size - HEAD > self._limit:
+            raise ProtocolError(f"a message brings a segment {number} of {size} bytes that is not one of ours, or passes the limit")
+        self._segments[number] = Segment(number, size - HEAD, mmap.mmap(descriptor, size))
+
+    def drop(self, number: int) -> None:
+        self._segments.pop(number, None)
+
+    def clear(self) -> None:
+        self._segments.clear()
+
+    def block(self, number: int, length: int) -> Tensor:
+        """Its first `length` bytes as a flat uint8 tensor; when it and all its views are gone the segment is free."""
+        segment = self._segments.get(number)
+        if segment is None or not 0 < length <= segment.capacity:
+            raise ProtocolError(f"a message tells of {length} bytes in the segment {number}, which does not exist or is smaller")
+        array = segment.array(length)
+        weakref.finalize(array, segment.memory.__setitem__, 0, FREE).atexit = False
+        return torch.from_numpy(array)
+
+
+class SharedMemory:
+    """Both directions between two workers. `limit`: bytes in each; what does not fit is an error, nobody waits for room."""
+
+    slow = False
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._sending = SendingPool(limit)
+        self._receiving = ReceivingPool(limit)
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that this side's segments take."""
+        return self._sending.capacity
+
+    def take(self, connection: Connection, encoded: Encoded) -> Transfer:
+        return lambda: self._send(connection, encoded)
+
+    def _send(self, connection: Connection, encoded: Encoded) -> None:
+        lengths = lengths_of(encoded.tensors)
+        size = size_of(lengths)
+        if not size:
+            return connection.send("shared", [encoded.header, lengths, -1, [], False])
+        with self._sending.segment(size) as (segment, descriptor, dropped):
+            fill(torch.from_numpy(segment.array(size)), encoded.tensors)
+            new = descriptor is not None
+            descriptors = [] if descriptor is None else [descriptor]
+            connection.send("shared", [encoded.header, lengths, segment.number, dropped, new], descriptors)
+
+    def receive(self, message: Message) -> tuple[bytes, list[Tensor]]:
+        try:
+            header, lengths, number, dropped, new = fields(message, "shared", bytes, list, int, list, bool)
+            for old in dropped:
+                self._receiving.drop(old)
+            if new != (len(message.descriptors) == 1):
+                raise ProtocolError(f"a message brings {len(message.descriptors)} file descriptors for its segment")
+            if new:
+                self._receiving.add(number, message.descriptors[0])
+        finally:
+            close_all(message.descriptors)
+        if number < 0:
+            return header, [torch.empty(0, dtype=torch.uint8) for _ in lengths]
+        return header, parts(self._receiving.block(number, size_of(lengths)), lengths)
+
+    def close(self) -> None:
+        """Let go of all segments; those with views go with the last one."""
+        self._sending.clear()
+        self._receiving.clear()
+
+
+def _rounded(size: int) -> int:
+    """To an eighth of its power of two, so that sizes that differ little share segments."""
+    step = max(1 << max(size.bit_length() - 4, 0), mmap.PAGESIZE)
+    return max(-(-size // step) * step, SMALLEST)

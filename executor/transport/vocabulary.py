@@ -1,0 +1,99 @@
+"""Which dataclasses may travel between processes, by name. A name means one class, so that nothing else can be made from a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from katz_graph import events, patches, recipe
+from katz_graph.context import Tile
+from katz_graph.executor import assignment, execution
+from katz_graph.executor.portion import Portion
+from katz_graph.executor.transport.mailbox import Address
+from katz_graph.models import features, load
+from katz_graph.planner import decompose, program, region
+from katz_graph.sampling import evaluation, names, noise_table, spec
+from katz_graph.upscale import recipe as upscale_recipe
+
+_CLASSES: tuple[type, ...] = (
+    recipe.FileIdentity,
+    recipe.Component,
+    recipe.Lora,
+    recipe.MergedComponent,
+    recipe.ModelRecipe,
+    recipe.TextEncoderRecipe,
+    recipe.LearnedWords,
+    recipe.ClipRecipe,
+    recipe.VaeRecipe,
+    recipe.ControlNetRecipe,
+    recipe.Picture,
+    recipe.ControlUse,
+    recipe.Prompt,
+    recipe.Joined,
+    recipe.Averaged,
+    recipe.Zeroed,
+    recipe.Given,
+    recipe.Sizes,
+    recipe.Area,
+    recipe.MaskUse,
+    recipe.Concatenated,
+    recipe.ConditioningEntry,
+    upscale_recipe.Rrdb,
+    upscale_recipe.Compact,
+    upscale_recipe.UpscaleModelRecipe,
+    patches.DiscreteSampling,
+    patches.ContinuousSampling,
+    patches.FreeU,
+    patches.RescaledGuidance,
+    spec.SamplingSpec,
+    spec.DiffusersSpec,
+    names.SamplerChoice,
+    noise_table.NoiseTable,
+    evaluation.Evaluation,
+    evaluation.Step,
+    features.Features,
+    features.Residuals,
+    features.TextEncoding,
+    region.Ref,
+    region.Previous,
+    region.Operation,
+    region.Region,
+    decompose.Tree,
+    program.Variant,
+    program.Work,
+    program.Device,
+    program.Link,
+    program.Call,
+    program.Segment,
+    program.Instance,
+    program.Instruction,
+    program.Prediction,
+    program.Program,
+    events.Evaluated,
+    events.Busy,
+    events.Progressed,
+    assignment.Assignment,
+    execution.Span,
+    execution.Timing,
+    Portion,
+    load.ControlNetUse,
+    Tile,
+    Address,
+)
+
+VOCABULARY: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind in _CLASSES})
+
+REASONS: Mapping[type, str] = MappingProxyType({patches.OpaquePatch: "it holds a function of a pack, and a function cannot be sent"})
+"""Why a class is left out on purpose."""
+
+_UNSENT: Mapping[type, frozenset[str]] = MappingProxyType({region.Operation: frozenset({"run"})})
+"""Fields that stay behind; on the other side they have their defaults."""
+
+
+@cache
+def sent_fields(kind: type[Any]) -> tuple[str, ...]:
+    """The fields of a dataclass that travel, in the order in which they do."""
+    return tuple(field.name for field in fields(kind) if field.name not in _UNSENT.get(kind, ()))

@@ -1,0 +1,91 @@
+"""Starts the other process of the transport tests, and looks at what processes hold."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.mailbox import Address, Mailbox
+from katz_graph.executor.transport.peer import Peer
+
+OTHER_SIDE = Path(__file__).with_name("other_side.py")
+
+
+class Other:
+    """A process that answers what a Peer sends it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(OTHER_SIDE), str(theirs.fileno())]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)
+        theirs.close()
+        self.control = Connection(ours)
+        assert self.control.receive() == ("ready", self.process.pid)
+
+    def connect(self, kind: str, body: Any, make_bulk: Callable[[Connection], Any]) -> End:
+        """A peer here and one there."""
+        ours, theirs = socket.socketpair()
+        self.control.send(kind, body, [theirs.fileno()])
+        theirs.close()
+        connection = Connection(ours)
+        return End(connection, make_bulk(connection))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.control.close()
+
+
+class End:
+    """This side's peer, with the values that came and the moment that it was lost."""
+
+    def __init__(self, connection: Connection, bulk: Any) -> None:
+        self.lost: list[float] = []
+        self._came = threading.Event()
+        self.mailbox = Mailbox(self._came.set)
+        self.bulk = bulk
+        self.peer = Peer("other", connection, self.mailbox, bulk, lambda name, why: self.lost.append(time.monotonic()))
+
+    def send(self, operation: str, value: Any, evaluation: int | None = None) -> None:
+        self.peer.send(Address("r", 1, operation, 0, evaluation), value)
+
+    def wait(self, operation: str, evaluation: int | None = None, timeout: float = 20.0) -> Any:
+        address, deadline = Address("r", 1, operation, 0, evaluation), time.monotonic() + timeout
+        while not self.mailbox.has(address):
+            assert not self.lost, "the peer was lost"
+            assert time.monotonic() < deadline, f"{address} did not come"
+            self._came.wait(0.1)
+            self._came.clear()
+        return self.mailbox.take(address)
+
+    def lost_within(self, seconds: float) -> bool:
+        """Whether it is lost, once, and in time."""
+        deadline = time.monotonic() + seconds
+        while not self.lost and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return len(self.lost) == 1
+
+
+def descriptors_open() -> list[str]:
+    """What the file descriptors of this process stand for."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            found.append(str(link.readlink()))
+    return found
+
+
+def memory_files() -> int:
+    """How many memory files this process has open or mapped."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return len([name for name in [*descriptors_open(), *maps] if "memfd:katz" in name])

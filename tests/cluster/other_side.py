@@ -1,0 +1,67 @@
+"""The other process of the transport tests: answers values until its connection ends. Started by `other_process.py`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from typing import Any
+
+import torch
+
+from katz_graph.executor.transport.bulk import Inline
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.mailbox import Address, Mailbox
+from katz_graph.executor.transport.pair import join
+from katz_graph.executor.transport.peer import Peer
+from katz_graph.executor.transport.shared_memory import SharedMemory
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    control = Connection(socket.socket(fileno=int(sys.argv[1])))
+    control.send("ready", os.getpid())
+    came, ended = threading.Condition(), threading.Event()
+    addresses: list[Address] = []
+    mailbox = Announcing(came, addresses)
+    peer = connect(control, mailbox, ended)
+    while not ended.is_set():
+        with came:
+            came.wait_for(lambda: addresses or ended.is_set(), 0.2)
+            found = addresses.pop(0) if addresses else None
+        if found is not None:
+            answer(peer, found, mailbox.take(found))
+
+
+class Announcing(Mailbox):
+    """Says which values came, in order."""
+
+    def __init__(self, came: threading.Condition, addresses: list[Address]) -> None:
+        super().__init__()
+        self._came, self._addresses = came, addresses
+
+    def put(self, address: Address, value: Any) -> None:
+        super().put(address, value)
+        with self._came:
+            self._addresses.append(address)
+            self._came.notify()
+
+
+def connect(control: Connection, mailbox: Mailbox, ended: threading.Event) -> Peer:
+    message = control.receive_message()
+    connection = Connection(socket.socket(fileno=message.descriptors[0]))
+    bulks = {"shared_memory": lambda: SharedMemory(), "inline": lambda: Inline(), "pair": lambda: join(connection, False, **message.body)}
+    return Peer("tests", connection, mailbox, bulks[message.kind](), lambda name, why: ended.set())
+
+
+def answer(peer: Peer, address: Address, value: Any) -> None:
+    """`keep`: nothing comes back; `echo`: the value; `size`: how many bytes its tensor has."""
+    if address.operation == "echo":
+        peer.send(address, value)
+    elif address.operation == "size":
+        peer.send(address, value.numel() * value.element_size())
+
+
+if __name__ == "__main__":
+    main()

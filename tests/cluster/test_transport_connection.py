@@ -1,0 +1,221 @@
+"""Messages arrive whole and in order whatever the sizes; damage ends a connection with a clear error and never takes memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from other_process import descriptors_open
+
+from katz_graph.executor.transport.connection import LARGEST_HEADER, MAGIC, PREFIX, Connection
+from katz_graph.executor.transport.faults import Closed, ProtocolError
+from katz_graph.executor.transport.handshake import accept, authenticate, dial, listen
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, Connection]]:
+    first, second = map(Connection, socket.socketpair())
+    yield first, second
+    first.close()
+    second.close()
+
+
+@pytest.fixture
+def raw() -> Iterator[tuple[socket.socket, Connection]]:
+    """A bare socket, and the connection at its other end."""
+    first, second = socket.socketpair()
+    connection = Connection(second, tensor_limit=1 << 20)
+    yield first, connection
+    first.close()
+    connection.close()
+
+
+def test_tensors_larger_than_any_buffer_arrive(pair: tuple[Connection, Connection]) -> None:
+    first, second = pair
+    tensors = [torch.rand(3_000_000), torch.empty(0), torch.arange(7).bfloat16()] + [torch.full((3,), float(n)) for n in range(2000)]
+    sender = threading.Thread(target=first.send, args=("features", {"tensors": tensors}))
+    sender.start()
+    kind, body = second.receive()
+    sender.join()
+    assert kind == "features"
+    assert all(torch.equal(came, sent) for came, sent in zip(body["tensors"], tensors, strict=True))
+
+
+def test_messages_of_many_threads_stay_whole(pair: tuple[Connection, Connection]) -> None:
+    first, second = pair
+
+    def send(number: int) -> None:
+        for turn in range(50):
+            first.send("part", (number, turn, torch.full((1000 * number,), number)))
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    came = [second.receive()[1] for _ in range(200)]
+    for thread in threads:
+        thread.join()
+    assert all(len(tensor) == 1000 * number and (tensor == number).all() for number, _, tensor in came)
+    for number in range(4):
+        assert [turn for sender, turn, _ in came if sender == number] == list(range(50))
+
+
+def test_descriptors_come_with_their_own_message(pair: tuple[Connection, Connection]) -> None:
+    first, second = pair
+    ends = [os.pipe() for _ in range(3)]
+    for number, (reading, writing) in enumerate(ends):
+        first.send("plain", torch.rand(5))
+        first.send("pipe", number, [reading, writing])
+        os.close(reading)
+        os.close(writing)
+    for number in range(3):
+        assert second.receive_message().descriptors == ()
+        message = second.receive_message()
+        assert message.body == number
+        reading, writing = message.descriptors
+        os.write(writing, b"through")
+        assert os.read(reading, 10) == b"through"
+        assert not os.get_inheritable(reading)
+        os.close(reading)
+        os.close(writing)
+
+
+def test_descriptors_that_nobody_expects_are_closed(pair: tuple[Connection, Connection]) -> None:
+    first, second = pair
+    before = len(descriptors_open())
+    first.send("hello", None, [0, 1])
+    with pytest.raises(ProtocolError, match="descriptors"):
+        second.receive()
+    assert len(descriptors_open()) == before
+
+
+HUGE = 1 << 62
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        PREFIX.pack(MAGIC, LARGEST_HEADER + 1, 0, 0),
+        PREFIX.pack(MAGIC, 10, 2**32 - 1, 0),
+        PREFIX.pack(MAGIC, 1, 1, 0) + struct.pack("<Q", HUGE) + b"\xc0",
+        PREFIX.pack(MAGIC, 1, 2, 0) + struct.pack("<2Q", 1 << 19, (1 << 19) + 1) + b"\xc0",
+        PREFIX.pack(MAGIC, 1, 0, 1) + b"\xc0",
+        PREFIX.pack(MAGIC, 1, 0, 0) + b"\xc0",
+        PREFIX.pack(MAGIC, 3, 0, 0) + b"\xff\xff\xff",
+    ],
+)
+def test_damaged_frames_are_refused(raw: tuple[socket.socket, Connection], frame: bytes) -> None:
+    sender, connection = raw
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    sender.sendall(frame)
+    with pytest.raises(ProtocolError):
+        connection.receive()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 10_000  # KiB
+    assert sender.recv(1) == b""  # and it is over
+
+
+@pytest.mark.parametrize("length", [0, 5, 16, 20, 25, 200])
+def test_a_frame_that_ends_early_is_a_closed_connection(raw: tuple[socket.socket, Connection], length: int) -> None:
+    sender, connection = raw
+    recorded, recorder = socket.socketpair()
+    Connection(recorder).send("x", torch.zeros(1000))
+    sender.sendall(recorded.recv(length) if length else b"")
+    sender.close()
+    recorded.close()
+    recorder.close()
+    with pytest.raises(Closed):
+        connection.receive()
+
+
+def test_too_large_a_message_is_refused_where_it_is_sent() -> None:
+    first, second = socket.socketpair()
+    connection = Connection(first, tensor_limit=1000)
+    with pytest.raises(TypeError, match="too large"):
+        connection.send("x", torch.zeros(251))
+    connection.send("x", torch.zeros(250))
+    connection.close()
+    second.close()
+
+
+def test_shutting_down_wakes_up_who_sends_and_who_receives(pair: tuple[Connection, Connection]) -> None:
+    first, _ = pair
+    outcomes: list[str] = []
+
+    def attempt(action: object) -> None:
+        try:
+            action()  # type: ignore[operator]
+        except Closed:
+            outcomes.append("closed")
+
+    threads = [threading.Thread(target=attempt, args=(action,)) for action in (first.receive, lambda: first.send("x", torch.zeros(10**7)))]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    assert outcomes == []
+    first.shut_down()
+    for thread in threads:
+        thread.join(2)
+    assert outcomes == ["closed", "closed"]
+
+
+def test_who_takes_nothing_counts_as_gone() -> None:
+    first, second = socket.socketpair()
+    connection = Connection(first, send_timeout=0.2)
+    started = time.monotonic()
+    with pytest.raises(Closed):
+        connection.send("x", torch.zeros(10**7))
+    assert time.monotonic() - started < 2
+    connection.close()
+    second.close()
+
+
+def test_who_knows_the_token_is_let_in_past_those_who_do_not() -> None:
+    listener = listen("127.0.0.1")
+    port = listener.getsockname()[1]
+    accepted: list[Connection] = []
+    thread = threading.Thread(target=lambda: accepted.append(accept(listener, b"secret")))
+    thread.start()
+    with pytest.raises(ProtocolError, match="token"):
+        dial("127.0.0.1", port, b"guess")
+    with socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n" + b"x" * 100)
+    friend = dial("127.0.0.1", port, b"secret")
+    thread.join(5)
+    friend.send("hello", torch.arange(3))
+    assert accepted[0].receive()[1].tolist() == [0, 1, 2]
+    friend.close()
+    accepted[0].close()
+    listener.close()
+
+
+def test_an_echo_of_our_own_proof_is_not_let_in() -> None:
+    ours, theirs = socket.socketpair()
+
+    def echo() -> None:
+        for _ in range(2):
+            theirs.sendall(theirs.recv(32))
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    with pytest.raises(ProtocolError, match="token"):
+        authenticate(ours, b"secret", True)
+    thread.join(5)
+    ours.close()
+    theirs.close()
+
+
+def test_a_silent_one_is_given_up() -> None:
+    ours, theirs = socket.socketpair()
+    started = time.monotonic()
+    with pytest.raises(Closed):
+        authenticate(ours, b"secret", True, timeout=0.2)
+    assert time.monotonic() - started < 1
+    ours.close()
+    theirs.close()

@@ -1,0 +1,205 @@
+"""Values between two processes over groups of two, and inline: equal, in order; a dead one is noticed, the next generation works."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from other_process import End, Other, descriptors_open
+
+from katz_graph.executor.transport.bulk import Inline
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.faults import Closed
+from katz_graph.executor.transport.mailbox import Address, Mailbox
+from katz_graph.executor.transport.pair import PairGroups, join
+from katz_graph.executor.transport.peer import Peer
+from katz_graph.models.features import Residuals
+
+ADDRESS = "127.0.0.1"
+
+
+def pair_with(other: Other, generation: int, timeout: float = 10.0) -> End:
+    body = {"address": ADDRESS, "generation": generation, "timeout": timeout}
+    return other.connect("pair", body, lambda connection: join(connection, True, **body))
+
+
+@pytest.fixture
+def others() -> Iterator[list[Other]]:
+    started: list[Other] = []
+    yield started
+    for other in started:
+        other.close()
+
+
+def echo(end: End, count: int) -> None:
+    for turn in range(count):  # large and small ones in turn
+        end.send(
+            "echo", Residuals((torch.full((400_000 if turn % 2 else 1000,), float(turn)), torch.rand(3, 4).half()), torch.empty(0)), turn
+        )
+    for turn in range(count):
+        residuals = end.wait("echo", turn)
+        assert (residuals.down[0] == turn).all()
+        assert (residuals.down[1].dtype, residuals.mid.shape) == (torch.float16, (0,))
+
+
+def test_the_next_generation_comes_up_beside_a_dead_one(others: list[Other]) -> None:
+    others.append(Other())
+    descriptors = len(descriptors_open())
+    first = pair_with(others[0], 1)
+    echo(first, 30)
+    started = time.monotonic()
+    os.kill(others[0].process.pid, signal.SIGKILL)
+    assert first.lost_within(0.5)
+    print(f"noticed after {first.lost[0] - started:.3f} s")
+    with pytest.raises(Closed):
+        first.send("echo", torch.ones(10))
+    others.append(Other())
+    second = pair_with(others[1], 2)
+    first.peer.close()
+    echo(second, 30)
+    assert len(first.lost) == 1
+    assert second.lost == []
+    second.peer.close()
+    others[1].control.close()
+    del first, second
+    gc.collect()  # the ends hold themselves
+    assert len(descriptors_open()) <= descriptors + 2  # the pipe that libuv makes once
+
+
+def test_a_kill_within_a_transfer_is_noticed(others: list[Other]) -> None:
+    others.append(Other())
+    end = pair_with(others[0], 1)
+    echo(end, 1)
+    os.kill(others[0].process.pid, signal.SIGSTOP)
+    end.send("keep", torch.zeros(25_000_000))
+    time.sleep(0.2)
+    assert end.lost == []
+    os.kill(others[0].process.pid, signal.SIGKILL)
+    assert end.lost_within(0.5)
+    end.peer.close()
+
+
+def test_a_frozen_process_is_lost_after_the_timeout(others: list[Other]) -> None:
+    others.append(Other())
+    end = pair_with(others[0], 1, timeout=1.0)
+    echo(end, 1)
+    os.kill(others[0].process.pid, signal.SIGSTOP)
+    end.send("keep", torch.zeros(25_000_000))
+    assert not end.lost_within(0.5)
+    assert end.lost_within(2.0)
+    end.peer.close()
+
+
+def two_ends(first: Any, second: Any) -> tuple[tuple[Connection, Any], tuple[Connection, Any]]:
+    """What `first` and `second` make of the two ends of a connection, at the same time."""
+    connections = tuple(map(Connection, socket.socketpair()))
+    made: dict[int, Any] = {}
+    thread = threading.Thread(target=lambda: made.update({1: second(connections[1])}))
+    thread.start()
+    made[0] = first(connections[0])
+    thread.join()
+    return (connections[0], made[0]), (connections[1], made[1])
+
+
+def joined(hosts: bool) -> Any:
+    return lambda connection: join(connection, hosts, ADDRESS, 1, 5.0)
+
+
+@pytest.mark.parametrize("kind", ["pair", "inline"])
+def test_both_directions_at_once_keep_order_and_a_snapshot(kind: str) -> None:
+    inline = lambda connection: Inline()  # noqa: E731
+    ends = two_ends(joined(True), joined(False)) if kind == "pair" else two_ends(inline, inline)
+    order: list[list[tuple[int, float]]] = [[], []]
+
+    class Recording(Mailbox):
+        def __init__(self, side: int) -> None:
+            super().__init__()
+            self.side = side
+
+        def put(self, address: Address, value: Any) -> None:
+            order[self.side].append((address.output, float(value[-1])))
+
+    peers = [Peer("other", *end[:1], Recording(side), end[1], lambda name, why: None) for side, end in enumerate(ends)]
+
+    def send(peer: Peer) -> None:
+        tensor = torch.zeros(300_000)
+        for number in range(40):
+            tensor.fill_(number)
+            peer.send(Address("r", 1, "x", number), tensor)
+
+    threads = [threading.Thread(target=send, args=(peer,)) for peer in peers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    deadline = time.monotonic() + 10
+    while min(map(len, order)) < 40 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert order == [[(number, float(number)) for number in range(40)]] * 2
+    for peer in peers:
+        peer.close()
+    assert not [thread for thread in threading.enumerate() if thread.name in ("from other", "to other")]
+
+
+def test_a_sender_does_not_wait_for_a_slow_link_until_the_queue_is_full() -> None:
+    """Nobody reads at the other end: eight messages and the one under way are taken at once, the next waits, and closing lets it go."""
+    first, second = socket.socketpair()
+    peer = Peer("other", Connection(first), Mailbox(), Inline(), lambda name, why: None)
+    started = time.monotonic()
+    for number in range(8):
+        peer.send(Address("r", 1, "x", number), torch.zeros(1_000_000))
+    assert time.monotonic() - started < 0.5
+    outcome: list[str] = []
+
+    def send_more() -> None:
+        try:
+            for number in range(8, 20):
+                peer.send(Address("r", 1, "x", number), torch.zeros(1_000_000))
+        except Closed:
+            outcome.append("closed")
+
+    thread = threading.Thread(target=send_more)
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
+    peer.close()
+    thread.join(2)
+    assert outcome == ["closed"]
+    second.close()
+
+
+@pytest.mark.parametrize("hosts", [True, False])
+def test_a_side_that_never_comes_is_given_up(hosts: bool) -> None:
+    first, second = socket.socketpair()
+    started = time.monotonic()
+    with pytest.raises(Closed, match=r"no group|no meeting place"):
+        join(Connection(first), hosts, ADDRESS, 1, 1.0)
+    assert time.monotonic() - started < 5
+    first.close()
+    second.close()
+
+
+def test_groups_listen_at_the_given_address_only() -> None:
+    (first, groups), (second, _) = two_ends(joined(True), joined(False))
+    assert isinstance(groups, PairGroups)
+    listening = {socket.inet_ntoa(bytes.fromhex(local.split(":")[0])[::-1]) for local in _listening("/proc/net/tcp")}
+    assert listening == {ADDRESS}
+    assert _listening("/proc/net/tcp6") == []
+    first.close()
+    second.close()
+
+
+def _listening(table: str) -> list[str]:
+    """Local addresses at which this process listens."""
+    own = {link.removeprefix("socket:[").removesuffix("]") for link in descriptors_open()}
+    rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
+    return [row[1] for row in rows if row[3] == "0A" and row[9] in own]
