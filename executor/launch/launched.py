@@ -1,0 +1,47 @@
+"""What every way of starting a worker gives. Knows nothing of heartbeats and replacement."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from katz_graph.executor.transport.connection import Connection
+
+ENTRY = "katz_graph.executor.launch.work:work"
+"""What a worker runs: a function of its connection. Importing its module loads all that a worker needs."""
+
+
+class Launched(Protocol):
+    """A worker that was started; it says `hello` on its connection when it has loaded what it needs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None:
+        """Its process on this host; None where it runs on another one."""
+
+    @property
+    def connection(self) -> Connection:
+        """The driver's end. Whoever reads from it closes it."""
+
+    def is_alive(self) -> bool: ...
+
+    def kill(self) -> None:
+        """End it, and what it started, at once. Does not wait."""
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it has ended, after at most `timeout` seconds."""
+
+    def last_words(self) -> str:
+        """How it ended, as far as one can tell, in one line; empty while it lives."""
+
+
+class Launcher(Protocol):
+    """One way of starting workers on one host. Equal launchers start equal workers."""
+
+    @property
+    def any_device(self) -> bool:
+        """Whether a worker can be started first and told its device later, so that a spare is of use."""
+
+    def launch(self, name: str, background: bool = False) -> Launched:
+        """Start a worker; `background`: what it loads may wait for others. RunError or OSError when it cannot be started."""

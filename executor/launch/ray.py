@@ -1,0 +1,219 @@
+"""Workers as Ray actors, on the machines of a Ray cluster. Ray finds a place, starts and ends them; everything else goes over a connection
+of ours that the actor opens to the driver, and the supervisor replaces what is lost.
+
+Ray listens on all interfaces and unpickles what it gets: loopback or a private network only. Our own port wants the token of the launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import secrets
+import select
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from katz_graph.errors import InputError, RunError
+from katz_graph.executor.launch.launched import ENTRY
+from katz_graph.executor.launch.worker_main import end_with, limit_threads
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.faults import Closed
+from katz_graph.executor.transport.handshake import accept, dial, listen
+
+START_TIMEOUT = 100.0  # seconds; less than the supervisor's, since this one knows more to say
+LOOK = 0.1  # seconds between looks whether a start has failed
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an actor can stand. `device` is what torch calls it there: Ray shows an actor its own GPU only."""
+
+    node: str
+    host: str
+    device: str
+
+
+class RayCluster:
+    """The cluster at `address`; without one, that which Ray finds, else a small one on this machine until `close`. A context manager.
+
+    When the driver is killed, our workers end at once, and two agents of a small cluster after the minute that Ray gives them.
+    """
+
+    def __init__(self, address: str | None = None, entry: str = ENTRY) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise InputError("--devices ray needs Ray, which is not installed; pip install 'katz-graph[cluster]'")
+        import ray
+
+        self.entry = entry
+        self._closing = threading.Event()
+        self._is_ours = not ray.is_initialized()
+        if self._is_ours:
+            try:
+                ray.init(address or "auto", namespace="katz_graph", configure_logging=False, log_to_driver=False)
+            except ConnectionError as error:
+                if address is not None:
+                    raise InputError(f"there is no Ray cluster at {address}; start one with `ray start --head`") from error
+                ray.init(
+                    include_dashboard=False,
+                    namespace="katz_graph",
+                    configure_logging=False,
+                    log_to_driver=False,
+                    _node_ip_address=LOOPBACK,
+                    _system_config={"worker_niceness": 0},  # 15 unless told otherwise
+                )
+
+    def __enter__(self) -> RayCluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def places(self, number: int = 0) -> tuple[Place, ...]:
+        """The first `number` places, see `find_places`."""
+        import ray
+
+        return find_places(ray.nodes(), number)
+
+    def launcher(self, place: Place, threads: int = 1) -> RayLauncher:
+        return RayLauncher(place, threads, self.entry, self._closing)
+
+    def close(self) -> None:
+        """End starts that wait, and leave the cluster; one that was started here ends."""
+        import ray
+
+        self._closing.set()
+        if self._is_ours:
+            ray.shutdown()
+
+
+def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Place, ...]:
+    """Every GPU, and a CPU of every machine without one; `number` 0: these, else so many of them, and then further CPUs.
+
+    `nodes` as `ray.nodes()` tells them. InputError when there are fewer.
+    """
+    alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: (node["NodeManagerAddress"], node["NodeID"]))
+    accelerators, processors, further = [], [], []
+    for node in alive:
+        gpus, cpus = (int(node["Resources"].get(kind, 0)) for kind in ("GPU", "CPU"))
+        accelerators += [Place(node["NodeID"], node["NodeManagerAddress"], "cuda:0")] * gpus
+        cpu = Place(node["NodeID"], node["NodeManagerAddress"], "cpu")
+        processors += [cpu] * min(cpus, 1 if gpus == 0 else 0)
+        further += [cpu] * max(cpus - (1 if gpus == 0 else 0), 0)
+    usual = accelerators + processors
+    found = (usual + further)[:number] if number else usual
+    if not found or len(found) < number:
+        there = f"the Ray cluster has {len(usual + further)} on {len(alive)} machines"
+        raise InputError(f"--devices ray: {number or 'some'} devices were asked for; {there}")
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class RayLauncher:
+    """Starts workers in one place of a cluster."""
+
+    place: Place
+    threads: int
+    entry: str
+    closing: threading.Event = field(compare=False)
+
+    @property
+    def any_device(self) -> bool:
+        return False  # an actor holds its GPU from its start on
+
+    def launch(self, name: str, background: bool = False) -> Actor:
+        """Start an actor and wait until it has connected. RunError when it fails or does not connect in time."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        token = secrets.token_bytes(32)
+        on_gpu = self.place.device != "cpu"
+        with listen(ray.util.get_node_ip_address()) as listener:
+            made = ray.remote(WorkerActor).options(
+                name=f"{name}-{secrets.token_hex(4)}",
+                num_cpus=0 if on_gpu else self.threads,
+                num_gpus=1 if on_gpu else 0,
+                max_restarts=0,
+                max_task_retries=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(self.place.node, soft=False),
+            )
+            actor = made.remote()
+            host, port = listener.getsockname()[:2]
+            work = actor.work.remote(host, port, token, self.entry, self.threads)
+            try:
+                deadline = time.monotonic() + START_TIMEOUT
+                while not select.select([listener], [], [], LOOK)[0]:
+                    if self.closing.is_set() or time.monotonic() > deadline or ray.wait([work], timeout=0)[0]:
+                        raise RunError(f"its Ray actor on {self.place.host} did not connect: {how_it_ended(work)}")
+                connection = accept(listener, token)
+            except BaseException as error:
+                ray.kill(actor)
+                if isinstance(error, Closed):
+                    raise RunError(f"its Ray actor on {self.place.host} did not connect: {error}") from None
+                raise
+        return Actor(name, actor, work, connection)
+
+
+class WorkerActor:
+    """What Ray runs: connects to the driver, serves, and ends when told to and with the driver. Ray tells the driver of an error."""
+
+    def work(self, host: str, port: int, token: bytes, entry: str, threads: int) -> None:
+        limit_threads(threads)
+        module, _, function = entry.partition(":")
+        serve = getattr(importlib.import_module(module), function)
+        self._connection = dial(host, port, token)  # stays open after an error, so that the process stays until Ray has told of it
+        end_with(self._connection.fileno())
+        serve(self._connection)
+        os._exit(0)
+
+
+class Actor:
+    """A worker in a Ray actor, as the driver holds it."""
+
+    pid = None
+
+    def __init__(self, name: str, actor: Any, work: Any, connection: Connection) -> None:
+        self.name = name
+        self.connection = connection
+        self._actor = actor
+        self._work = work
+
+    def is_alive(self) -> bool:
+        return not self.wait(0.0)
+
+    def kill(self) -> None:
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):
+            ray.kill(self._actor)
+
+    def wait(self, timeout: float) -> bool:
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError):
+            return bool(ray.wait([self._work], timeout=timeout)[0])
+        return True
+
+    def last_words(self) -> str:
+        return how_it_ended(self._work) if self.wait(0.0) else ""
+
+
+def how_it_ended(work: Any) -> str:
+    """In one line, why an actor's work is over; that nothing is known while it is not."""
+    import ray
+
+    if not ray.wait([work], timeout=0)[0]:
+        return "it did not start in time"
+    try:
+        ray.get(work)
+    except ray.exceptions.RayTaskError as error:
+        return f"{type(error.cause).__name__}: {error.cause}"
+    except ray.exceptions.RayError as error:
+        return next(line.strip() for line in str(error).splitlines() if line.strip())
+    return "its Ray actor returned"

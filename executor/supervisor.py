@@ -1,0 +1,201 @@
+"""Keeps a worker running for every device: notices within seconds that one is gone and replaces it, at once where a spare waits.
+
+Knows nothing of what workers do; who uses it assigns, connects and feeds them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from katz_graph.errors import RunError
+from katz_graph.executor.launch.launched import Launcher
+from katz_graph.executor.supervised import BURIAL_TIMEOUT, PATIENCE, Patience, State, Supervised
+from katz_graph.executor.transport.connection import Connection
+
+SPARE = "spare"
+
+
+class Supervisor:
+    """Workers by the name of their device; equal launchers mean one host, which has one spare. A context manager.
+
+    Callbacks come from threads and have to be short: `on_message(name, kind, body)`; `on_lost(name, reason)` when a worker died or froze;
+    `on_replaced(name, connection)` when another one stands in, which has been told nothing yet; `on_abandoned(name, error)` when none will.
+    """
+
+    def __init__(
+        self,
+        launchers: Mapping[str, Launcher],
+        on_message: Callable[[str, str, Any], None],
+        on_lost: Callable[[str, str], None],
+        on_replaced: Callable[[str, Connection], None],
+        on_abandoned: Callable[[str, RunError], None],
+        spares: bool = False,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self._launchers = dict(launchers)
+        self._on_message, self._on_lost, self._on_replaced, self._on_abandoned = on_message, on_lost, on_replaced, on_abandoned
+        self._with_spares = spares
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._telling = threading.RLock()  # a loss and its replacement are told before the next loss
+        self._workers: dict[str, Supervised] = {}
+        self._spares: dict[Launcher, Supervised] = {}
+        self._all: list[Supervised] = []  # also those that are being buried
+        self._started: set[str] = set()  # names whose first worker got ready
+        self._deaths: dict[str, list[float]] = {name: [] for name in launchers}
+        self._failures: dict[str, RunError] = {}  # why a name has no worker and gets none
+        self._closing = threading.Event()
+        self._monitor = threading.Thread(target=self._watch, name="katz-heartbeats", daemon=True)
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def start(self) -> Mapping[str, Connection]:
+        """Start all workers at once and wait until they are ready. RunError says which one did not start and why; nothing is left then."""
+        atexit.register(self.close)
+        try:
+            self._monitor.start()
+            with self._changed:
+                for name, launcher in self._launchers.items():
+                    self._workers[name] = self._launch(name, launcher)
+                self._changed.wait_for(lambda: self._failures or len(self._started) == len(self._launchers))
+                if self._failures:
+                    raise next(iter(self._failures.values()))
+            for launcher in dict.fromkeys(self._launchers.values()):
+                self._keep_spare(launcher)
+            return {name: self.connection(name) for name in self._launchers}
+        except BaseException:
+            self.close()
+            raise
+
+    def connection(self, name: str) -> Connection:
+        """The connection to a device's worker of now. RunError when it has none, or not yet again."""
+        with self._changed:
+            if name in self._failures:
+                raise self._failures[name]
+            worker = self._workers.get(name)
+            if worker is None or worker.connection is None or worker.state in ("starting", "dead"):
+                raise RunError(f"device {name}: its worker is being replaced")
+            return worker.connection
+
+    def states(self) -> dict[str, State]:
+        with self._changed:
+            return {name: worker.state for name, worker in self._workers.items()}
+
+    def pids(self) -> dict[str, int | None]:
+        """Processes by device, and of spares that wait."""
+        with self._changed:
+            waiting = {f"{SPARE} {number}": spare for number, spare in enumerate(self._spares.values()) if spare.state == "ready"}
+            return {name: worker.pid for name, worker in {**self._workers, **waiting}.items()}
+
+    def close(self) -> None:
+        """End all workers: ask, wait a little, kill. May be called more than once, and from an exit handler."""
+        self._closing.set()
+        with self._changed:
+            workers = list(self._all)
+        try:
+            for worker in workers:
+                worker.stop()
+            deadline = time.monotonic() + self._patience.stop
+            for worker in workers:
+                worker.join(max(0.0, deadline - time.monotonic()))
+        finally:
+            for worker in workers:
+                worker.end("the run ended")
+            for worker in workers:
+                worker.join(BURIAL_TIMEOUT)
+            if self._monitor.ident is not None:
+                self._monitor.join()
+            atexit.unregister(self.close)
+
+    def _launch(self, name: str, launcher: Launcher, background: bool = False) -> Supervised:
+        """Start a worker; the lock is held."""
+        worker = Supervised(name, launcher, self._patience, self._ready, self._heard, self._ended, background)
+        self._all = [known for known in self._all if not known.join(0.0)] + [worker]
+        return worker
+
+    def _keep_spare(self, launcher: Launcher) -> None:
+        with self._changed:
+            if self._with_spares and launcher.any_device and launcher not in self._spares and not self._closing.is_set():
+                self._spares[launcher] = self._launch(SPARE, launcher, background=True)
+
+    def _watch(self) -> None:
+        """Count the silence of every worker. A tick that came late, since this process was stopped itself, counts as two."""
+        last = time.monotonic()
+        while not self._closing.wait(self._patience.ping):
+            now = time.monotonic()
+            with self._changed:
+                workers = list(self._all)
+            for worker in workers:
+                worker.check(min(now - last, 2 * self._patience.ping))
+            last = now
+
+    def _heard(self, worker: Supervised, kind: str, body: Any) -> None:
+        self._on_message(worker.name, kind, body)
+
+    def _ready(self, worker: Supervised) -> None:
+        with self._changed:
+            if self._workers.get(worker.name) is not worker or self._closing.is_set():
+                return
+            first = worker.name not in self._started
+            self._started.add(worker.name)
+            self._changed.notify_all()
+        if not first:
+            with self._telling:
+                self._stands_in(worker)
+
+    def _stands_in(self, worker: Supervised) -> None:
+        assert worker.connection is not None
+        self._on_replaced(worker.name, worker.connection)
+        self._keep_spare(worker.launcher)
+
+    def _ended(self, worker: Supervised, reason: str) -> None:
+        with self._telling:
+            self._bury(worker, reason)
+
+    def _bury(self, worker: Supervised, reason: str) -> None:
+        with self._changed:
+            if self._spares.get(worker.launcher) is worker:
+                del self._spares[worker.launcher]  # the next one is started with the next replacement
+            if self._closing.is_set() or self._workers.get(worker.name) is not worker:
+                return
+            if worker.name not in self._started:
+                self._failures[worker.name] = RunError(f"device {worker.name}: its worker did not start: {reason}")
+                self._changed.notify_all()
+                return
+        if worker.was_ready:
+            self._on_lost(worker.name, reason)
+        self._replace(worker, reason)
+
+    def _replace(self, lost: Supervised, reason: str) -> None:
+        """Put the spare in the place of a lost worker, else start another one, unless it has died too often."""
+        name, now = lost.name, time.monotonic()
+        with self._changed:
+            deaths = self._deaths[name] = [when for when in self._deaths[name] if when > now - self._patience.within] + [now]
+            given_up = len(deaths) >= self._patience.deaths
+            spare = None
+            if given_up:
+                self._failures[name] = RunError(
+                    f"device {name}: its worker died {len(deaths)} times within {self._patience.within:g} s and is not started again; "
+                    f"the last time: {reason}"
+                )
+            elif self._closing.is_set():
+                return
+            elif (waiting := self._spares.get(lost.launcher)) is not None and waiting.state == "ready":
+                spare = self._spares.pop(lost.launcher)
+                spare.name = name
+                self._workers[name] = spare
+            else:
+                self._workers[name] = self._launch(name, lost.launcher)
+        if given_up:
+            self._on_abandoned(name, self._failures[name])
+        elif spare is not None:
+            self._stands_in(spare)

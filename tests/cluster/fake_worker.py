@@ -1,0 +1,75 @@
+"""What tests launch in the place of the real worker loop: it answers pings as that does, and misbehaves as it is told."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import torch
+
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.faults import Closed
+
+
+def serve(connection: Connection) -> None:
+    try:
+        connection.send("hello", {"pid": os.getpid()})
+        while True:
+            kind, body = connection.receive()
+            match kind:
+                case "stop":
+                    return
+                case "ping":
+                    connection.send("pong", body)
+                case "exit":
+                    print("the disk is on fire", flush=True)
+                    os._exit(3)
+                case "environment":
+                    connection.send("environment", {name: os.environ.get(name) for name in body})
+                case "process":
+                    connection.send("process", os.getpid())
+                case "niceness":
+                    connection.send("niceness", os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+                case "hold":
+                    ctypes.PyDLL(None).usleep(int(body * 1e6))  # with the interpreter lock held
+                case "child":
+                    connection.send("child", subprocess.Popen(["sleep", "600"]).pid)
+                case "compute":
+                    threading.Thread(target=_compute, args=(body,), daemon=True).start()
+                    connection.send("computing", None)
+                case "echo":
+                    connection.send("echo", body)
+    except Closed:
+        return
+
+
+def serve_stubbornly(connection: Connection) -> None:
+    """Does not stop when asked."""
+    serve(connection)
+    time.sleep(600)
+
+
+def serve_once(connection: Connection) -> None:
+    """Says hello and dies."""
+    connection.send("hello", {"pid": os.getpid()})
+    time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def never_hello(connection: Connection) -> None:
+    time.sleep(600)
+
+
+def broken(connection: Connection) -> None:
+    raise ImportError("libcuda.so.1: cannot open shared object file")
+
+
+def _compute(seconds: float) -> None:
+    matrix = torch.ones(4000, 4000)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        matrix @ matrix

@@ -1,0 +1,92 @@
+"""One Ray session from start to end, in namespaces of its own: prints as JSON what was seen. Started by `test_launch_ray.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from processes import eventually, runs
+
+from katz_graph.errors import KatzError
+from katz_graph.executor.launch.ray import RayCluster
+from katz_graph.executor.supervisor import Supervisor
+
+seen: dict[str, Any] = {}
+told: queue.Queue[tuple[Any, ...]] = queue.Queue()
+
+
+def wait_for(kind: str) -> tuple[Any, ...]:
+    """The next thing of a kind that the supervisor tells."""
+    while True:
+        item = told.get(timeout=60)
+        if item[0] == kind:
+            return item
+
+
+def supervise(cluster: RayCluster) -> Supervisor:
+    return Supervisor(
+        {f"ray:{number}": cluster.launcher(place) for number, place in enumerate(cluster.places(2))},
+        on_message=lambda name, kind, body: told.put((kind, name, body, time.monotonic())),
+        on_lost=lambda name, reason: told.put(("lost", name, reason, time.monotonic())),
+        on_replaced=lambda name, connection: told.put(("replaced", name, connection, time.monotonic())),
+        on_abandoned=lambda name, error: told.put(("abandoned", name, error, time.monotonic())),
+    )
+
+
+def lose(connection: Any, sent: signal.Signals) -> tuple[Any, float, float, str]:
+    """Send a signal to worker ray:0; its next connection, the seconds until the loss was told and until it was replaced, and the reason."""
+    connection.send("process", None)
+    pid = wait_for("process")[2]
+    began = time.monotonic()
+    os.kill(pid, sent)
+    _, _, reason, lost = wait_for("lost")
+    _, _, connection, replaced = wait_for("replaced")
+    eventually(lambda: not runs(pid), 5)
+    return connection, lost - began, replaced - began, reason
+
+
+def others() -> list[str]:
+    """Every other process of this namespace that runs."""
+    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()} - {1, 2, os.getpid()}
+    found = [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:80] for pid in pids if runs(pid)]
+    return [command for command in found if command]
+
+
+began = time.monotonic()
+with RayCluster(entry="fake_worker:serve") as cluster:
+    seen["init"] = time.monotonic() - began
+    seen["places"] = [(place.host, place.device) for place in cluster.places(2)]
+    try:
+        cluster.places(99)
+    except KatzError as error:
+        seen["too many"] = str(error)
+    began = time.monotonic()
+    with supervise(cluster) as supervisor:
+        connections = supervisor.start()
+        seen["start"] = time.monotonic() - began
+        connections["ray:1"].send("echo", torch.arange(5, dtype=torch.float16))
+        _, name, content, _ = wait_for("echo")
+        seen["echo"] = [name, content.tolist()]
+        connections["ray:0"].send("environment", ["OMP_NUM_THREADS"])
+        seen["environment"] = wait_for("environment")[2]
+        connection, *seen["killed"] = lose(connections["ray:0"], signal.SIGKILL)
+        connection, *seen["frozen"] = lose(connection, signal.SIGSTOP)
+        connection.send("echo", "still here")
+        seen["after"] = wait_for("echo")[1:3]
+        began = time.monotonic()
+    seen["close"] = time.monotonic() - began
+    cluster.entry = "fake_worker:broken"
+    try:
+        supervise(cluster).start()
+    except KatzError as error:
+        seen["broken"] = str(error)
+    began = time.monotonic()
+seen["shutdown"] = time.monotonic() - began
+seen["left"] = others()
+print(json.dumps(seen))

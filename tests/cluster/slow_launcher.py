@@ -1,0 +1,39 @@
+"""A worker on a slow link: it says hello, and then sends one frame over some seconds during which it answers no ping."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+import torch
+
+from katz_graph.executor.launch.in_process import Thread
+from katz_graph.executor.transport.connection import Connection
+
+
+@dataclass(frozen=True)
+class SlowLauncher:
+    seconds: float
+
+    any_device = False
+
+    def launch(self, name: str, background: bool = False) -> Thread:
+        ours, theirs = socket.socketpair()
+        return Thread(name, Connection(ours), Connection(theirs.dup()), lambda connection: self._serve(connection, theirs))
+
+    def _serve(self, connection: Connection, raw: socket.socket) -> None:
+        with raw:
+            connection.send("hello", {})
+            writer, reader = socket.socketpair()
+            with writer, reader:
+                sender = threading.Thread(target=Connection(writer).send, args=("picture", torch.zeros(1000)))
+                sender.start()
+                sender.join()
+                frame = reader.recv(1 << 16)
+            for start in range(0, len(frame), 200):
+                raw.sendall(frame[start : start + 200])
+                time.sleep(self.seconds * 200 / len(frame))
+            while connection.receive()[0] != "stop":
+                connection.send("pong", {})

@@ -1,0 +1,97 @@
+"""Whatever ends the driver, in whatever phase, its workers end with it: with a driver process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from processes import below, eventually, runs
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+DRIVER = """
+import sys, time
+sys.path.insert(0, {here!r})
+from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.supervisor import Supervisor
+ignore = lambda *told: None
+supervisor = Supervisor(dict.fromkeys("ab", Spawn(entry="fake_worker:serve")), ignore, ignore, ignore, ignore, spares=True)
+print("starting", flush=True)
+try:
+    connections = supervisor.start()
+    connections["a"].send("compute", 600.0)
+    connections["b"].send("child", None)
+    time.sleep(0.5)
+    print("working", flush=True)
+    time.sleep(600)
+finally:
+    {finally_}
+"""
+
+
+def start_driver(phase: str, finally_: str = "supervisor.close()") -> tuple[subprocess.Popen[str], Callable[[], set[int]]]:
+    """A driver of its own, in the phase; and what it, its workers and their children are, as far as they run."""
+    script = DRIVER.format(here=str(HERE), finally_=finally_)
+    driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
+    assert driver.stdout is not None
+    for line in driver.stdout:
+        if line.strip() == phase:
+            break
+    if phase == "starting":
+        eventually(lambda: len(below(driver.pid)) >= 2, 20)
+    known = below(driver.pid)
+    assert len(known) >= 2, driver.communicate()
+    return driver, lambda: {pid for pid in known if runs(pid)}
+
+
+def test_nothing_outlives_a_driver_that_is_killed_while_it_starts() -> None:
+    driver, running = start_driver("starting")
+    with driver:
+        end(driver, running)
+
+
+def test_nothing_outlives_a_driver_that_is_killed_at_work() -> None:
+    """Before, it is stopped for a while (Ctrl-Z, a lid that is closed), of which it makes no worker's fault."""
+    driver, running = start_driver("working")
+    with driver:
+        before = running()
+        os.kill(driver.pid, signal.SIGSTOP)
+        time.sleep(4.0)
+        os.kill(driver.pid, signal.SIGCONT)
+        time.sleep(1.0)
+        assert running() == before
+        end(driver, running)
+
+
+def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
+    driver.kill()
+    driver.wait()
+    seconds = eventually(lambda: not running(), 5)
+    print(f"all workers had ended {seconds:.3f} s after SIGKILL of the driver")
+    assert seconds < 1.0
+
+
+@pytest.mark.parametrize(("phase", "finally_"), [("starting", "supervisor.close()"), ("starting", "pass"), ("working", "pass")])
+def test_nothing_outlives_a_driver_that_is_interrupted(phase: str, finally_: str) -> None:
+    """Ctrl-C reaches the driver's process group. Without a `close` of its own the exit handler ends the workers."""
+    driver, running = start_driver(phase, finally_)
+    with driver:
+        began = time.monotonic()
+        os.killpg(driver.pid, signal.SIGINT)
+        _, error = driver.communicate(timeout=20)
+        print(f"{phase}: the driver had ended {time.monotonic() - began:.2f} s after Ctrl-C")
+        assert "KeyboardInterrupt" in error
+        assert not running()
+        assert time.monotonic() - began < 5.0

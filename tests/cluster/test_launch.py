@@ -1,0 +1,78 @@
+"""Each way of starting a worker gives one that answers on its connection, in the surroundings that were asked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import fake_worker
+import pytest
+from processes import eventually, runs
+
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.transport.faults import Closed
+
+
+def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    (tmp_path / "random.py").write_text("raise SystemExit('the current folder is no place to import from')")
+    monkeypatch.chdir(tmp_path)
+    printed: list[str] = []
+    process = Spawn(threads=3, prefix=("env", "SPACE=blue"), entry="fake_worker:serve", echo=printed.append).launch("a", background=True)
+    assert process.connection.receive() == ("hello", {"pid": process.pid})
+    assert os.getsid(process.pid) == process.pid
+    process.connection.send("environment", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "SPACE"])
+    told = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "PASSIVE", "SPACE": "blue"}
+    assert process.connection.receive() == ("environment", told)
+    process.connection.send("niceness", None)
+    assert process.connection.receive() == ("niceness", os.getpriority(os.PRIO_PROCESS, 0))  # only the import was in the background
+    assert process.is_alive() and process.last_words() == ""
+    process.connection.send("exit", None)
+    with pytest.raises(Closed):
+        process.connection.receive()
+    assert process.wait(5) and not process.is_alive() and not runs(process.pid)
+    assert printed == ["the disk is on fire\n"]
+    assert process.last_words() == "exit status 3; it last printed: the disk is on fire"
+    process.kill()  # again, and on nobody else who may have its number now
+    process.connection.close()
+
+
+def test_a_process_that_cannot_be_started_leaves_no_descriptor() -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(FileNotFoundError):
+        Spawn(prefix=("/no/such/program",)).launch("a")
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_the_real_worker_starts() -> None:
+    began = time.monotonic()
+    process = Spawn().launch("a")
+    assert process.connection.receive() == ("hello", {"pid": process.pid})
+    print(f"a process of the real worker was ready after {time.monotonic() - began:.2f} s")
+    process.connection.send("ping", {"number": 1})
+    assert process.connection.receive() == ("pong", {"number": 1})
+    process.connection.close()
+    eventually(lambda: not process.is_alive(), 2)
+    assert process.wait(1)
+
+
+def test_a_thread_answers_and_ends() -> None:
+    thread = InProcess(fake_worker.serve).launch("a")
+    assert thread.connection.receive() == ("hello", {"pid": os.getpid()})
+    thread.connection.send("echo", (1, 2))
+    assert thread.connection.receive() == ("echo", (1, 2))
+    thread.kill()
+    assert thread.wait(2) and not thread.is_alive()
+    with pytest.raises(Closed):
+        thread.connection.receive()
+    thread.connection.close()
+
+
+def test_a_thread_tells_what_it_died_of() -> None:
+    thread = InProcess(fake_worker.broken).launch("a")
+    assert thread.wait(2)
+    assert thread.last_words().startswith("ImportError: libcuda")
+    thread.connection.close()

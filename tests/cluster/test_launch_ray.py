@@ -1,0 +1,96 @@
+"""Ray actors as workers: one session in a network of its own, since Ray listens on all interfaces."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from katz_graph.errors import InputError
+from katz_graph.executor.launch.ray import Place, RayCluster, find_places
+
+HERE = Path(__file__).parent
+UNSHARE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[dict[str, Any]]:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    if shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not make network namespaces")
+    home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
+    environment = {**os.environ, "HOME": home, "RAY_TMPDIR": home, "PYTHONPATH": str(HERE)}
+    command = 'ip link set lo up && exec "$@"'
+    try:
+        done = subprocess.run(
+            [*UNSHARE, "sh", "-c", command, "sh", sys.executable, str(HERE / "ray_session.py")],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    seen = json.loads(done.stdout.strip().splitlines()[-1])
+    print(json.dumps(seen, indent=1))
+    yield seen
+
+
+def test_actors_serve_as_processes_do(session: dict[str, Any]) -> None:
+    assert session["places"] == [["127.0.0.1", "cpu"]] * 2
+    assert session["echo"] == ["ray:1", [0, 1, 2, 3, 4]]
+    assert session["environment"] == {"OMP_NUM_THREADS": "1"}
+
+
+def test_a_lost_actor_is_noticed_and_replaced(session: dict[str, Any]) -> None:
+    lost, _, _ = session["killed"]
+    assert lost < 1.0
+    lost, _, reason = session["frozen"]
+    assert 2.0 < lost < 4.0 and "did not answer" in reason
+    assert session["after"] == ["ray:0", "still here"]
+
+
+def test_an_actor_that_fails_says_why(session: dict[str, Any]) -> None:
+    assert "its worker did not start" in session["broken"]
+    assert "libcuda.so.1: cannot open shared object file" in session["broken"]
+    assert "\n" not in session["broken"]
+
+
+def test_nothing_of_a_cluster_of_ours_is_left(session: dict[str, Any]) -> None:
+    assert session["left"] == []
+
+
+def test_too_few_devices_are_told(session: dict[str, Any]) -> None:
+    assert session["too many"].startswith("--devices ray: 99 devices were asked for; the Ray cluster has ")
+
+
+def test_gpus_come_first_and_every_machine_without_one_counts_once() -> None:
+    def node(number: int, alive: bool = True, **resources: float) -> dict[str, Any]:
+        return {"NodeID": f"id{number}", "NodeManagerAddress": f"10.0.0.{number}", "Alive": alive, "Resources": resources}
+
+    nodes = [node(2, CPU=2.0), node(1, CPU=4.0, GPU=2.0), node(3, alive=False, GPU=8.0)]
+    gpu, cpu = Place("id1", "10.0.0.1", "cuda:0"), Place("id2", "10.0.0.2", "cpu")
+    assert find_places(nodes) == (gpu, gpu, cpu)
+    assert find_places(nodes, 1) == (gpu,)
+    assert find_places(nodes, 4) == (gpu, gpu, cpu, Place("id1", "10.0.0.1", "cpu"))
+    with pytest.raises(InputError, match="9 devices were asked for; the Ray cluster has 8 on 2 machines"):
+        find_places(nodes, 9)
+    with pytest.raises(InputError, match="some devices"):
+        find_places([])
+
+
+def test_without_ray_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'katz-graph\[cluster\]'"):
+        RayCluster()

@@ -1,0 +1,222 @@
+"""Workers are noticed when they die or freeze, replaced, and never left behind: with real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import below, eventually, runs
+
+from katz_graph.errors import RunError
+from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.supervised import Patience
+from katz_graph.executor.supervisor import Supervisor
+from katz_graph.executor.transport.faults import Closed
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+class Told:
+    """What a supervisor told, with times."""
+
+    def __init__(self) -> None:
+        self.items: queue.Queue[tuple[Any, ...]] = queue.Queue()
+
+    def make(self, entry: str = "serve", names: tuple[str, ...] = ("a",), **options: Any) -> Supervisor:
+        launcher = Spawn(entry=f"fake_worker:{entry}", echo=lambda line: None)
+        return Supervisor(
+            dict.fromkeys(names, launcher),
+            on_message=lambda name, kind, body: self.items.put((kind, name, body, time.monotonic())),
+            on_lost=lambda name, reason: self.items.put(("lost", name, reason, time.monotonic())),
+            on_replaced=lambda name, connection: self.items.put(("replaced", name, connection, time.monotonic())),
+            on_abandoned=lambda name, error: self.items.put(("abandoned", name, error, time.monotonic())),
+            **options,
+        )
+
+    def next(self, kind: str, timeout: float = 30.0) -> tuple[str, Any, float]:
+        """The next thing told, which has to be of this kind: name, content, time."""
+        got, name, content, when = self.items.get(timeout=timeout)
+        assert got == kind, (got, name, content)
+        return name, content, when
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """No process, no open socket or pipe, no thread of ours and no shared memory outlives a test."""
+
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before, open_before, shared = below(os.getpid()), descriptors(), set(Path("/dev/shm").iterdir())
+    yield
+    assert below(os.getpid()) <= before
+    assert descriptors() <= open_before
+    assert set(Path("/dev/shm").iterdir()) <= shared
+
+
+def test_workers_answer_and_end_with_the_block(told: Told) -> None:
+    began = time.monotonic()
+    with told.make(names=("a", "b")) as supervisor:
+        connections = supervisor.start()
+        print(f"two workers that import torch were ready after {time.monotonic() - began:.2f} s")
+        connections["b"].send("echo", torch.arange(3))
+        name, content, _ = told.next("echo")
+        assert name == "b" and content.tolist() == [0, 1, 2]
+        assert supervisor.states() == {"a": "ready", "b": "ready"}
+        pids = [pid for pid in supervisor.pids().values() if pid is not None]
+        assert len(set(pids)) == 2 and all(map(runs, pids))
+        began = time.monotonic()
+    print(f"closed after {time.monotonic() - began:.2f} s")
+    assert not any(map(runs, pids))
+    assert time.monotonic() - began < 1.5  # asked, not killed after a wait
+
+
+def test_a_killed_worker_is_noticed_within_a_second_and_replaced(told: Told) -> None:
+    with told.make(names=("a", "b")) as supervisor:
+        first = supervisor.start()
+        pid = supervisor.pids()["a"]
+        assert pid is not None
+        killed = time.monotonic()
+        os.kill(pid, signal.SIGKILL)
+        name, reason, noticed = told.next("lost")
+        with pytest.raises(RunError, match="device a: its worker is being replaced"):
+            supervisor.connection("a")
+        assert name == "a" and "SIGKILL" in reason
+        print(f"SIGKILL noticed after {noticed - killed:.3f} s")
+        assert noticed - killed < 1.0
+        name, connection, replaced = told.next("replaced")
+        print(f"replaced without a spare after {replaced - killed:.2f} s")
+        assert name == "a" and connection is supervisor.connection("a") is not first["a"]
+        assert supervisor.connection("b") is first["b"]
+        connection.send("echo", "again")
+        assert told.next("echo")[:2] == ("a", "again")
+
+
+def test_a_spare_replaces_at_once(told: Told) -> None:
+    with told.make(spares=True) as supervisor:
+        supervisor.start()
+        eventually(lambda: "spare 0" in supervisor.pids(), 30)
+        pids = supervisor.pids()
+        assert pids["a"] is not None
+        killed = time.monotonic()
+        os.kill(pids["a"], signal.SIGKILL)
+        told.next("lost")
+        _, connection, replaced = told.next("replaced")
+        print(f"replaced by the spare after {replaced - killed:.3f} s")
+        assert replaced - killed < 1.0
+        assert supervisor.pids()["a"] == pids["spare 0"]
+        connection.send("niceness", None)
+        assert told.next("niceness")[1] == os.getpriority(os.PRIO_PROCESS, 0)
+        eventually(lambda: "spare 0" in supervisor.pids(), 30)  # the next one
+
+
+def test_a_frozen_worker_is_killed_and_replaced(told: Told) -> None:
+    with told.make() as supervisor:
+        supervisor.start()
+        pid = supervisor.pids()["a"]
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        frozen = time.monotonic()
+        eventually(lambda: supervisor.states()["a"] == "suspect", 5)
+        for _ in range(20):  # its socket swallows them, which is no sign of life
+            supervisor.connection("a").send("echo", None)
+            time.sleep(0.05)
+        with pytest.raises(Closed):  # who waits for it is not held for ever
+            supervisor.connection("a").send("echo", torch.zeros(8 << 20))
+        assert time.monotonic() - frozen < 4.0
+        _, reason, noticed = told.next("lost")
+        print(f"SIGSTOP noticed after {noticed - frozen:.2f} s")
+        assert 2.0 < noticed - frozen < 4.0 and "did not answer" in reason
+        assert not runs(pid)
+        told.next("replaced")
+
+
+def test_busy_is_not_frozen(told: Told) -> None:
+    """All cores busy in the worker for 3 s and its interpreter lock held for 1 s and 2 s."""
+    with told.make() as supervisor:
+        connection = supervisor.start()["a"]
+        connection.send("compute", 3.0)
+        told.next("computing")
+        for seconds in (1.0, 2.0):
+            connection.send("hold", seconds)
+            connection.send("echo", seconds)
+            assert told.next("echo")[1] == seconds
+        assert told.items.empty()
+        eventually(lambda: supervisor.states() == {"a": "ready"}, 1)
+
+
+def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
+    """On a slow link a pong stands behind a picture. Here the test is the worker, and sends a frame bit by bit."""
+    from slow_launcher import SlowLauncher
+
+    launcher = SlowLauncher(seconds=2.0)
+    patience = Patience(suspect=0.3, frozen=0.6)
+    lost: list[str] = []
+    heard: queue.Queue[Any] = queue.Queue()
+    supervisor = Supervisor(
+        {"a": launcher},
+        on_message=lambda name, kind, body: heard.put(body),
+        on_lost=lambda name, reason: lost.append(reason),
+        on_replaced=lambda name, connection: None,
+        on_abandoned=lambda name, error: None,
+        patience=patience,
+    )
+    with supervisor:
+        supervisor.start()
+        assert heard.get(timeout=10).numel() == 1000
+        assert not lost
+
+
+def test_a_worker_that_always_dies_is_given_up(told: Told) -> None:
+    with told.make("serve_once", patience=Patience(deaths=2)) as supervisor:
+        with contextlib.suppress(RunError):  # it may be dead before all of it is handed out
+            supervisor.start()
+        kinds = []
+        while not kinds or kinds[-1] != "abandoned":
+            kind, _, content, _ = told.items.get(timeout=60)
+            kinds.append(kind)
+        assert kinds.count("lost") == 2 and kinds.count("replaced") == 1
+        assert str(content).startswith("device a: its worker died 2 times within 60 s and is not started again; the last time: ")
+        with pytest.raises(RunError, match="died 2 times"):
+            supervisor.connection("a")
+
+
+def test_a_failing_start_says_why_and_leaves_nothing(told: Told) -> None:
+    with pytest.raises(RunError) as error, told.make("broken") as supervisor:
+        supervisor.start()
+    assert "its worker did not start" in str(error.value)
+    assert str(error.value).endswith("exit status 1; it last printed: ImportError: libcuda.so.1: cannot open shared object file")
+    assert "\n" not in str(error.value)
+
+
+def test_a_start_that_hangs_ends(told: Told) -> None:
+    with pytest.raises(RunError, match="did not start within 1 s"):
+        told.make("never_hello", patience=Patience(start=1.0)).start()
+
+
+def test_a_stubborn_worker_is_killed_in_the_end_with_what_it_started(told: Told) -> None:
+    with told.make("serve_stubbornly") as supervisor:
+        supervisor.start()["a"].send("child", None)
+        _, child, _ = told.next("child")
+        assert runs(child)
+        began = time.monotonic()
+    assert 1.5 < time.monotonic() - began < 4.0
+    eventually(lambda: not runs(child), 1)
