@@ -1,4 +1,4 @@
-"""Puts what several equal operations take into one call, and takes the results apart. Knows tensors and frozen dataclasses only."""
+"""Puts what several equal operations take into one call, takes results apart, and moves them. Knows tensors and frozen dataclasses only."""
 
 from __future__ import annotations
 
@@ -41,6 +41,19 @@ def split(value: Any, count: int) -> list[Any]:
         parts = {key: split(part, count) for key, part in value.items()}
         return [{key: part[index] for key, part in parts.items()} for index in range(count)]
     return [value] * count
+
+
+def on_device(value: Any, device: torch.device) -> Any:
+    """The same structure with its tensors on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{name: on_device(getattr(value, name), device) for name in _tensor_fields(value)})
+    if isinstance(value, tuple):
+        return tuple(on_device(part, device) for part in value)
+    if isinstance(value, Mapping):
+        return {key: on_device(part, device) for key, part in value.items()}
+    return value
 
 
 def _tensor_fields(value: Any) -> list[str]:

@@ -1,8 +1,10 @@
-"""How fast a device is, measured once and kept: arithmetic, memory, and what starting one kernel costs."""
+"""How fast a device is, measured once and kept: arithmetic, memory, what starting one kernel costs, and what busy neighbours cost."""
 
 from __future__ import annotations
 
-import json
+import os
+import platform
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,30 +12,42 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from katz_graph.executor.costs import Contention, CostStore, Rates
 from katz_graph.planner.program import Device
 
-METHOD = 3  # what is measured below; another number when that changes
+METHOD = 4  # what is measured below; another number when that changes
 BYTES = 1 << 26  # of the array copied
 WIDE, LARGE = 128, 64  # channels and side of a convolution that is all arithmetic
 NARROW, SMALL = 32, 8  # of a block whose kernels take little but their start
+REPEATS = 9
 
 
-def calibrated(name: str, device: torch.device, dtype: torch.dtype, cache: Path | None, again: bool = False) -> Device:
-    """The device's rates, from the file in `cache` when it was measured before under the same torch, dtype and number of threads.
+def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
+    """What measured costs are valid for: the hardware, and what decides how it is used."""
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    else:
+        hardware = f"{_processor()} of {os.cpu_count()} cores, {threads} threads"
+    return f"{METHOD}/{hardware}/{str(dtype).removeprefix('torch.')}/torch {torch.__version__}"
 
-    `again` measures whatever was kept.
+
+def calibrated(name: str, device: torch.device, dtype: torch.dtype, store: CostStore, again: bool = False) -> Device:
+    """The device for the planner, working alone with this process's threads: as the store knows it, else its rates are measured and kept.
+
+    `again` measures them whatever was kept.
     """
-    key = f"{METHOD}/{device}/{dtype}/{torch.get_num_threads()}/{torch.__version__}"
-    file = None if cache is None else cache / "devices.json"
-    known = _read(file)
-    if again or key not in known:
-        known[key] = measure(device, dtype)
-        _write(file, known)
-    return Device(name, *known[key], value_bytes=dtype.itemsize)
+    key = device_key(device, dtype, torch.get_num_threads())
+    if again or store.rates(key) is None:
+        store.keep_rates(key, Rates(*measure(device, dtype)))
+    return store.device(name, key, dtype.itemsize)
 
 
-def measure(device: torch.device, dtype: torch.dtype) -> tuple[float, float, float]:
-    """Floating-point operations a second, bytes a second, seconds a kernel: on the kinds of work that UNets consist of."""
+def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> tuple[float, float, float]:
+    """Floating-point operations a second, bytes a second, seconds a kernel: on the kinds of work that UNets consist of.
+
+    Those of an undisturbed moment; with `stretch` those of the better moments (the first quartile: others may use the machine too) of so
+    many seconds for each kind of work, so that devices which begin at the same time do the same kind all along.
+    """
     convolution = nn.Conv2d(WIDE, WIDE, 3, padding=1).to(device, dtype)
     large = torch.randn(1, WIDE, LARGE, LARGE, device=device, dtype=dtype)
     half = (nn.GroupNorm(8, NARROW), nn.SiLU(), nn.Conv2d(NARROW, NARROW, 3, padding=1))
@@ -42,21 +56,29 @@ def measure(device: torch.device, dtype: torch.dtype) -> tuple[float, float, flo
     array = torch.zeros(BYTES // 4, device=device)
     target = torch.empty_like(array)
     with torch.inference_mode():
-        arithmetic = _seconds(lambda: convolution(large), device)
-        memory = _seconds(lambda: target.copy_(array), device)
-        starts = _seconds(lambda: [block(small) for _ in range(20)], device) / (20 * len(block))
+        arithmetic = _seconds(lambda: convolution(large), device, stretch)
+        memory = _seconds(lambda: target.copy_(array), device, stretch)
+        starts = _seconds(lambda: [block(small) for _ in range(20)], device, stretch) / (20 * len(block))
     return 2 * WIDE**2 * 9 * LARGE**2 / arithmetic, 2 * BYTES / memory, starts
 
 
-def _seconds(run: Callable[[], object], device: torch.device) -> float:
-    times = []
-    for _ in range(9):
+def contention(alone: Rates, together: Rates) -> Contention:
+    """From what a device does alone and while its neighbours do the same, both measured with the same `stretch`."""
+    return Contention(
+        max(1.0, alone.flops_per_second / together.flops_per_second), max(1.0, alone.bytes_per_second / together.bytes_per_second)
+    )
+
+
+def _seconds(run: Callable[[], object], device: torch.device, stretch: float) -> float:
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < REPEATS or time.perf_counter() - began < stretch:
         _wait(device)
         started = time.perf_counter()
         run()
         _wait(device)
         times.append(time.perf_counter() - started)
-    return min(times)  # of an undisturbed moment
+    return statistics.quantiles(times, n=4)[0] if stretch else min(times)
 
 
 def _wait(device: torch.device) -> None:
@@ -64,22 +86,10 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _read(file: Path | None) -> dict[str, tuple[float, float, float]]:
-    """What was measured before; a file that cannot be read is measured anew."""
+def _processor() -> str:
+    """The processor's model as Linux tells it, else its architecture."""
     try:
-        entries = json.loads(file.read_text()) if file else {}
-        return {key: (float(a), float(b), float(c)) for key, (a, b, c) in entries.items()}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}
-
-
-def _write(file: Path | None, known: dict[str, tuple[float, float, float]]) -> None:
-    if file is None:
-        return
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(known, indent=1))
-        temporary.replace(file)
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        pass  # a cache that cannot be written only costs time
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

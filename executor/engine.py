@@ -1,45 +1,61 @@
-"""The engine on one device: compiles step regions, runs them on its worker, and runs VAE calls on the same worker."""
+"""The engine: compiles step regions and has workers carry them out, and what else needs a model. Knows nothing of where workers are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor
 
 from katz_graph.context import Context, Tile
 from katz_graph.events import Busy, Planned
-from katz_graph.executor.calibrate import calibrated
-from katz_graph.executor.execution import Execution, Timing
-from katz_graph.executor.models import Models
-from katz_graph.executor.worker import Job, Single, Worker
+from katz_graph.executor.execution import Timing
+from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.models.features import TextEncoding
-from katz_graph.models.text_recipe import length
-from katz_graph.models.tokens import prompt_length
-from katz_graph.planner.compile import Known, compile_region
-from katz_graph.planner.count import count_work
-from katz_graph.planner.fit import fit
-from katz_graph.planner.program import Device, Program
+from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
-from katz_graph.planner.schedule import decider, sampling_of
 from katz_graph.recipe import Encoding, VaeRecipe
-from katz_graph.sampling.static import evaluations_of
 from katz_graph.upscale.recipe import UpscaleModelRecipe
 from katz_graph.wires import LatentSamples
 
 
 @dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """`batching` None lets the planner choose; `cache` keeps measured rates."""
+class Outcome:
+    """What a request gave: two latents [B, C, h, w], unscaled, the second as denoised when the last step began; times by device."""
 
-    device: str = "cpu"
-    dtype: torch.dtype = torch.float32
-    batching: bool | None = None
-    cache: Path | None = None
+    samples: Tensor
+    denoised: Tensor
+    timings: Mapping[str, Timing]
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What a worker did in one unit, when, on the clock of `time.perf_counter`, and in how many seconds."""
+
+    value: Any
+    start: float
+    seconds: float
+
+
+class Workers(Protocol):
+    """Who carries programs out."""
+
+    @property
+    def devices(self) -> tuple[Device, ...]: ...
+
+    @property
+    def links(self) -> Mapping[tuple[str, str], Link]: ...
+
+    def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
+        """Carry out a program that went through all passes; `measure`: every call timed by itself."""
+
+    def call(self, device: str, what: str, *arguments: Any) -> Called:
+        """Have one of `services` done on a device."""
+
+    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,94 +63,99 @@ class Report:
     """What sampling and the VAE took in this engine's life, for figures that are printed."""
 
     programs: list[Program] = field(default_factory=list)
-    timings: list[Timing] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
     vae: float = 0.0
 
+    @property
+    def timings(self) -> list[Timing]:
+        """Of each request, on the device that advanced its sampler."""
+        return [outcome.timings[program.owner] for program, outcome in zip(self.programs, self.outcomes, strict=True)]
 
-class LocalEngine:
-    """One device in this process. `close` it, or use it in a `with` statement."""
 
-    def __init__(self, options: EngineOptions | None = None, models: Models | None = None) -> None:
-        self.options = options or EngineOptions()
-        self.models = models or Models(self.options.device, self.options.dtype)
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a person decides about plans: where stages may run, which approximations are allowed, whether equal stages run as one call
+    (None: the faster), and how many devices besides those of the ControlNets one request uses (None: all)."""
+
+    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    allowed: frozenset[str] = frozenset()
+    batching: bool | None = None
+    lane: int | None = None
+
+
+class Engine:
+    """Implements `katz_graph.context.Engine`. `close` it, or use it in a `with` statement."""
+
+    def __init__(self, workers: Workers, choices: Choices | None = None) -> None:
+        self.workers = workers
+        self.choices = choices or Choices()
         self.report = Report()
-        self.device: Device = calibrated(self.options.device, self.models.device, self.models.dtype, self.options.cache)
-        self._worker = Worker(self.options.device)
 
-    def __enter__(self) -> LocalEngine:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Stop the worker after the unit that runs."""
-        self._worker.close()
+        """Stop the workers after the units that run."""
+        self.workers.close()
+
+    @property
+    def device(self) -> Device:
+        return self.workers.devices[0]
 
     def plan(self, region: Region, after: str = "emit") -> Program:
-        """Compile a region for this engine's device."""
-        return plan_region(region, self.device, self.options.batching, after)
+        """Compile a region for this engine's devices."""
+        return plan_region(region, self._resources(), after)
 
-    def submit(self, region: Region, program: Program, context: Context) -> Job:
-        """Start sampling; the job's result is the latent [B, C, h, w], unscaled."""
-        spec, table = sampling_of(region.begin)
-        latent = region.begin.inputs["latent_image"]["samples"]
-        return self._worker.submit(Execution(program, spec, table, latent, self.models, context))
+    def _resources(self) -> Resources:
+        choices = self.choices
+        return Resources(self.workers.devices, self.workers.links, choices.pins, choices.allowed, choices.batching)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        program = self.plan(region)
+        return self._carried_out(region, self.plan(region), context)
+
+    def _carried_out(self, region: Region, program: Program, context: Context) -> tuple[LatentSamples, LatentSamples]:
         context.report(Planned(region.name, program))
-        job = self.submit(region, program, context)
-        samples = job.result()
-        execution = cast(Execution, job.task)
-        timing = execution.timing
+        outcome = self.workers.run(program, context)
         self.report.programs.append(program)
-        self.report.timings.append(timing)
-        for span in timing.spans:
-            context.report(Busy(self.options.device, span.name, region.name, span.start, span.seconds, span.evaluation))
+        self.report.outcomes.append(outcome)
+        for device, timing in outcome.timings.items():
+            for span in timing.spans:
+                context.report(Busy(device, span.name, region.name, span.start, span.seconds, span.evaluation))
         latent: LatentSamples = region.begin.inputs["latent_image"]
-        return {**latent, "samples": samples}, {**latent, "samples": execution.denoised}
+        return {**latent, "samples": outcome.samples}, {**latent, "samples": outcome.denoised}
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
-        task = Single(lambda: self.models.encode_text(encoding))
-        made: TextEncoding = self._worker.submit(task).result()
-        context.report(Busy(self.options.device, "text encoder", "", task.start, task.seconds))
-        pooled = None if made.pooled is None else made.pooled.cpu().float().clone()
-        return TextEncoding(made.hidden.cpu().float().clone(), pooled)
+        made: TextEncoding = self._call("text_encoder", "encode_text", context, encoding).value
+        return TextEncoding(made.hidden.clone(), None if made.pooled is None else made.pooled.clone())
 
     def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        return self._vae("VAE encode", lambda: self.models.encode_image(vae, pixels, tile), context)
+        return self._vae("vae_encode", "encode_image", context, vae, pixels, tile)
 
     def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        return self._vae("VAE decode", lambda: self.models.decode_latent(vae, samples, tile), context)
+        return self._vae("vae_decode", "decode_latent", context, vae, samples, tile)
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
-        task = Single(lambda: self.models.upscale(model, picture))
-        enlarged = self._worker.submit(task).result()
-        context.report(Busy(self.options.device, "upscale", "", task.start, task.seconds))
-        return cast(Tensor, enlarged)
+        return cast(Tensor, self._call("upscale", "upscale", context, model, picture).value)
 
-    def _vae(self, name: str, run: Callable[[], Any], context: Context) -> Tensor:
-        task = Single(run)
-        result, notes = self._worker.submit(task).result()
-        self.report.vae += task.seconds
-        context.report(Busy(self.options.device, name, "", task.start, task.seconds))
+    def _vae(self, stage: str, what: str, context: Context, *arguments: Any) -> Tensor:
+        called = self._call(stage, what, context, *arguments)
+        result, notes = called.value
+        self.report.vae += called.seconds
         for note in notes:
-            context.warn(f"{name}: {note}")
+            context.warn(f"{stage.replace('_', ' ')}: {note}")
         return cast(Tensor, result)
 
+    def _call(self, stage: str, what: str, context: Context, *arguments: Any) -> Called:
+        """On the device that the stage is pinned to, else on the first."""
+        device = self.choices.pins.get(stage, (self.device.name,))[0]
+        called = self.workers.call(device, what, *arguments)
+        context.report(Busy(device, stage.replace("_", " "), "", called.start, called.seconds))
+        return called
 
-def plan_region(region: Region, device: Device, batching: bool | None = None, after: str = "emit") -> Program:
-    """Compile a region for one device without running it."""
-    spec, table = sampling_of(region.begin)
-    known = Known(
-        schedule=evaluations_of(spec),
-        decide=decider(spec, table),
-        shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
-        count=partial(count_work, value_bytes=device.value_bytes),
-        fit=fit,
-        length=lambda encoding: length(encoding, prompt_length),
-        devices=(device,),
-        batching=batching,
-    )
-    return compile_region(region, known, after)
+
+def dtype_for(device: str) -> torch.dtype:
+    """Half precision where a GPU runs it fast, float32 elsewhere."""
+    return torch.float16 if device.startswith("cuda") else torch.float32

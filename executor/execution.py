@@ -1,11 +1,15 @@
-"""One request's sampling on one worker: its values, slots and sampler. Advanced by whole evaluations, so that requests can alternate."""
+"""One request's part on one worker: its values, what is kept for later evaluations, and on one device the sampler.
+
+Advanced by evaluations, or by what of them can be done before something arrives, so that requests can alternate.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,20 +18,23 @@ from katz_graph.compat.current import running
 from katz_graph.context import Context
 from katz_graph.errors import InputError, RunError
 from katz_graph.events import Evaluated
+from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
+from katz_graph.executor.portion import Portion
 from katz_graph.executor.stages import STAGES, Situation
 from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
 from katz_graph.graph import Expansion
+from katz_graph.models.residency import NoRoom
 from katz_graph.models.text_recipe import clips
-from katz_graph.planner.emit import weight_sets
-from katz_graph.planner.program import Call, Program
-from katz_graph.planner.region import NODE, SLOTS, Operation
+from katz_graph.planner.facts import weight_sets
+from katz_graph.planner.instances import Instances
+from katz_graph.planner.program import Call, Instance, Instruction
+from katz_graph.planner.region import NODE, Operation, Ref
+from katz_graph.planner.schedule import sampling_of
 from katz_graph.recipe import ControlNetRecipe, ModelRecipe
 from katz_graph.sampling.evaluation import Step
-from katz_graph.sampling.noise_table import NoiseTable
-from katz_graph.sampling.process import start_process
-from katz_graph.sampling.spec import Spec
+from katz_graph.sampling.process import Process, start_process
 
 LOADED = (ModelRecipe, ControlNetRecipe)
 
@@ -53,127 +60,262 @@ class Timing:
     prepare: float = 0.0
     denoise: float = 0.0
     spans: list[Span] = field(default_factory=list)
+    samples: dict[tuple[str, int], list[float]] = field(default_factory=dict)  # of calls, by cost key and members, when asked for
+
+
+class Exchange(Protocol):
+    """How instances come from and go to other workers."""
+
+    def send(self, peer: str, instance: Instance, value: Any) -> None: ...
+
+    def has(self, instance: Instance) -> bool: ...
+
+    def take(self, instance: Instance) -> Any: ...
+
+
+Runner = Callable[[Operation], Callable[..., Any]]
+"""The function that computes a node without a stage, here."""
+
+
+def own_run(operation: Operation) -> Callable[..., Any]:
+    """The function that came along, in the process that bound the region."""
+    assert operation.run is not None
+    return operation.run
 
 
 class Execution:
-    """Carries out a program's instruction list for one request. `latent` is [B, C, h, w] as it is on wires (unscaled)."""
+    """Carries out a portion's instruction list.
 
-    def __init__(self, program: Program, spec: Spec, table: NoiseTable, latent: Tensor, models: Models, context: Context) -> None:
-        self.program = program
+    With `exchange` None there is no other device. `measure`: every call is timed by itself. It begins with loading what it needs, after
+    which `on_loaded` is called; with `hold` it then waits for `go`.
+    """
+
+    def __init__(
+        self,
+        portion: Portion,
+        models: Models,
+        context: Context,
+        exchange: Exchange | None = None,
+        runner: Runner = own_run,
+        measure: bool = False,
+        hold: bool = False,
+        on_loaded: Callable[[], None] | None = None,
+    ) -> None:
+        self.program = program = portion.program
         self.timing = Timing()
-        self._models, self._context = models, context
+        self._models, self._context, self._exchange, self._runner = models, context, exchange, runner
+        self._measure, self._held, self._on_loaded = measure, hold, on_loaded
         self._model: ModelRecipe = program.region.begin.inputs["model"]
-        scaled = latent.float() * self._model.latent_scale if latent.any() else latent.float()
-        self._process = start_process(spec, scaled, table, models.device, models.dtype)
-        self._situation = Situation(models, tuple(latent.shape))
+        self._owns = portion.owns
+        self._process: Process | None = None  # where the sampler is
+        self._situation = Situation(models, program.shape)
+        self._instances = Instances(program)
         self._before = Values()
         self._values: Values | None = None  # of the evaluation that is under way
-        self._slots = {
-            slot: program.region.begin.inputs[f"initial_{slot}"]
-            for slot in range(1, SLOTS + 1)
-            if program.region.begin.inputs.get(f"initial_{slot}") is not None
-        }
-        (instructions,) = program.instructions.values()
-        self._pending = iter(instructions)
+        self._kept: Mapping[Instance, Any] = {}  # what later evaluations need of earlier ones
+        self._evaluation = -1
+        self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
+        self._instructions = program.instructions[portion.device]
+        self._next = 0
         self._loaded = False
+        self._held_models = ExitStack()
+        self._refused_at = -1  # how many ControlNets others had given back when there was no room for this request's
+        self.uncharged = 0.0  # seconds of the last unit that were spent on loading
         self._preparations = {call.operations[0]: call for call in program.before_calls}
         self._before_operations = {op.id: op for op in program.before}
         self._segments = {segment.name: (number, segment) for number, run in enumerate(program.segments) for segment in run}
         self._operations = [{op.id: op for op in variant.operations} for variant in program.variants]
-        self._variant = {index: variant for variant in program.variants for index in variant.evaluations}
+        self._weight_sets = weight_sets(program)
+        self.weight_set = self._wanted_set()
+
+    def _start(self) -> Process:
+        begin = self.program.region.begin
+        spec, table = sampling_of(begin)
+        latent: Tensor = begin.inputs["latent_image"]["samples"]
+        scaled = latent.float() * self._model.latent_scale if latent.any() else latent.float()
+        return start_process(spec, scaled, table, self._models.device, self._models.dtype)
+
+    def _wanted_set(self) -> WeightSet | None:
+        """The UNet of the loop and the LoRAs that have to be resident in it for this request to run without patching."""
+        models = (op.inputs.get("model") for variant in self.program.variants for op in variant.operations)
+        model = next((model for model in models if isinstance(model, ModelRecipe)), None)
+        return None if model is None else (model.unet, model.loras)
+
+    def go(self) -> None:
+        """Everybody is ready: begin."""
+        self._held = False
 
     @property
-    def weight_set(self) -> WeightSet:
-        """The UNet of the loop and the LoRAs that have to be resident in it for this request to run without patching."""
-        return self._model.unet, self._model.loras
+    def ready(self) -> bool:
+        """Whether something can be done now: nothing keeps it, and what it has to receive next is there."""
+        if not self._loaded:
+            return self._refused_at != self._models.released
+        return not self._held and (self._next >= len(self._instructions) or not self._waits_for(self._instructions[self._next]))
+
+    def _waits_for(self, instruction: Instruction) -> bool:
+        return instruction.kind == "receive" and not self._partners.has(_instance(instruction))
+
+    @property
+    def _partners(self) -> Exchange:
+        assert self._exchange is not None  # a list with sends or receives goes to workers only
+        return self._exchange
 
     def step(self) -> bool:
-        """Carry out instructions up to the next `advance`: one whole evaluation. True when the request is done."""
+        """Carry out instructions up to the end of an evaluation, or until something has not arrived. True when the request is done."""
+        self.uncharged = 0.0
         with running(self._context, self.program.name):  # functions and nodes of packs in it may reach the run
-            return self._evaluate()
+            if not self._loaded:
+                if not self._loads():
+                    return False
+                self._loaded = True
+                self.uncharged = self.timing.load
+                if self._on_loaded is not None:
+                    self._on_loaded()
+                if self._held:
+                    return False
+            return self._continue()
 
-    def _evaluate(self) -> bool:
-        if not self._loaded:
-            self._load()
-            self._loaded = True
-        for instruction in self._pending:
-            started = time.perf_counter()
-            match instruction.kind:
-                case "patch":
-                    self._models.unet(weight_sets(self.program)[instruction.target])
-                    self.timing.prepare += self._span(f"patch {instruction.target}", started, None)
-                case "prepare":
-                    self._call(self._preparations[instruction.target], self._before_operations, self._before)
-                    self.timing.prepare += self._span(instruction.target, started, None)
-                case "run":
-                    self._run_segment(instruction.target)
-                    self.timing.denoise += self._span(instruction.target, started, instruction.evaluation)
-                case "advance":
-                    step = self._step()
-                    self._advance(step)
-                    self.timing.denoise += time.perf_counter() - started
-                    self._context.report(Evaluated(self.program.name, step.index + 1, len(self.program.schedule)))
-                    return self._process.next_step() is None
+    def _continue(self) -> bool:
+        while self._next < len(self._instructions):
+            instruction = self._instructions[self._next]
+            if self._waits_for(instruction):
+                return False
+            self._next += 1
+            self._carry_out(instruction)
+            if instruction.kind == "end":
+                return self._next == len(self._instructions)
         return True
 
-    @property
-    def result(self) -> Tensor:
-        """The final latent [B, C, h, w], unscaled, float32 on the CPU."""
-        return self._unscaled(self._process.result)
+    def _carry_out(self, instruction: Instruction) -> None:
+        started, index = time.perf_counter(), instruction.evaluation
+        match instruction.kind:
+            case "patch":
+                self._models.unet(self._weight_sets[instruction.target])
+                self.timing.prepare += self._span(f"patch {instruction.target}", started, None)
+            case "prepare":
+                self._call(self._preparations[instruction.target], self._before_operations, self._before)
+                self.timing.prepare += self._span(instruction.target, started, None)
+            case "begin":
+                assert index is not None
+                self._begin(index)
+            case "receive":
+                self._receive(_instance(instruction))
+            case "send":
+                self._send(_instance(instruction), instruction.peer or "", started)
+            case "run":
+                self._run_segment(instruction.target)
+                self._span(instruction.target, started, index)
+            case "advance":
+                self._advance()
+                self._context.report(Evaluated(self.program.name, self._evaluation + 1, len(self.program.schedule)))
+            case "end":
+                self._kept = self._now.keep(instruction.keeps, self._evaluation)
+                self._values = None
+                self.timing.denoise = time.perf_counter() - self._opened
+
+    def _begin(self, evaluation: int) -> None:
+        """Open an evaluation: its step, where the sampler is, and what earlier ones left."""
+        if self._opened == 0.0:
+            self._opened = time.perf_counter()
+        self._evaluation = evaluation
+        self._values = Values(self._before, lambda value: self._instances.of(value, evaluation), self._kept)
+        if self._process is not None:
+            self._values.put((self.program.region.begin.id,), (self._step(self._process),))
+
+    def _receive(self, instance: Instance) -> None:
+        value = on_device(self._partners.take(instance), self._models.device)
+        if instance.evaluation is None:
+            self._before.arrive(instance, value, None)
+        else:
+            self._now.arrive(instance, value, self._evaluation)
+
+    def _send(self, instance: Instance, peer: str, started: float) -> None:
+        values = self._before if instance.evaluation is None else self._now
+        self._partners.send(peer, instance, values.resolve(instance.ref))
+        self._span(f"send {instance.ref.operation} to {peer}", started, instance.evaluation)
 
     @property
-    def denoised(self) -> Tensor:
-        """The denoised latent that the last step began with, as `result`."""
-        return self._unscaled(self._process.denoised)
+    def _now(self) -> Values:
+        assert self._values is not None  # `begin` opened an evaluation
+        return self._values
+
+    @property
+    def result(self) -> tuple[Tensor, Tensor] | None:
+        """On the device that has the sampler: the final latent [B, C, h, w], unscaled, float32 on the CPU, and the denoised one that the
+        last step began with."""
+        if self._process is None:
+            return None
+        return self._unscaled(self._process.result), self._unscaled(self._process.denoised)
 
     def _unscaled(self, latent: Tensor) -> Tensor:
         return (latent / self._model.latent_scale).float().cpu()
 
+    def close(self) -> None:
+        """The ControlNets of this request may go now."""
+        self._held_models.close()
+
+    def _loads(self) -> bool:
+        """Load what the request needs; False when ControlNets of others leave no room, until one of these is given back."""
+        try:
+            self._load()
+        except NoRoom:
+            self._held_models.close()
+            self._refused_at = self._models.released
+            return False
+        return True
+
     def _load(self) -> None:
-        """Load what the program's operations need, so that its time is not taken for theirs."""
+        """Before anything is computed, so that its time is not taken for that of the operations."""
         started = time.perf_counter()
         operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
         for value in dict.fromkeys(value for op in operations for value in op.inputs.values() if isinstance(value, LOADED)):
-            self._models.load(value)
-        texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder"]
+            if isinstance(value, ControlNetRecipe):
+                self._held_models.enter_context(self._models.holding(value))
+            else:
+                self._models.load(value)
+        texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder" and op.inputs]
         for clip in dict.fromkeys(clip for encoding in texts for clip in clips(encoding)):
             self._models.load(clip)
         self.timing.load = self._span("load", started, None)
+        if self._owns:
+            self._process = self._start()
 
-    def _step(self) -> Step:
-        step = self._process.next_step()
+    def _step(self, process: Process) -> Step:
+        step = process.next_step()
         if step is None:
             raise RuntimeError("the program has more evaluations than the sampler")
         return step
 
     def _run_segment(self, name: str) -> None:
         number, segment = self._segments[name]
-        if self._values is None:
-            self._values = Values(self._before, self._slots)
-            self._values.put((self.program.region.begin.id,), (self._step(),))
         for call in segment.calls:
-            self._call(call, self._operations[number], self._values)
+            self._call(call, self._operations[number], self._now)
 
-    def _advance(self, step: Step) -> None:
-        """Hand the prediction to the sampler and what is carried to the next evaluation."""
-        variant, values = self._variant[step.index], self._values
-        assert values is not None  # an evaluation has at least one segment
-        prediction = values.resolve(variant.prediction)
-        self._check_finite(prediction, step)
-        self._slots = {slot: values.resolve(value) for slot, value in variant.carried.items()}
-        self._values = None
+    def _advance(self) -> None:
+        """Hand the prediction to the sampler."""
+        assert self._process is not None  # only the list of the device that owns it says so
+        prediction = self._now.resolve(self._instances.variant(self._evaluation).prediction)
+        self._check_finite(prediction, self._step(self._process))
         self._process.advance(prediction)
 
     def _call(self, call: Call, operations: Mapping[str, Operation], values: Values) -> None:
         members = [operations[name] for name in call.operations]
         inputs = {name: values.gather([member.inputs.get(name) for member in members]) for name in members[0].inputs}
+        started = self._measured_from()
         outputs = self._run_node(members[0], inputs) if call.stage == NODE else STAGES[call.stage](self._situation, inputs)
         values.put(call.operations, outputs)
+        if self._measure and (key := self.program.keys.get(call.operations[0])):
+            self.timing.samples.setdefault((key, len(members)), []).append(self._measured_from() - started)
+
+    def _measured_from(self) -> float:
+        """Now, with nothing left to do on the device when calls are timed one by one."""
+        if self._measure and self._models.device.type == "cuda":
+            torch.cuda.synchronize(self._models.device)
+        return time.perf_counter()
 
     def _run_node(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         """A node without a stage runs itself. It cannot be replaced by a graph here: the program is already made."""
-        assert operation.run is not None
-        outputs = operation.run(self._context, inputs)
+        outputs = self._runner(operation)(self._context, inputs)
         if isinstance(outputs, Expansion):
             raise InputError(f"node {operation.id} ({operation.type}): expands to a graph, which a node inside a step region cannot do")
         return tuple(outputs)
@@ -191,3 +333,7 @@ class Execution:
                 f"node {self.program.name}: the latent became NaN or infinite in step {step.step + 1} "
                 f"(evaluation {step.index + 1} of {len(self.program.schedule)}); try another dtype, VAE or a lower guidance"
             )
+
+
+def _instance(instruction: Instruction) -> Instance:
+    return Instance(Ref(instruction.target, instruction.output), instruction.evaluation)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
@@ -46,16 +47,15 @@ class Models:
         self.device = torch.device(device)
         self.dtype = dtype
         self.store = store or ModelStore()
+        self.released = 0  # ControlNets that were held and are not any more
         self._sets: dict[Component, WeightSets] = {}
         self._merged: dict[MergedComponent, Any] = {}  # the latest last
         self._upscaler = lru_cache(maxsize=UPSCALERS_KEPT)(partial(load_upscaler, device=self.device))
 
-    def load(self, recipe: ModelRecipe | ControlNetRecipe | ClipRecipe) -> None:
+    def load(self, recipe: ModelRecipe | ClipRecipe) -> None:
         """Have the modules of a recipe in memory."""
         if isinstance(recipe, ModelRecipe):
             self._module(recipe.unet, "unet")
-        elif isinstance(recipe, ControlNetRecipe):
-            self.control_net(recipe)
         else:
             for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
                 self._module(encoder.encoder, part)
@@ -66,8 +66,19 @@ class Models:
         self._resident(recipe.unet, module, recipe.loras, "unet")
         return module
 
+    @contextmanager
+    def holding(self, recipe: ControlNetRecipe) -> Iterator[None]:
+        """Have a ControlNet in memory as long as the `with` statement lasts. NoRoom when others are kept that take the room."""
+        with self.store.using_controlnet(recipe.control_net, self.device, self.dtype, recipe.base):
+            yield
+        self.released += 1
+
     def control_net(self, recipe: ControlNetRecipe) -> Any:
         return self.store.controlnet(recipe.control_net, self.device, self.dtype, recipe.base)
+
+    def drop_control_net(self, recipe: ControlNetRecipe) -> None:
+        """Let it go, unless it is in use."""
+        self.store.drop_controlnet(recipe.control_net, self.device, self.dtype, recipe.base)
 
     def encode_text(self, encoding: Encoding) -> TextEncoding:
         """[1, T, D], and pooled [1, P] where the family has it."""

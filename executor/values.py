@@ -1,20 +1,34 @@
-"""The values of one evaluation (or of what precedes the loop), by the operations that made them, batched calls included."""
+"""The values of one evaluation (or of what precedes the loop), by the operations that made them, batched calls included.
+
+Values of earlier evaluations that this one reads are kept beside them, by instance.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from katz_graph.executor.batching import merge, split
+from katz_graph.planner.program import Instance
 from katz_graph.planner.region import Previous, Ref
 
 
 class Values:
-    """Results of calls. A batched result stays whole until somebody reads one part of it."""
+    """Results of calls, and what arrived from other devices. A batched result stays whole until somebody reads one part of it.
 
-    def __init__(self, outer: Values | None = None, slots: dict[int, Any] | None = None) -> None:
+    `origin` says which instance a loop-carried value is (or its value, when it never was one); `kept` has those instances.
+    """
+
+    def __init__(
+        self,
+        outer: Values | None = None,
+        origin: Callable[[Previous], Instance | Any] | None = None,
+        kept: Mapping[Instance, Any] | None = None,
+    ) -> None:
         self._outer = outer
-        self._slots = slots or {}
+        self._origin = origin
+        self._kept = dict(kept or {})
+        self._arrived: dict[Ref, Any] = {}
         self._results: dict[tuple[str, ...], tuple[Any, ...]] = {}
         self._owner: dict[str, tuple[str, ...]] = {}
         self._merged: dict[tuple[Ref, ...], Any] = {}
@@ -23,12 +37,27 @@ class Values:
         self._results[operations] = outputs
         self._owner |= dict.fromkeys(operations, operations)
 
+    def arrive(self, instance: Instance, value: Any, evaluation: int | None) -> None:
+        """Take what another device made, in this evaluation or in an earlier one."""
+        if instance.evaluation == evaluation:
+            self._arrived[instance.ref] = value
+        else:
+            self._kept[instance] = value
+
+    def keep(self, instances: Sequence[Instance], evaluation: int) -> dict[Instance, Any]:
+        """These instances, for the evaluation after this one."""
+        return {one: self.resolve(one.ref) if one.evaluation == evaluation else self._kept[one] for one in instances}
+
     def resolve(self, value: Any) -> Any:
         """The value of a reference or slot; anything else is itself."""
         if isinstance(value, Previous):
-            return self._slots[value.slot]
+            assert self._origin is not None  # only evaluations have slots
+            origin = self._origin(value)
+            return self._kept[origin] if isinstance(origin, Instance) else origin
         if not isinstance(value, Ref):
             return value
+        if value in self._arrived:
+            return self._arrived[value]
         if value.operation not in self._owner:
             if self._outer is None:
                 raise KeyError(f"operation {value.operation} has not run")
@@ -47,9 +76,12 @@ class Values:
         if whole is not None:
             return whole
         merged = merge([self.resolve(value) for value in values])
-        if self._outer is not None and all(isinstance(value, Ref) and value.operation not in self._owner for value in values):
+        if self._outer is not None and all(isinstance(value, Ref) and self._is_outer(value) for value in values):
             self._outer._keep(values, merged)
         return merged
+
+    def _is_outer(self, value: Ref) -> bool:
+        return value.operation not in self._owner and value not in self._arrived
 
     def _keep(self, values: Sequence[Ref], merged: Any) -> None:
         """Remember a concatenation of what precedes the loop, so that it is made once."""

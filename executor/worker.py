@@ -1,4 +1,5 @@
-"""A device worker: one thread that runs the tasks it holds, one unit at a time. Sampling requests alternate by whole evaluations.
+"""A device worker: one thread that runs the tasks it holds, one unit at a time: an evaluation of a request, or what of it can be done
+before something has to arrive from another device.
 
 Weights are patched in place, so a task runs only with its own weight set resident; the order of tasks is a scheduling decision.
 """
@@ -7,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Protocol
@@ -15,9 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from katz_graph.errors import Cancelled
-
-PATIENCE = 4  # evaluations that a request waits for others with the resident weight set before it gets its turn
-
+from katz_graph.executor.turns import Turns
 
 WeightSet = tuple[Hashable, Hashable]
 """A module and the set of LoRAs that is wanted in it; nothing is the empty tuple."""
@@ -31,16 +29,29 @@ class Task(Protocol):
         """What must be resident; None when it does not matter."""
 
     @property
+    def ready(self) -> bool:
+        """Whether a unit can be done now; `Worker.wake` is called when that may have changed."""
+
+    @property
+    def uncharged(self) -> float:
+        """Seconds of the last unit that were not spent on the device, as those of loading."""
+
+    @property
     def result(self) -> Any: ...
 
     def step(self) -> bool:
         """Do one unit; True when that was the last."""
+
+    def close(self) -> None:
+        """It is over, however it ended: give back what was held."""
 
 
 class Single:
     """A task of one unit: a VAE call, say."""
 
     weight_set = None
+    ready = True
+    uncharged = 0.0
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run = run
@@ -53,19 +64,23 @@ class Single:
         self.seconds = time.perf_counter() - self.start
         return True
 
+    def close(self) -> None:
+        pass
+
 
 class Job:
     """A submitted task, to wait for or to cancel."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, wake: Callable[[], None]) -> None:
         self.task = task
-        self.waited = 0
         self.future: Future[Any] = Future()
+        self._wake = wake
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
         """Stop before the next unit."""
         self._cancelled.set()
+        self._wake()
 
     @property
     def cancelled(self) -> bool:
@@ -85,7 +100,8 @@ class Worker:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._jobs: deque[Job] = deque()
+        self._jobs: list[Job] = []
+        self._turns: Turns[Job] = Turns()
         self._changed = threading.Condition()
         self._closing = False
         self._resident: dict[Hashable, Hashable] = {}  # by module, the set that the last task left in it
@@ -93,48 +109,49 @@ class Worker:
         self._thread.start()
 
     def submit(self, task: Task) -> Job:
-        job = Job(task)
+        job = Job(task, self.wake)
         with self._changed:
             if self._closing:
                 raise RuntimeError(f"worker {self.name} is closed")
             self._jobs.append(job)
+            self._turns.join(job)
             self._changed.notify()
         return job
+
+    def wake(self) -> None:
+        """Look again which tasks are ready."""
+        with self._changed:
+            self._changed.notify()
 
     def close(self) -> None:
         """Cancel what is left and wait for the unit that runs."""
         with self._changed:
             self._closing = True
-            for job in self._jobs:
-                job.cancel()
+            jobs = list(self._jobs)
             self._changed.notify()
+        for job in jobs:
+            job.cancel()
         self._thread.join()
 
     def _loop(self) -> None:
         with torch.inference_mode():
             while True:
                 with self._changed:
-                    while not self._jobs and not self._closing:
+                    while not (ready := self._ready()) and not (self._closing and not self._jobs):
                         self._changed.wait()
-                    if not self._jobs:
+                    if not ready:
                         return
-                    job = self._next()
+                    job = self._turns.choose(ready, lambda flow: self._is_resident(flow.task.weight_set))
                 self._advance(job)
 
-    def _next(self) -> Job:
-        """The first job in turn that needs no patching, unless another has waited long enough."""
-        self._jobs.rotate(-1)
-        ready = (job for job in self._jobs if self._is_resident(job.task.weight_set))
-        patient = (job for job in self._jobs if job.waited >= PATIENCE)
-        chosen = next(patient, None) or next(ready, None) or self._jobs[0]
-        for job in self._jobs:
-            job.waited = 0 if job is chosen else job.waited + 1
-        return chosen
+    def _ready(self) -> list[Job]:
+        return [job for job in self._jobs if job.cancelled or job.task.ready]
 
     def _is_resident(self, wanted: WeightSet | None) -> bool:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
     def _advance(self, job: Job) -> None:
+        started = time.perf_counter()
         try:
             if job.cancelled:
                 raise Cancelled("cancelled")
@@ -146,10 +163,13 @@ class Worker:
             self._finish(job)
             job.future.set_exception(error)
             return
+        self._turns.charge(job, time.perf_counter() - started - job.task.uncharged)
         if done:
             self._finish(job)
             job.future.set_result(job.task.result)
 
     def _finish(self, job: Job) -> None:
+        job.task.close()
         with self._changed:
             self._jobs.remove(job)
+            self._turns.leave(job)

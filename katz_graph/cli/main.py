@@ -19,9 +19,12 @@ app = typer.Typer(
 WorkflowArgument = Annotated[Path, typer.Argument(help="a workflow of any format, or a picture that carries one", show_default=False)]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="NODE.INPUT=VALUE, for example 3.steps=30")]
 Seed = Annotated[int | None, typer.Option(help="for every seed in the workflow", min=0)]
-Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0")]
-Threads = Annotated[int | None, typer.Option(help="of the CPU; as many as cores unless given")]
-Place = Annotated[list[str] | None, typer.Option(help="STAGE=DEVICE: pin a stage")]
+Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4, ray")]
+Threads = Annotated[int | None, typer.Option(help="of each device; all cores for one device, one for each of several")]
+Place = Annotated[list[str] | None, typer.Option(help="STAGE=DEVICE: pin a stage; several times: any of them")]
+LinkOption = Annotated[
+    str | None, typer.Option("--link", help="GBPS[,MS]: what links between devices are taken for; measured unless given")
+]
 Allow = Annotated[str, typer.Option(help="approximations by name: stale-controlnet, async-lora")]
 ModelFolders = Annotated[
     list[Path] | None, typer.Option("--models", exists=True, file_okay=False, help="a folder of models (checkpoints/, loras/, ...)")
@@ -40,6 +43,7 @@ def run(
     devices: Devices = None,
     threads: Threads = None,
     place: Place = None,
+    link: LinkOption = None,
     allow: Allow = "",
     output: Annotated[Path | None, typer.Option(help="where pictures go")] = None,
     trace: Annotated[Path | None, typer.Option(help="write a trace for Perfetto")] = None,
@@ -57,7 +61,7 @@ def run(
     from katz_graph.cli.run import run as run_workflow
 
     folders = (models or (), packs or (), input, output, extra_model_paths or ())
-    options = Options(workflow, sets or (), seed, devices, threads, place or (), allow, *folders, targets or ())
+    options = Options(workflow, sets or (), seed, devices, threads, place or (), link, allow, *folders, targets or ())
     run_workflow(options, RunOptions(trace, why, as_json, cache))
 
 
@@ -68,7 +72,7 @@ def plan(
     seed: Seed = None,
     devices: Devices = None,
     threads: Threads = None,
-    link: Annotated[str | None, typer.Option(help="GBPS[,MS]: the link between devices")] = None,
+    link: LinkOption = None,
     place: Place = None,
     allow: Allow = "",
     after: Annotated[
@@ -83,12 +87,9 @@ def plan(
 ) -> None:
     """Show what a workflow compiles to, without running a model."""
     from katz_graph.cli.plan import plan as plan_workflow
-    from katz_graph.cli.session import check_link
 
-    check_link(link)
-    options = Options(
-        workflow, sets or (), seed, devices, threads, place or (), allow, models or (), packs or (), input, None, extra_model_paths or ()
-    )
+    folders = (models or (), packs or (), input, None, extra_model_paths or ())
+    options = Options(workflow, sets or (), seed, devices, threads, place or (), link, allow, *folders)
     plan_workflow(options, after, as_json, svg)
 
 
@@ -132,21 +133,37 @@ def models(models: ModelFolders = None, extra_model_paths: ExtraPaths = None, as
 
 
 @app.command()
-def profile(devices: Devices = None, threads: Threads = None, as_json: Json = False) -> None:
-    """Measure the device anew: what the planner's predictions rest on."""
-    from katz_graph.cli.profile import profile as profile_device
+def profile(
+    workflow: Annotated[Path | None, typer.Argument(help="measure every stage of its samplers too", show_default=False)] = None,
+    sets: Sets = None,
+    devices: Devices = None,
+    threads: Threads = None,
+    models: ModelFolders = None,
+    extra_model_paths: ExtraPaths = None,
+    packs: PackFolders = None,
+    input: InputFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Measure devices, or a workflow's stages on them, anew: what the planner's predictions rest on."""
+    from katz_graph.cli.profile import profile_devices, profile_workflow
 
-    profile_device(devices or "cpu", threads, as_json)
+    if workflow is None:
+        profile_devices(devices or "cpu", threads, as_json)
+        return
+    folders = (models or (), packs or (), input, None, extra_model_paths or ())
+    profile_workflow(Options(workflow, sets or (), None, devices, threads, (), None, "", *folders), as_json)
 
 
 @app.command()
 def bench(
-    name: Annotated[str | None, typer.Argument(help="which one; without a name they are listed")] = None, as_json: Json = False
+    name: Annotated[str | None, typer.Argument(help="which one; without a name they are listed")] = None,
+    as_json: Json = False,
+    svg: Annotated[Path | None, typer.Option(help="draw what it found, where the bench can")] = None,
 ) -> None:
     """Measure, and compare with the bounds that must hold."""
     from katz_graph.bench.command import run_bench
 
-    if not run_bench(name, as_json):
+    if not run_bench(name, as_json, svg):
         raise typer.Exit(1)
 
 

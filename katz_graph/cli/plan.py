@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from katz_graph.cli.session import Options, Session, dtype_of, open_session, use_threads
+from katz_graph.cli.devices import threads_for
+from katz_graph.cli.engines import choices, given_link, use_threads
+from katz_graph.cli.session import Options, Session, open_session
 from katz_graph.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from katz_graph.context import Context, Tile
+    from katz_graph.executor.planning import Resources
     from katz_graph.models.features import TextEncoding
     from katz_graph.planner.program import Device, Program
     from katz_graph.planner.region import Region
@@ -26,14 +29,18 @@ if TYPE_CHECKING:
 class PlanningEngine:
     """Stands in for the engine: compiles what it is asked to sample, and gives zeros of the right shape for what a model would make."""
 
-    device: Device
+    resources: Resources
     after: str
     programs: list[Program] = field(default_factory=list)
 
-    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        from katz_graph.executor.engine import plan_region
+    @property
+    def device(self) -> Device:
+        return self.resources.devices[0]
 
-        self.programs.append(plan_region(region, self.device, after=self.after))
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        from katz_graph.executor.planning import plan_region
+
+        self.programs.append(plan_region(region, self.resources, self.after))
         latent: LatentSamples = region.begin.inputs["latent_image"]
         return latent, latent
 
@@ -75,8 +82,9 @@ def plan(options: Options, after: str, as_json: bool, svg: Path | None) -> None:
         raise InputError(f"--after {after}: no such pass; choose one of {', '.join(PASSES)}")
     session = open_session(options)
     programs = compile_workflow(session, after)
+    from katz_graph.planner.draw import as_svg
     from katz_graph.planner.present import as_json as program_json
-    from katz_graph.planner.present import as_svg, as_text
+    from katz_graph.planner.present import as_text
 
     if svg is not None:
         if not programs[0].segments:
@@ -95,16 +103,11 @@ def plan(options: Options, after: str, as_json: bool, svg: Path | None) -> None:
 
 def compile_workflow(session: Session, after: str) -> list[Program]:
     """The programs of all samplers that the outputs need. Nodes up to the outputs run, but no model does."""
-    import torch
-
     from katz_graph.executor.cache import ResultCache
-    from katz_graph.executor.calibrate import calibrated
     from katz_graph.executor.context import RunContext
     from katz_graph.executor.graph_run import run_graph
 
-    use_threads(session.device, session.options.threads)
-    device = calibrated(session.device, torch.device(session.device), dtype_of(session.device), session.settings.cache)
-    engine = PlanningEngine(device, after)
+    engine = PlanningEngine(resources(session), after)
     context = RunContext(engine, session.folders, session.settings.output, {}, on_warning=session.warn)
     outputs = [session.graph.nodes[target] for target in session.targets]
     before_outputs = dict.fromkeys(link.node for call in outputs for _, link in call.links())
@@ -113,3 +116,15 @@ def compile_workflow(session: Session, after: str) -> list[Program]:
     if not engine.programs:
         raise InputError(f"{session.options.workflow}: there is no sampler in this workflow, so there is nothing to plan")
     return engine.programs
+
+
+def resources(session: Session) -> Resources:
+    """Devices and links as far as they are known without starting a worker; devices of which nothing is known are measured, alone."""
+    from katz_graph.executor.estimate import estimated
+
+    devices = session.devices
+    if devices.launcher == "ray":
+        raise InputError("--devices ray: what a cluster has is known when it is joined; use katz run, or name devices as cpu*2")
+    use_threads(threads_for(devices, session.options.threads))
+    wanted = {choice.name: choice.device for choice in devices.choices}
+    return estimated(wanted, session.settings.cache, given_link(session), choices(session))

@@ -1,31 +1,111 @@
-"""`katz profile`: measures a device and keeps what the planner predicts with."""
+"""`katz profile`: measures devices, and a workflow's stages on them, and keeps what the planner predicts with."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from katz_graph.cli.session import dtype_of, one_device, use_threads
+from katz_graph.cli.devices import DeviceList, check_present, parse_devices, threads_for
+from katz_graph.cli.engines import open_engine, start_workers, use_threads
+from katz_graph.cli.plan import compile_workflow
+from katz_graph.cli.session import Options, open_session
 from katz_graph.settings import Settings
 
+if TYPE_CHECKING:
+    from katz_graph.executor.profiling import StageTime
+    from katz_graph.planner.program import Device, Link
 
-def profile(devices: str, threads: int | None, as_json: bool) -> None:
-    """Measure one device anew, whatever was kept before."""
-    name = one_device(devices)
+
+def profile_devices(text: str, threads: int | None, as_json: bool) -> None:
+    """Measure devices anew, whatever was kept before: each alone, and several of a host together."""
+    devices = parse_devices(text)
+    check_present(devices)
+    number = threads_for(devices, threads)
+    measured, links = _measured_together(devices, number) if devices.several else (_measured_here(devices, number), {})
+    if as_json:
+        rates = [_rates(device, number) for device in measured]
+        print(json.dumps({"devices": rates, "links": _link_rates(links)} if devices.several else rates[0]))
+        return
+    for device in measured:
+        print(_line(device, number, devices.several))
+    for (source, target), link in links.items():
+        print(f"{source} -> {target}: {link.bytes_per_second / 1e9:.2f} GB/s, {link.latency * 1e6:.0f} µs")
+
+
+def profile_workflow(options: Options, as_json: bool) -> None:
+    """Measure every stage of a workflow's samplers on every device, alone and while the others of its host do the same."""
+    session = open_session(options)
+    programs = compile_workflow(session, "expand")
+    from katz_graph.executor.context import RunContext
+
+    times: list[StageTime] = []
+    with open_engine(session) as engine:
+        for program in programs:
+            session.say(f"measuring sampler {program.name}")
+            context = RunContext(engine, session.folders, session.settings.output, on_warning=session.warn)
+            times += engine.profile(program.region, context)
+    if as_json:
+        print(json.dumps([asdict(time) for time in times]))
+    else:
+        _print_table(times)
+
+
+def _measured_here(devices: DeviceList, threads: int) -> tuple[Device, ...]:
     import torch
 
     from katz_graph.executor.calibrate import calibrated
+    from katz_graph.executor.costs import CostStore
+    from katz_graph.executor.engine import dtype_for
 
-    use_threads(name, threads)
-    device = calibrated(name, torch.device(name), dtype_of(name), Settings.read().cache, again=True)
-    if as_json:
-        rates = {
-            "flops_per_second": device.flops_per_second,
-            "bytes_per_second": device.bytes_per_second,
-            "seconds_per_kernel": device.seconds_per_kernel,
-        }
-        print(json.dumps({"device": name, "threads": torch.get_num_threads(), **rates}))
-        return
-    print(
-        f"{name}: {device.flops_per_second / 1e9:.1f} GFLOP/s, {device.bytes_per_second / 1e9:.1f} GB/s, "
-        f"{device.seconds_per_kernel * 1e6:.1f} µs a kernel, {torch.get_num_threads()} threads"
+    use_threads(threads)
+    store = CostStore(Settings.read().cache)
+    return tuple(calibrated(one.name, torch.device(one.device), dtype_for(one.device), store, again=True) for one in devices.choices)
+
+
+def _measured_together(devices: DeviceList, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], Link]]:
+    with start_workers(devices, threads, lambda line: print(line, file=sys.stderr), None, Settings.read().cache) as engine:
+        engine.measure(again=True)
+        return engine.workers.devices, engine.workers.links
+
+
+def _rates(device: Device, threads: int) -> dict[str, Any]:
+    """What was measured of a device, for scripts."""
+    return {
+        "device": device.name,
+        "threads": threads,
+        "flops_per_second": device.flops_per_second,
+        "bytes_per_second": device.bytes_per_second,
+        "seconds_per_kernel": device.seconds_per_kernel,
+        "contention": device.contention,
+        "memory_contention": device.contention if device.memory_contention is None else device.memory_contention,
+    }
+
+
+def _link_rates(links: Mapping[tuple[str, str], Link]) -> list[dict[str, Any]]:
+    return [{"from": source, "to": target, **asdict(link)} for (source, target), link in links.items()]
+
+
+def _line(device: Device, threads: int, several: bool) -> str:
+    rates = _rates(device, threads)
+    line = (
+        f"{device.name}: {device.flops_per_second / 1e9:.1f} GFLOP/s, {device.bytes_per_second / 1e9:.1f} GB/s, "
+        f"{device.seconds_per_kernel * 1e6:.1f} µs a kernel, {threads} threads"
     )
+    beside = f"; beside busy neighbours arithmetic takes {rates['contention']:.2f}, memory {rates['memory_contention']:.2f} times as long"
+    return line + (beside if several else "")
+
+
+def _print_table(times: Sequence[StageTime]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("stage", "branches", "device")
+    for column in ("alone ms", "busy ms", "roofline ms"):
+        table.add_column(column, justify="right")
+    for time in times:
+        alone, busy, roofline = ("-" if one is None else f"{one * 1e3:.2f}" for one in (time.alone, time.busy, time.roofline))
+        table.add_row(time.stage, str(time.members), time.device, alone, busy, roofline)
+    Console(highlight=False).print(table)

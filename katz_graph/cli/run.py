@@ -6,21 +6,27 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from katz_graph.cli.engines import open_engine
 from katz_graph.cli.overrides import first_seed
 from katz_graph.cli.progress import EvaluationProgress
-from katz_graph.cli.session import Options, Session, check_writable, dtype_of, open_session, use_threads
+from katz_graph.cli.session import Options, Session, check_writable, open_session
 from katz_graph.cli.trace import write_trace
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
-from katz_graph.events import Busy, Event
+from katz_graph.events import Busy, Event, Planned
 from katz_graph.formats.api import to_api
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.wording import listed
+
+if TYPE_CHECKING:
+    from katz_graph.executor.engine import Report
+    from katz_graph.planner.program import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +48,10 @@ def run(options: Options, how: RunOptions) -> None:
         check_writable(how.trace.absolute().parent, "--trace")
     from katz_graph.executor.cache import ResultCache
     from katz_graph.executor.context import RunContext
-    from katz_graph.executor.engine import EngineOptions, LocalEngine
     from katz_graph.executor.events import NodeEvent
     from katz_graph.executor.graph_run import run_graph
 
     cache = ResultCache.parse(how.cache)
-    use_threads(session.device, options.threads)
-    batching = session.workflow.run.get("batching")
-    engine_options = EngineOptions(session.device, dtype_of(session.device), batching, session.settings.cache)
     spans: list[Busy] = []
 
     def on_node(event: NodeEvent) -> None:
@@ -60,14 +62,17 @@ def run(options: Options, how: RunOptions) -> None:
         for text in (event.ui or {}).get("text", ()):
             session.say(str(text))
 
-    with LocalEngine(engine_options) as engine, EvaluationProgress(session.console) as progress:
+    with open_engine(session) as engine, EvaluationProgress(session.console) as progress:
+        texts = metadata(session)
 
         def listen(event: Event) -> None:
             progress.listen(event)
             if isinstance(event, Busy):
                 spans.append(event)
+            elif isinstance(event, Planned) and approximations([event.program]):
+                texts["katz"] = made_with(session, approximations([event.program]))
 
-        context = RunContext(engine, session.folders, session.settings.output, metadata(session), listen, session.warn)
+        context = RunContext(engine, session.folders, session.settings.output, texts, listen, session.warn)
         failure: KatzError | None = None
         if session.problems:
             session.warn(f"some outputs are refused, for reasons that stand at the end; those that run: node {listed(session.targets)}")
@@ -93,10 +98,20 @@ def metadata(session: Session) -> dict[str, str]:
     texts = {"prompt": json.dumps(to_api(session.graph))}
     with contextlib.suppress(InputError):  # spare nodes may have links that lead nowhere, which the editor's format cannot say
         texts["workflow"] = json.dumps(to_ui(replace(session.workflow, graph=session.graph), signatures(session.registry)))
-    return texts | {"katz": json.dumps({"approximations": [], "devices": session.device, "version": version("katz-graph")})}
+    return texts | {"katz": made_with(session, [])}
 
 
-def _tell(session: Session, how: RunOptions, report: Any, files: list[Path], total: float) -> None:
+def made_with(session: Session, approximated: Sequence[str]) -> str:
+    """What a picture says of how it was made."""
+    return json.dumps({"approximations": list(approximated), "devices": session.devices.text, "version": version("katz-graph")})
+
+
+def approximations(programs: Iterable[Program]) -> list[str]:
+    """Those that were in force."""
+    return ["stale-controlnet"] if any(program.delayed for program in programs) else []
+
+
+def _tell(session: Session, how: RunOptions, report: Report, files: list[Path], total: float) -> None:
     predicted = sum(program.prediction.planned for program in report.programs if program.prediction)
     seconds = {
         "total": total,
@@ -123,7 +138,7 @@ def _tell(session: Session, how: RunOptions, report: Any, files: list[Path], tot
                 "seconds": seconds,
                 "predicted_seconds": predicted if report.programs else None,
                 "plan": plans[0] if len(plans) == 1 else plans,
-                "approximations": [],
+                "approximations": approximations(report.programs),
             }
         )
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from katz_graph.cli.devices import DeviceList, check_present, parse_devices, parse_link, parse_places
 from katz_graph.cli.overrides import find_node, set_inputs, set_seed
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders
@@ -25,8 +25,6 @@ from katz_graph.settings import Settings
 from katz_graph.validate import check
 
 APPROXIMATIONS = ("stale-controlnet", "async-lora")
-STAGES = ("text_encoder", "unet_encoder", "unet_mid", "unet_decoder", "controlnet", "vae_encode", "vae_decode")
-MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,7 @@ class Options:
     devices: str | None = None
     threads: int | None = None
     place: Sequence[str] = ()
+    link: str | None = None
     allow: str = ""
     models: Sequence[Path] = ()
     packs: Sequence[Path] = ()
@@ -71,8 +70,13 @@ class Session:
         self.console.print(f"[yellow]warning:[/] {escape(message)}")
 
     @property
-    def device(self) -> str:
-        return one_device(self.options.devices or self.workflow.run.get("devices") or "cpu")
+    def devices(self) -> DeviceList:
+        return parse_devices(self.options.devices or self.workflow.run.get("devices") or "cpu")
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """Approximations by name, as the command line or the file allows them."""
+        return allowed_names(self.options.allow) | allowed_names(self.workflow.run.get("allow") or "")
 
 
 def open_session(options: Options, partial: bool = False) -> Session:
@@ -80,13 +84,14 @@ def open_session(options: Options, partial: bool = False) -> Session:
 
     With `partial` it is enough that one output can run.
     """
-    check_allowed(options.allow)
+    allowed_names(options.allow)
+    parse_link(options.link)
     settings = Settings.read(options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths)
     folders = settings.folders()
     registry, pack_problems = load_registry(settings.packs, folders)
     workflow = read_workflow(options.workflow, registry)
     check_run_options(workflow.run)
-    check_allowed(workflow.run.get("allow") or "")
+    allowed_names(workflow.run.get("allow") or "")
     graph, notes = set_inputs(workflow.graph, registry, options.sets)
     seed = options.seed if options.seed is not None else workflow.run.get("seed")
     if seed is not None:
@@ -108,8 +113,8 @@ def open_session(options: Options, partial: bool = False) -> Session:
     session.problems = tuple(f"{options.workflow}: {problem}" for problem in checked.errors)
     if session.problems and not (partial and session.targets):
         raise InputError("\n".join(session.problems))
-    for place in options.place:
-        check_place(place, session.device)
+    check_present(session.devices)
+    parse_places(options.place, session.devices.names)
     return session
 
 
@@ -135,63 +140,10 @@ def check_writable(folder: Path, option: str) -> None:
         raise InputError(f"{option}: {existing} cannot be written to")
 
 
-def one_device(devices: str) -> str:
-    """The one device that this version plans for. InputError for several, for unknown ones and for those that are not there."""
-    name = devices.strip()
-    if "," in name or "*" in name or name == "ray":
-        raise InputError(f"--devices {devices}: plans for several devices are not built yet; give one: cpu, cuda:0")
-    if name == "cpu":
-        return name
-    kind, _, number = name.partition(":")
-    if kind != "cuda" or (number and not number.isdigit()):
-        raise InputError(f"--devices {devices}: not a device; give cpu, or cuda:0")
-    import torch
-
-    if int(number or 0) >= torch.cuda.device_count():
-        raise InputError(f"--devices {devices}: torch sees {torch.cuda.device_count()} CUDA devices here; give cpu")
-    return f"cuda:{int(number or 0)}"
-
-
-def check_allowed(names: str) -> None:
-    """InputError for an approximation that does not exist."""
-    for name in filter(None, (part.strip() for part in names.split(","))):
+def allowed_names(names: str) -> frozenset[str]:
+    """Approximations out of a list with commas. InputError for one that does not exist."""
+    found = frozenset(filter(None, (part.strip() for part in names.split(","))))
+    for name in sorted(found):
         if name not in APPROXIMATIONS:
             raise InputError(f"--allow {name}: no such approximation; choose from {', '.join(APPROXIMATIONS)}")
-
-
-def check_link(link: str | None) -> None:
-    """InputError unless a link reads GBPS[,MS]. One device has no links, so nothing else comes of it yet."""
-    try:
-        numbers = [float(part) for part in (link or "1").split(",")]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (1, 2) or not all(math.isfinite(number) for number in numbers) or numbers[0] <= 0:
-        raise InputError(f"--link {link}: expected GBPS or GBPS,MS, for example 25,0.05")
-
-
-def check_place(place: str, device: str) -> None:
-    """InputError unless a pin reads STAGE=DEVICE with the device of this run."""
-    stage, equals, where = place.partition("=")
-    if not (equals and stage and where):
-        raise InputError(f"--place {place}: expected STAGE=DEVICE, for example controlnet=cpu")
-    if stage not in STAGES:
-        raise InputError(f"--place {place}: there is no stage {stage!r}; choose one of {', '.join(STAGES)}")
-    if one_device(where) != device:
-        raise InputError(f"--place {place}: this run has the device {device} only")
-
-
-def use_threads(device: str, threads: int | None) -> None:
-    """One worker with as many threads as cores, unless told."""
-    import torch
-
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise InputError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(threads or available)
-
-
-def dtype_of(device: str) -> Any:
-    """Half precision where a GPU runs it fast, float32 elsewhere."""
-    import torch
-
-    return torch.float16 if device.startswith("cuda") else torch.float32
+    return found

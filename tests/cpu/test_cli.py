@@ -133,10 +133,15 @@ WRONG_OPTIONS = {
     "--set 5.stepz=3": ("--set", "5.stepz=3"),
     "--set 99.steps=3": ("--set", "99.steps=3"),
     "--set nonsense": ("--set", "nonsense"),
-    "--devices cpu*2": ("--devices", "cpu*2"),
+    "--devices cpu*0": ("--devices", "cpu*0"),
+    "--devices cpu,cpu": ("--devices", "cpu,cpu"),
+    "--devices cuda:99": ("--devices", "cuda:99"),
     "--devices tpu": ("--devices", "tpu"),
+    "--link fast": ("--link", "fast"),
     "--threads 0": ("--threads", 0),
     "--place x": ("--place", "x"),
+    "--place decoder=cpu": ("--place", "decoder=cpu"),
+    "--place controlnet=cpu:7": ("--place", "controlnet=cpu:7", "--devices", "cpu*2"),
     "--allow magic": ("--allow", "magic"),
     "--bogus": ("--bogus",),
     "--models nowhere": ("--models", "nowhere"),
@@ -355,7 +360,7 @@ def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(katz: Katz, model_folde
     path = write(workflow(steps=10000))
     running = start("run", path, "--models", model_folder, "--trace", "trace.json")
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not Path("cache/devices.json").exists():
+    while time.monotonic() < deadline and not any(Path("cache").glob("costs-*.sqlite")):
         time.sleep(0.1)
     time.sleep(3)
     running.send_signal(signal.SIGINT)

@@ -19,7 +19,7 @@ from torch import Tensor
 from katz_graph.bench.parity import Models
 from katz_graph.bench.requests import bind, sample
 from katz_graph.errors import InputError
-from katz_graph.executor.engine import EngineOptions, LocalEngine
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.models.concatenated import concatenated_channels
 from katz_graph.models.encoding import with_sizes
 from katz_graph.models.features import TextEncoding

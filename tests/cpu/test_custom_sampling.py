@@ -14,8 +14,8 @@ from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.requests import bare_context
 from katz_graph.errors import KatzError
 from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.engine import EngineOptions, LocalEngine
 from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.sources import pipeline_recipes
 from katz_graph.packs import Registry, load_registry

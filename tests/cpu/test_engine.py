@@ -13,7 +13,7 @@ from katz_graph.bench.parity import Models, against_plain_loop, cases, differenc
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
 from katz_graph.errors import Cancelled, InputError, RunError
-from katz_graph.executor.engine import EngineOptions, LocalEngine
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.worker import Job
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.sources import pipeline_recipes
@@ -68,7 +68,7 @@ def test_a_lora_with_a_text_part_changes_the_conditioning(sd1: Models, engine: L
 
 
 def start(engine: LocalEngine, region: Region) -> Job:
-    return engine.submit(region, engine.plan(region), bare_context(engine))
+    return engine.submit(engine.plan(region), bare_context(engine))
 
 
 def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(sdxl: Models, engine: LocalEngine) -> None:
@@ -80,7 +80,7 @@ def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(
     ]
     alone = [sample(engine, sampler_region(case)) for case in wanted]
     jobs = [start(engine, sampler_region(case)) for case in wanted]
-    assert all(torch.equal(job.result(), expected) for job, expected in zip(jobs, alone, strict=True))
+    assert all(torch.equal(job.result()[0], expected) for job, expected in zip(jobs, alone, strict=True))
 
 
 def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, engine: LocalEngine) -> None:
@@ -98,7 +98,7 @@ def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, 
         return context
 
     regions = [sampler_region(request(sd1, seed=seed)) for seed in (1, 2)]
-    jobs = [engine.submit(region, engine.plan(region), watch(number)) for number, region in enumerate(regions)]
+    jobs = [engine.submit(engine.plan(region), watch(number)) for number, region in enumerate(regions)]
     both_submitted.set()
     for job in jobs:
         job.result()
@@ -118,7 +118,7 @@ def test_cancelling_stops_between_evaluations_and_leaves_the_worker_usable(sd1: 
         started.set()
 
     context.listener = listen  # type: ignore[assignment]
-    job = engine.submit(region, engine.plan(region), context)
+    job = engine.submit(engine.plan(region), context)
     assert started.wait(30)
     job.cancel()
     with pytest.raises(Cancelled):

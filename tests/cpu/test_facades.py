@@ -20,8 +20,8 @@ from katz_graph.compat.finder import installed
 from katz_graph.events import Event, Progressed
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.context import RunContext
-from katz_graph.executor.engine import EngineOptions, LocalEngine
 from katz_graph.executor.graph_run import GraphResult, run_graph
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.packs import load_registry

@@ -10,7 +10,7 @@ import torch
 
 from katz_graph.bench.mini import EnginePaint
 from katz_graph.canny import canny
-from katz_graph.executor.engine import EngineOptions, LocalEngine
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.folders import MINI
 from katz_graph.mini.draw import draw
 from katz_graph.mini.evaluate import held_out_scenes, in_styles, painted, with_hints

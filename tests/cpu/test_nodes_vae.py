@@ -6,7 +6,7 @@ from node_calls import call, context_in
 from tiny_models import random, recipes
 
 from katz_graph.errors import InputError
-from katz_graph.executor.engine import LocalEngine
+from katz_graph.executor.local import LocalEngine
 from katz_graph.executor.models import Models
 from katz_graph.recipe import ConditioningEntry, Prompt
 

@@ -16,8 +16,8 @@ from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.requests import bare_context, bind
 from katz_graph.errors import InputError, KatzError
 from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.engine import EngineOptions, LocalEngine
 from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.guider import Guider
 from katz_graph.models.freeu import scale_backbone, scale_low_frequencies, skip_hook

@@ -1,0 +1,22 @@
+"""Which device a worker serves, and how: what the driver tells it first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from katz_graph.models.residency import PolicyName
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which device a worker serves, and how."""
+
+    name: str
+    device: str = "cpu"  # as torch calls it
+    threads: int = 1
+    dtype: torch.dtype = torch.float32
+    packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside of step regions
+    control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
+    policy: PolicyName = "lru"  # which of them goes first

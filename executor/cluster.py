@@ -1,0 +1,324 @@
+"""Several workers as one: carries programs out on them, again where one was lost, and answers for what happened.
+
+The driver's side of the messages that `serve` obeys. It is not involved in a step: workers send each other what they compute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from katz_graph.context import Context
+from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.engine import Called, Outcome
+from katz_graph.executor.launch.launched import Launcher
+from katz_graph.executor.network import Network
+from katz_graph.executor.portion import portion_of
+from katz_graph.executor.requests import TRIES, Request, WorkerLost
+from katz_graph.executor.supervised import PATIENCE, Patience
+from katz_graph.executor.supervisor import Supervisor
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.faults import Closed
+from katz_graph.planner.program import Device, Link, Program
+
+ERRORS: Mapping[str, type[KatzError]] = {kind.__name__: kind for kind in (InputError, RunError, Cancelled)}
+PAUSE = 0.2  # seconds, at most, between looks whether the run was cancelled
+GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
+
+
+class Cluster:
+    """Workers by device. `devices` and `links` are what the planner is told; `start` measures them."""
+
+    def __init__(
+        self,
+        assignments: Sequence[Assignment],
+        launchers: Mapping[str, Launcher],
+        network: Network,
+        spares: bool = False,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self.devices: tuple[Device, ...] = ()
+        self.links: Mapping[tuple[str, str], Link] = {}
+        self._assignments = {one.name: one for one in assignments}
+        self._network = network
+        self._lock = threading.RLock()
+        self._requests: dict[str, Request] = {}
+        self._calls: dict[int, tuple[str, Future[Called]]] = {}
+        self._connections: dict[str, Connection] = {}  # to workers that got their assignment; nothing is said to others
+        self._present: dict[str, Future[None]] = {name: Future() for name in self._assignments}
+        self._numbers = itertools.count(1)
+        self._closed = False
+        self.on_vanished: Callable[[str], None] = lambda name: None  # a worker was lost, and with it what it held
+        self._supervisor = Supervisor(launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience)
+
+    def start(self) -> None:
+        """Start all workers and connect them with each other. RunError when one cannot be started; nothing is left then."""
+        try:
+            for name, connection in self._supervisor.start().items():
+                with self._lock:
+                    if name not in self._connections:  # not lost and replaced already
+                        self._appeared(name, connection)
+            for name in self._assignments:
+                self._wait_for(name)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def assignments(self) -> Mapping[str, Assignment]:
+        return self._assignments
+
+    def shares_memory(self, source: str, target: str) -> bool:
+        """Whether what goes from one device to another stays in the memory of one host."""
+        return self._network.shares_memory(source, target)
+
+    def pids(self) -> Mapping[str, int | None]:
+        """Processes by device, spares included; None where one runs on another host."""
+        return self._supervisor.pids()
+
+    def close(self) -> None:
+        """Fail what is under way, end all workers."""
+        with self._lock:
+            self._closed = True
+            asked: list[Future[Any]] = [request.future for request in self._requests.values()]
+            asked += [future for _, future in self._calls.values()]
+            for future in (*asked, *self._present.values()):
+                if not future.done():
+                    future.set_exception(Cancelled("cancelled"))
+        self._supervisor.close()
+
+    def _send(self, device: str, kind: str, body: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """To a worker that is there; to one that is gone nothing can be said, and whoever noticed tells. The lock is held."""
+        if (connection := self._connections.get(device)) is not None:
+            with contextlib.suppress(Closed):
+                connection.send(kind, body, descriptors)
+
+    def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
+        request = Request(f"r{next(self._numbers)}", program, measure)
+        try:
+            with self._lock:
+                self._check_open()
+                self._requests[request.name] = request
+                self._begin(request)
+            while not request.future.done() or not request.news.empty():
+                context.check_cancelled()
+                try:
+                    news = request.news.get(timeout=PAUSE)
+                except queue.Empty:
+                    continue
+                if isinstance(news, str):
+                    context.warn(news)
+                elif news is not None:
+                    context.report(news)
+            return request.future.result()
+        except BaseException:
+            with self._lock:
+                self._cancel(request)
+            raise
+        finally:
+            with self._lock:
+                self._requests.pop(request.name, None)
+
+    def call(self, device: str, what: str, *arguments: Any) -> Called:
+        """Done again by the worker that replaces one that was lost."""
+        for tries in range(1, TRIES + 1):
+            identifier, future = next(self._numbers), Future[Called]()
+            self._ask(device, identifier, future, {"id": identifier, "what": what, "arguments": list(arguments)})
+            try:
+                return future.result()
+            except WorkerLost:
+                if tries == TRIES:
+                    raise
+            finally:
+                self._calls.pop(identifier, None)
+        raise AssertionError("unreachable")
+
+    def _ask(self, device: str, identifier: int, future: Future[Called], body: Mapping[str, Any]) -> None:
+        """Send a call as soon as there is a worker that will be known to be lost if it is."""
+        while True:
+            present = self._wait_for(device)
+            with self._lock:
+                self._check_open()
+                if present is self._present[device]:
+                    self._calls[identifier] = device, future
+                    return self._send(device, "call", body)
+
+    def _wait_for(self, device: str) -> Future[None]:
+        """Until a worker has its assignment and its connections; what says that it does, until it is lost."""
+        with self._lock:
+            present = self._present[device]
+        present.result()
+        return present
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Cancelled("cancelled")
+
+    # requests
+
+    def _begin(self, request: Request) -> None:
+        """Send every worker its portion, or wait until all of them are there and connected; fail where one will not be."""
+        for present in (self._present[device] for device in request.devices):
+            if present.done() and (error := present.exception()) is not None:
+                return request.future.set_exception(error)
+        request.waiting = not self._network.connects(request.devices)
+        if request.waiting:
+            return
+        told = {"request": request.name, "attempt": request.attempt}
+        for device in request.devices:
+            portion = portion_of(request.program, device)
+            self._send(device, "begin", {**told, "portion": portion, "measure": request.measure})
+
+    def _try_again(self, request: Request, why: str) -> None:
+        """Begin a request anew; after its last try it fails."""
+        self._cancel(request)
+        if request.attempt + 1 >= TRIES:
+            if not request.future.done():
+                request.future.set_exception(
+                    WorkerLost(f"sampler {request.program.name}: {why}, in {TRIES} attempts; see what ends workers")
+                )
+            return
+        request.news.put(f"sampler {request.program.name}: {why}; it begins again")
+        request.again()
+        self._begin(request)
+
+    def _cancel(self, request: Request) -> None:
+        for device in request.devices:
+            self._send(device, "cancel", {"request": request.name, "attempt": request.attempt})
+
+    # what workers say
+
+    def _heard(self, name: str, kind: str, body: Mapping[str, Any]) -> None:
+        """A message of a worker."""
+        with self._lock:
+            request = self._requests.get(body.get("request", ""))
+            if request is not None and not request.is_current(body["attempt"]):
+                return
+            if kind == "assigned":
+                self._network.joined(name, self._send)
+                self._mark_present()  # the only worker has nobody to be connected with
+            elif kind in ("connected", "listening"):
+                self._network.heard(name, kind, body, self._send)
+                self._mark_present()
+            elif kind == "unmet":
+                if not self._network.unmet(name, body, self._send):
+                    self._given_up(name, RunError(f"device {name} cannot reach {body['peer']}: {body['message']}"))
+            elif kind in ("returned", "raised"):
+                self._answered(kind, body)
+            elif kind == "lost":
+                self._parted(name, body)
+            elif request is not None:
+                self._heard_of(request, name, kind, body)
+
+    def _heard_of(self, request: Request, name: str, kind: str, body: Mapping[str, Any]) -> None:
+        match kind:
+            case "ready":
+                request.ready.add(name)
+                if request.ready == set(request.devices):
+                    for device in request.devices:
+                        self._send(device, "go", {"request": request.name, "attempt": request.attempt})
+            case "event":
+                request.news.put(body["event"])
+            case "warning":
+                request.news.put(body["message"])
+            case "done":
+                if request.finished(name, body["timing"], body["result"]):
+                    request.future.set_result(request.outcome())
+            case "failed" if body["kind"] == "Closed":
+                self._later(lambda: self._restart(request, body["attempt"], f"{name} lost a connection ({body['message']})"))
+            case "failed":
+                self._cancel(request)
+                request.future.set_exception(_error(body))
+
+    def _answered(self, kind: str, body: Mapping[str, Any]) -> None:
+        _, future = self._calls.get(body["id"], ("", None))
+        if future is None or future.done():
+            return
+        if kind == "returned":
+            future.set_result(Called(body["value"], body["start"], body["seconds"]))
+        else:
+            future.set_exception(_error(body))
+
+    def _parted(self, name: str, body: Mapping[str, Any]) -> None:
+        """Two workers lost their connection; where both turn out to be alive it is made anew. Until then no request begins on them."""
+        peer, why = body["peer"], f"{name} and {body['peer']} lost their connection"
+        self._network.lost(name, peer, body["generation"])
+        concerned = [(one, one.attempt) for one in self._requests.values() if {name, peer} <= set(one.devices) and not one.waiting]
+
+        def mend() -> None:
+            if self._network.parted(name, peer, body["generation"], self._send):
+                for request, attempt in concerned:
+                    self._restart(request, attempt, why)
+
+        self._later(mend)
+
+    def _later(self, act: Callable[[], None]) -> None:
+        """Act after some time, within which a worker that is gone is known to be: its partners notice first."""
+
+        def locked() -> None:
+            with self._lock:
+                if not self._closed:
+                    act()
+
+        timer = threading.Timer(GRACE, locked)
+        timer.daemon = True
+        timer.start()
+
+    def _restart(self, request: Request, attempt: int, why: str) -> None:
+        """Try again unless that happened already."""
+        if request.is_current(attempt):
+            self._try_again(request, why)
+
+    # workers that come and go
+
+    def _appeared(self, name: str, connection: Connection) -> None:
+        """A worker is there and was told nothing yet."""
+        with self._lock:
+            self._connections[name] = connection
+            self._send(name, "assign", {"assignment": self._assignments[name]})
+
+    def _vanished(self, name: str, why: str) -> None:
+        """A worker was lost; another one takes its place."""
+        with self._lock:
+            if self._closed:
+                return
+            self._connections.pop(name, None)
+            if self._present[name].done():
+                self._present[name] = Future()
+            self._network.left(name)
+            self.on_vanished(name)
+            for device, future in [call for call in self._calls.values() if call[0] == name]:
+                if not future.done():
+                    future.set_exception(WorkerLost(f"{device}: {why}"))
+            for request in list(self._requests.values()):
+                if name in request.devices and not request.waiting and not request.future.done():
+                    self._try_again(request, f"{name}: {why}")
+
+    def _given_up(self, name: str, error: RunError) -> None:
+        """A worker was lost for good."""
+        with self._lock:
+            if self._present[name].done():
+                self._present[name] = Future()
+            self._present[name].set_exception(error)
+            for request in list(self._requests.values()):
+                if name in request.devices and not request.future.done():
+                    request.future.set_exception(error)
+
+    def _mark_present(self) -> None:
+        """Workers that have all their connections take part; requests that waited for them begin."""
+        for name, present in self._present.items():
+            if not present.done() and self._network.is_complete(name):
+                present.set_result(None)
+        for request in list(self._requests.values()):
+            if request.waiting and not request.future.done():
+                self._begin(request)
+
+
+def _error(body: Mapping[str, Any]) -> KatzError:
+    return ERRORS.get(body["kind"], RunError)(body["message"])

@@ -1,0 +1,128 @@
+"""An engine on several workers. What cannot leave this process, functions that packs put on a model, runs on one device here."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from katz_graph.context import Context
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster import Cluster
+from katz_graph.executor.costs import CostStore
+from katz_graph.executor.engine import Choices, Engine
+from katz_graph.executor.fleet import Fleet, Ticket
+from katz_graph.executor.launch.launched import Launcher
+from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.network import Network
+from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.probing import known_links
+from katz_graph.executor.profiling import StageTime, profile_region
+from katz_graph.executor.supervised import PATIENCE, Patience
+from katz_graph.executor.survey import survey
+from katz_graph.executor.tending import Tending
+from katz_graph.planner.facts import opaque_functions
+from katz_graph.planner.program import Link, Program
+from katz_graph.planner.region import Region
+from katz_graph.wires import LatentSamples
+
+
+class ClusterEngine(Engine):
+    """Starts a worker for each assignment, with `launchers` by device name or one process each, and measures what the planner has to know.
+
+    `cache` keeps what was measured; `link`: what links are said to be, instead of measuring; `spares`: one worker waits, loaded, to stand
+    in for one that is lost. RunError when a worker does not start; nothing is left then.
+    """
+
+    def __init__(
+        self,
+        assignments: Sequence[Assignment],
+        choices: Choices | None = None,
+        cache: Path | None = None,
+        link: Link | None = None,
+        spares: bool = False,
+        launchers: Mapping[str, Launcher] | None = None,
+        network: Network | None = None,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        names = [one.name for one in assignments]
+        self._cache, self._store = cache, CostStore(cache)
+        self._local: LocalEngine | None = None
+        self.cluster = Cluster(
+            assignments, launchers or {one.name: Spawn(one.threads) for one in assignments}, network or Network(names), spares, patience
+        )
+        super().__init__(self.cluster, choices)
+        self.opened = ExitStack()  # what is closed after the workers
+        self._fleet = Fleet(names, self.choices.pins, self.choices.lane, time.monotonic)
+        self._tending = Tending(self._fleet, self.cluster)
+        self.cluster.on_vanished = self._fleet.lost
+        try:
+            self.cluster.start()
+            self.measure()
+            given = {pair: link for pair in itertools.permutations(names, 2) if link is not None}
+            self.cluster.links = given or self.measured_links()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._tending.close()
+        if self._local is not None:
+            self._local.close()
+        super().close()
+        self.opened.close()
+
+    def measure(self, again: bool = False) -> None:
+        """Learn the rates of the devices, from what was kept or by measuring."""
+        self.places = survey(list(self.cluster.assignments), lambda *asked: self.cluster.call(*asked).value, self._store, again)
+        self.cluster.devices = tuple(place.device(self._store) for place in self.places)
+
+    def measured_links(self) -> Mapping[tuple[str, str], Link]:
+        """As they are now; those of shared memory as they were when one was first measured on this host."""
+        return known_links(self.cluster, self._store)
+
+    def plan(self, region: Region, after: str = "emit") -> Program:
+        """As for a request that came now."""
+        if opaque_functions(region):
+            return self._here().plan(region, after)
+        ticket = self._fleet.admit(region)
+        self._fleet.dismiss(ticket)
+        return plan_region(region, self._resources_of(ticket), after)
+
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        """On the devices that the fleet admits it to; several threads may have requests carried out at once."""
+        if functions := opaque_functions(region):
+            context.warn(f"sampler {region.name} runs on one device of this process: {', '.join(functions)} cannot be sent to workers")
+            local = self._here()
+            local.report = self.report
+            return local.sample(region, context)
+        ticket = self._fleet.admit(region)
+        try:
+            program = plan_region(region, self._resources_of(ticket))
+            self._tending.apply(self._fleet.planned(ticket, program))
+            return self._carried_out(region, program, context)
+        finally:
+            self._tending.apply(self._fleet.dismiss(ticket))
+
+    def _resources_of(self, ticket: Ticket) -> Resources:
+        resources = self._resources()
+        devices = tuple(device for device in resources.devices if device.name in ticket.devices)
+        return replace(resources, devices=devices, pins=ticket.pins)
+
+    def profile(self, region: Region, context: Context) -> list[StageTime]:
+        """Measure every stage of a region on every device, alone and while all work. Later plans know."""
+        if opaque_functions(region):
+            return self._here().profile(region, context)
+        measured = profile_region(region, self.cluster, self.places, self._store, context)
+        self.cluster.devices = tuple(place.device(self._store) for place in self.places)
+        return measured
+
+    def _here(self) -> LocalEngine:
+        if self._local is None:
+            first = self.cluster.assignments[self.device.name]
+            self._local = LocalEngine(EngineOptions(first.device, first.dtype, self.choices.batching, self._cache))
+        return self._local

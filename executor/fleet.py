@@ -1,0 +1,108 @@
+"""Which devices a request gets where several are served at once: a lane of base devices, and for each ControlNet a member of their pool.
+
+Only decides; `cluster_engine` asks before it plans and tells what became of it. Katz, section 5: ControlNets as a service of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from katz_graph.executor.replicas import Change, Replicas
+from katz_graph.planner.facts import commonest_variant
+from katz_graph.planner.program import Program
+from katz_graph.planner.region import Region
+from katz_graph.recipe import ControlNetRecipe
+
+CONTROL = "controlnet"
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """What a request may use: devices, and pins by operation. `load`: seconds an evaluation of each ControlNet on its member."""
+
+    devices: tuple[str, ...]
+    pins: Mapping[str, tuple[str, ...]]
+    lane: int
+    sessions: Mapping[tuple[str, ControlNetRecipe], float] = field(default_factory=dict)
+    step: float = 0.0  # seconds of an evaluation as planned
+
+
+class Fleet:
+    """`pins`: where stages may run; the devices of "controlnet" are a pool when no other stage may run there. `lane`: base devices a
+    request. Any thread may call."""
+
+    def __init__(self, devices: Sequence[str], pins: Mapping[str, tuple[str, ...]], lane: int | None, clock: Callable[[], float]) -> None:
+        self._pins = dict(pins)
+        others = {device for stage, where in pins.items() if stage != CONTROL for device in where}
+        pool = tuple(device for device in pins.get(CONTROL, ()) if device not in others)
+        self.pool = pool if len(pool) == len(pins.get(CONTROL, ())) and len(pool) < len(devices) else ()
+        base = [device for device in devices if device not in self.pool]
+        size = lane or len(base)
+        self._lanes = [tuple(base[start : start + size]) for start in range(0, len(base), size)]
+        self._replicas = Replicas(self.pool, clock)
+        self._tickets: list[Ticket] = []
+        self._lock = threading.Lock()
+
+    def admit(self, region: Region) -> Ticket:
+        """A ticket on the lane with fewest requests; each ControlNet goes to that of its holders in the pool whose queue is shortest."""
+        with self._lock:
+            running = [ticket.lane for ticket in self._tickets]
+            lane = min(range(len(self._lanes)), key=running.count)
+            devices = (*self._lanes[lane], *self.pool)
+            pins = {stage: where for stage, pinned in self._pins.items() if (where := tuple(one for one in pinned if one in devices))}
+            if self.pool:
+                pins |= self._routed(region)
+            ticket = Ticket(devices, pins, lane)
+            self._tickets.append(ticket)
+            return ticket
+
+    def _routed(self, region: Region) -> dict[str, tuple[str, ...]]:
+        """Both branches of guidance ask the same member."""
+        queues = self._queues()
+        uses = {operation.id: operation.inputs["control_net"] for operation in region.operations if operation.stage == CONTROL}
+        members = {recipe: self._replicas.route(recipe, queues) for recipe in dict.fromkeys(uses.values())}
+        return {name: (members[recipe],) for name, recipe in uses.items()}
+
+    def planned(self, ticket: Ticket, program: Program) -> tuple[Change, ...]:
+        """Note what a request will ask of the pool; what should change in it now."""
+        number = commonest_variant(program)
+        operations = {operation.id: operation for variant in program.variants for operation in variant.operations}
+        sessions: dict[tuple[str, ControlNetRecipe], float] = {}
+        for call in program.calls[number] if number is not None else ():
+            if call.stage == CONTROL and call.device in self.pool:
+                session = call.device, operations[call.operations[0]].inputs["control_net"]
+                sessions[session] = sessions.get(session, 0.0) + call.seconds
+        with self._lock:
+            ticket.sessions = sessions
+            ticket.step = program.prediction.period if program.prediction else 0.0
+        return self.observe()
+
+    def dismiss(self, ticket: Ticket) -> tuple[Change, ...]:
+        """A request has ended, however it did."""
+        with self._lock:
+            self._tickets.remove(ticket)
+        return self.observe()
+
+    def observe(self) -> tuple[Change, ...]:
+        """What the rule of replication has changed by now."""
+        with self._lock:
+            steps: dict[Hashable, float] = {}
+            for ticket in self._tickets:
+                for _, recipe in ticket.sessions:
+                    steps[recipe] = min(ticket.step, steps.get(recipe, ticket.step))
+            return self._replicas.observe(self._queues(), steps)
+
+    def lost(self, member: str) -> None:
+        """A member of the pool was replaced: it holds nothing."""
+        with self._lock:
+            self._replicas.lost(member)
+
+    def _queues(self) -> dict[str, dict[Hashable, float]]:
+        """Seconds of work that all sessions of a member ask of it in one evaluation each."""
+        queues: dict[str, dict[Hashable, float]] = {member: {} for member in self.pool}
+        for ticket in self._tickets:
+            for (member, recipe), seconds in ticket.sessions.items():
+                queues[member][recipe] = queues[member].get(recipe, 0.0) + seconds
+        return queues

@@ -1,0 +1,161 @@
+"""The inside of a worker: one device's models, its turns, what arrives from other workers, and the requests that it has a part in.
+
+Told what to do in messages (`serve`); answers through `tell`. Knows nothing of how it was launched.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from katz_graph.errors import Cancelled, KatzError, RunError
+from katz_graph.events import Event
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.context import RunContext
+from katz_graph.executor.execution import Exchange, Execution
+from katz_graph.executor.models import Models
+from katz_graph.executor.portion import Portion
+from katz_graph.executor.probing import PROBES
+from katz_graph.executor.services import SERVICES
+from katz_graph.executor.transport.bulk import Bulk
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.faults import Closed
+from katz_graph.executor.transport.mailbox import Address, Mailbox
+from katz_graph.executor.transport.peer import Peer
+from katz_graph.executor.worker import Job, Single, Worker
+from katz_graph.models.load import ModelStore
+from katz_graph.node import NodeType
+from katz_graph.packs import load_registry
+from katz_graph.planner.program import Instance
+from katz_graph.planner.region import Operation
+from katz_graph.settings import Settings
+
+Tell = Callable[[str, Mapping[str, Any]], None]
+"""Sends one message (kind, body) to the driver."""
+
+
+class Host:
+    """Serves one device from `assign` until `close`."""
+
+    def __init__(self, tell: Tell, types: Mapping[str, NodeType]) -> None:
+        self._tell = tell
+        self._types = dict(types)
+        self.peers: dict[str, Peer] = {}
+        self._parts: dict[tuple[str, int], tuple[Execution, Job]] = {}
+
+    def assign(self, assignment: Assignment) -> None:
+        torch.set_num_threads(assignment.threads)
+        self._assignment = assignment
+        store = ModelStore(assignment.control_net_bytes, assignment.policy)
+        self.models = Models(assignment.device, assignment.dtype, store)
+        self._worker = Worker(assignment.name)
+        self.mailbox = Mailbox(self._worker.wake)
+
+    def close(self) -> None:
+        """End after the unit that runs."""
+        for _, job in list(self._parts.values()):
+            job.cancel()
+        for peer in self.peers.values():
+            peer.close()
+        if hasattr(self, "_worker"):
+            self._worker.close()
+
+    def connect(self, name: str, generation: int, connection: Connection, bulk: Bulk) -> None:
+        """Use this connection to another worker from now on, and tell."""
+        told = {"peer": name, "generation": generation}
+        if name in self.peers:  # its threads may take a moment to end, and whoever calls here has pings to answer
+            threading.Thread(target=self.peers[name].close, name=f"close {name}", daemon=True).start()
+        self.peers[name] = Peer(name, connection, self.mailbox, bulk, lambda _, why: self._tell("lost", {**told, "message": why}))
+        self._tell("connected", told)
+
+    def begin(self, request: str, attempt: int, portion: Portion, measure: bool) -> None:
+        """Load what a portion needs, tell, and wait for `go`."""
+        desk = _Desk(request, attempt, self.mailbox, self.peers)
+        told = {"request": request, "attempt": attempt}
+        context = RunContext(None, None, Path(), {}, partial(self._event, told), partial(self._warn, told))  # type: ignore[arg-type]
+        ready = partial(self._tell, "ready", told)
+        execution = Execution(portion, self.models, context, desk, self._runner, measure, hold=True, on_loaded=ready)
+        job = self._worker.submit(execution)
+        self._parts[request, attempt] = execution, job
+        job.future.add_done_callback(lambda future: self._ended(request, attempt, execution, future))
+
+    def go(self, request: str, attempt: int) -> None:
+        if (request, attempt) in self._parts:
+            self._parts[request, attempt][0].go()
+            self._worker.wake()
+
+    def cancel(self, request: str, attempt: int) -> None:
+        """Stop an attempt before its next unit; what has arrived for it, or still does, is dropped."""
+        if (request, attempt) in self._parts:
+            self._parts[request, attempt][1].cancel()
+        self.mailbox.discard(request, attempt)
+
+    def call(self, identifier: int, what: str, arguments: Sequence[Any]) -> None:
+        """Do something of one unit and tell its value."""
+        task = Single(lambda: {**SERVICES, **PROBES}[what](self, *arguments))
+        self._worker.submit(task).future.add_done_callback(lambda future: self._returned(identifier, task, future))
+
+    def _returned(self, identifier: int, task: Single, future: Future[Any]) -> None:
+        if (error := future.exception()) is not None:
+            self._tell("raised", {"id": identifier, **_described(error)})
+        else:
+            self._tell("returned", {"id": identifier, "value": future.result(), "start": task.start, "seconds": task.seconds})
+
+    def _ended(self, request: str, attempt: int, execution: Execution, future: Future[Any]) -> None:
+        self._parts.pop((request, attempt), None)
+        self.mailbox.discard(request, attempt)
+        told = {"request": request, "attempt": attempt}
+        error = future.exception()
+        if error is None:
+            self._tell("done", {**told, "result": future.result(), "timing": execution.timing})
+        elif not isinstance(error, Cancelled):
+            self._tell("failed", {**told, **_described(error)})
+
+    def _event(self, told: Mapping[str, Any], event: Event) -> None:
+        self._tell("event", {**told, "event": event})
+
+    def _warn(self, told: Mapping[str, Any], message: str) -> None:
+        self._tell("warning", {**told, "message": message})
+
+    def _runner(self, operation: Operation) -> Callable[..., Any]:
+        """The function of a node inside of a region: of the built-in packs, else of the folders that the driver named."""
+        if operation.type not in self._types:
+            folders = Settings.read(packs=[Path(folder) for folder in self._assignment.packs])
+            self._types |= load_registry(folders.packs, folders.folders())[0]
+        if operation.type not in self._types:
+            raise RunError(f"node {operation.id} ({operation.type}): {self._assignment.name} has no pack with this type of node")
+        return self._types[operation.type].run
+
+
+class _Desk(Exchange):
+    """One attempt at a request, as its part on this worker reaches the others."""
+
+    def __init__(self, request: str, attempt: int, mailbox: Mailbox, peers: Mapping[str, Peer]) -> None:
+        self._request, self._attempt, self._mailbox, self._peers = request, attempt, mailbox, peers
+
+    def _address(self, instance: Instance) -> Address:
+        return Address(self._request, self._attempt, instance.ref.operation, instance.ref.output, instance.evaluation)
+
+    def send(self, peer: str, instance: Instance, value: Any) -> None:
+        if peer not in self._peers:
+            raise Closed(f"there is no connection with {peer}")
+        self._peers[peer].send(self._address(instance), value)
+
+    def has(self, instance: Instance) -> bool:
+        return self._mailbox.has(self._address(instance))
+
+    def take(self, instance: Instance) -> Any:
+        return self._mailbox.take(self._address(instance))
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    """An error as a message: errors for people keep their class, others are named."""
+    if isinstance(error, (KatzError, Closed)):
+        return {"kind": type(error).__name__, "message": str(error)}
+    return {"kind": "RunError", "message": f"internal error: {type(error).__name__}: {error}".splitlines()[0]}

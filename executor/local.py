@@ -1,0 +1,92 @@
+"""One device in this process: nothing to start, and functions of packs can be reached. Not for servers: a device fault ends the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from katz_graph.context import Context
+from katz_graph.executor.calibrate import calibrated
+from katz_graph.executor.costs import CostStore
+from katz_graph.executor.engine import Called, Choices, Engine, Outcome
+from katz_graph.executor.execution import Execution
+from katz_graph.executor.models import Models
+from katz_graph.executor.portion import portion_of
+from katz_graph.executor.profiling import StageTime, profile_region
+from katz_graph.executor.services import SERVICES
+from katz_graph.executor.survey import survey
+from katz_graph.executor.worker import Job, Single, Worker
+from katz_graph.planner.program import Device, Link, Program
+from katz_graph.planner.region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """`batching` None lets the planner choose; `cache` keeps measured rates."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    batching: bool | None = None
+    cache: Path | None = None
+    name: str = ""  # that people call it by, where it is another one
+
+
+class LocalWorkers:
+    """A worker thread with its models."""
+
+    def __init__(self, device: Device, models: Models) -> None:
+        self.devices: tuple[Device, ...] = (device,)
+        self.links: Mapping[tuple[str, str], Link] = {}
+        self.models = models
+        self._worker = Worker(device.name)
+
+    def submit(self, program: Program, context: Context, measure: bool = False) -> Job:
+        """Start sampling; the job's result is the latent [B, C, h, w], unscaled, and the denoised one that the last step began with."""
+        return self._worker.submit(Execution(portion_of(program, self.devices[0].name), self.models, context, measure=measure))
+
+    def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
+        job = self.submit(program, context, measure)
+        samples, denoised = job.result()
+        return Outcome(samples, denoised, {self.devices[0].name: cast(Execution, job.task).timing})
+
+    def call(self, device: str, what: str, *arguments: Any) -> Called:
+        task = Single(lambda: SERVICES[what](self, *arguments))
+        value = self._worker.submit(task).result()
+        return Called(value, task.start, task.seconds)
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+class LocalEngine(Engine):
+    """An engine on one device of this process."""
+
+    def __init__(self, options: EngineOptions | None = None, models: Models | None = None, choices: Choices | None = None) -> None:
+        self.options = options or EngineOptions()
+        self._name = self.options.name or self.options.device
+        self.models = models or Models(self.options.device, self.options.dtype)
+        self._store = CostStore(self.options.cache)
+        self._local = LocalWorkers(self._calibrated(), self.models)
+        super().__init__(self._local, choices or Choices(batching=self.options.batching))
+
+    def _calibrated(self, again: bool = False) -> Device:
+        return calibrated(self._name, self.models.device, self.models.dtype, self._store, again)
+
+    def measure(self, again: bool = False) -> None:
+        """Learn the rates of the device, from what was kept or by measuring."""
+        self._local.devices = (self._calibrated(again),)
+
+    def profile(self, region: Region, context: Context) -> list[StageTime]:
+        """Measure every stage of a region. Later plans know."""
+        places = survey([self._name], lambda *asked: self._local.call(*asked).value, self._store)
+        measured = profile_region(region, self._local, places, self._store, context)
+        self.measure()
+        return measured
+
+    def submit(self, program: Program, context: Context) -> Job:
+        """Start sampling without waiting; as `LocalWorkers.submit`."""
+        return self._local.submit(program, context)

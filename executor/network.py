@@ -1,0 +1,114 @@
+"""Which workers are connected with which: a connection for every two, each with a generation, made anew when one of them was replaced."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Send = Callable[..., None]
+"""(device, kind, body, descriptors) to a worker; nothing happens when it is gone."""
+
+
+FAILURES = 3  # to meet, in a row, after which two workers are taken to be out of each other's reach
+
+
+@dataclass(slots=True)
+class _Pair:
+    generation: int = 0
+    connected: int = 0  # of the two, how many said that this generation is
+    failures: int = 0  # to meet, since they were last connected
+    token: bytes = b""
+
+
+class Network:
+    """Workers without an address are on this host: they get sockets without a name, and shared memory. Others meet over TCP, at the
+    address that each has for the others, and move tensors by torch.distributed."""
+
+    def __init__(self, names: Sequence[str], addresses: Mapping[str, str] | None = None) -> None:
+        self._addresses = dict(addresses or {})
+        self._pairs = {pair: _Pair() for pair in itertools.combinations(names, 2)}
+        self._there: set[str] = set()
+
+    def joined(self, name: str, send: Send) -> None:
+        """A worker has its assignment: connect it with those that have theirs."""
+        self._there.add(name)
+        for first, second in self._pairs:
+            if name in (first, second) and {first, second} <= self._there:
+                self._connect(first, second, send)
+
+    def left(self, name: str) -> None:
+        self._there.discard(name)
+        for pair, state in self._pairs.items():
+            if name in pair:
+                state.connected = 0
+
+    def lost(self, name: str, peer: str, generation: int) -> None:
+        """Two workers lost their connection, or one of them has ended, which will be known soon."""
+        state = self._pairs[self._pair(name, peer)]
+        if state.generation == generation:
+            state.connected = 0
+
+    def parted(self, name: str, peer: str, generation: int, send: Send) -> bool:
+        """Two workers lost their connection. True when both are there and it was the latest: then it is made anew."""
+        first, second = pair = self._pair(name, peer)
+        if self._pairs[pair].generation != generation or not {first, second} <= self._there:
+            return False
+        self._connect(first, second, send)
+        return True
+
+    def heard(self, name: str, kind: str, body: Mapping[str, Any], send: Send) -> None:
+        """An answer to `connect`, `listen` or `dial`."""
+        state = self._pairs[self._pair(name, body["peer"])]
+        if body["generation"] != state.generation:
+            return
+        if kind == "connected":
+            state.connected += 1
+            state.failures = 0 if state.connected == 2 else state.failures
+        elif kind == "listening":
+            told = {"peer": name, "generation": state.generation, "token": state.token}
+            addresses = {"peer_address": self._addresses[name], "port": body["port"], "address": self._addresses[body["peer"]]}
+            send(body["peer"], "dial", {**told, **addresses})
+
+    def unmet(self, name: str, body: Mapping[str, Any], send: Send) -> bool:
+        """Two workers did not find each other; they try again. False when they did so too often."""
+        pair = self._pair(name, body["peer"])
+        state = self._pairs[pair]
+        if body["generation"] == state.generation and set(pair) <= self._there:
+            state.failures += 1
+            if state.failures >= FAILURES:
+                return False
+            self._connect(*pair, send)
+        return True
+
+    def shares_memory(self, first: str, second: str) -> bool:
+        return first not in self._addresses and second not in self._addresses
+
+    def _pair(self, name: str, peer: str) -> tuple[str, str]:
+        return (name, peer) if (name, peer) in self._pairs else (peer, name)
+
+    def connects(self, names: Sequence[str]) -> bool:
+        """Whether these are there and connected with each other."""
+        among = (state for pair, state in self._pairs.items() if set(pair) <= set(names))
+        return set(names) <= self._there and all(state.connected == 2 for state in among)
+
+    def is_complete(self, name: str) -> bool:
+        """Whether a worker is connected with all that are there."""
+        concerned = [(pair, state) for pair, state in self._pairs.items() if name in pair and set(pair) <= self._there]
+        return name in self._there and all(state.connected == 2 for _, state in concerned)
+
+    def _connect(self, first: str, second: str, send: Send) -> None:
+        state = self._pairs[first, second]
+        state.generation += 1
+        state.connected = 0
+        if not self.shares_memory(first, second):
+            state.token = secrets.token_bytes(32)
+            told = {"peer": second, "generation": state.generation, "token": state.token, "address": self._addresses[first]}
+            return send(first, "listen", told)
+        ends = socket.socketpair()
+        for end, name, peer in zip(ends, (first, second), (second, first), strict=True):
+            with end:
+                send(name, "connect", {"peer": peer, "generation": state.generation}, [end.fileno()])

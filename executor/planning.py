@@ -1,0 +1,50 @@
+"""From a bound region to a program for the devices that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from katz_graph.models.text_recipe import length
+from katz_graph.models.tokens import prompt_length
+from katz_graph.planner.compile import Known, compile_region
+from katz_graph.planner.count import count_work
+from katz_graph.planner.fit import fit
+from katz_graph.planner.program import Device, Link, Program
+from katz_graph.planner.region import Region
+from katz_graph.planner.schedule import decider, sampling_of
+from katz_graph.sampling.static import evaluations_of
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a program may use: devices, the links between them, where stages may run, which approximations are allowed.
+
+    `batching` None lets the planner choose whether equal stages run as one call.
+    """
+
+    devices: tuple[Device, ...]
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    allowed: frozenset[str] = frozenset()
+    batching: bool | None = None
+
+
+def plan_region(region: Region, resources: Resources, after: str = "emit") -> Program:
+    """Compile a region without running it. InputError for what the passes find wrong in it."""
+    spec, table = sampling_of(region.begin)
+    known = Known(
+        schedule=evaluations_of(spec),
+        decide=decider(spec, table),
+        shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
+        count=partial(count_work, value_bytes=resources.devices[0].value_bytes),
+        fit=fit,
+        length=lambda encoding: length(encoding, prompt_length),
+        devices=resources.devices,
+        batching=resources.batching,
+        links=resources.links,
+        pins=resources.pins,
+        allowed=resources.allowed,
+    )
+    return compile_region(region, known, after)

@@ -1,0 +1,103 @@
+"""Times transfers between two workers: one asks, the other answers, both as units of their turns."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from katz_graph.errors import RunError
+from katz_graph.executor.costs import CostStore
+from katz_graph.executor.links import FEW, measure_link
+from katz_graph.executor.transport.mailbox import Address, Mailbox
+from katz_graph.executor.transport.peer import Peer
+from katz_graph.planner.program import Link
+
+if TYPE_CHECKING:
+    from katz_graph.executor.cluster import Cluster
+
+SHARED_MEMORY = "shared memory"
+REQUEST = "probe"
+ROUNDS = 20  # that tell how long a small message there and back takes
+LOOK = 2e-5  # seconds between looks into the mailbox
+TIMEOUT = 60.0  # seconds for a transfer
+
+
+class Partner(Protocol):
+    """A worker as far as its connections go."""
+
+    @property
+    def mailbox(self) -> Mailbox: ...
+
+    @property
+    def peers(self) -> Mapping[str, Peer]: ...
+
+
+def ask(worker: Partner, peer: str, attempt: int) -> Link:
+    """The link to a peer that runs `answer` with the same number."""
+    numbers = iter(range(1 << 30))
+
+    def there_and_back(size: int) -> float:
+        number = next(numbers)
+        payload = torch.zeros(size, dtype=torch.uint8)
+        started = time.perf_counter()
+        worker.peers[peer].send(Address(REQUEST, attempt, "ask", number), payload)
+        _wait(worker, Address(REQUEST, attempt, "answer", number))
+        return time.perf_counter() - started
+
+    try:
+        back = min(there_and_back(FEW) for _ in range(ROUNDS)) / 2
+        return measure_link(lambda size: there_and_back(size) - back)
+    finally:
+        worker.peers[peer].send(Address(REQUEST, attempt, "ask", next(numbers)), None)
+        worker.mailbox.discard(REQUEST, attempt)
+
+
+def answer(worker: Partner, peer: str, attempt: int) -> None:
+    """Answer each transfer when all of it is there, until nothing comes with one."""
+    number = 0
+    while _wait(worker, Address(REQUEST, attempt, "ask", number)) is not None:
+        worker.peers[peer].send(Address(REQUEST, attempt, "answer", number), True)
+        number += 1
+    worker.mailbox.discard(REQUEST, attempt)
+
+
+def _wait(worker: Partner, address: Address) -> Any:
+    deadline = time.monotonic() + TIMEOUT
+    while not worker.mailbox.has(address):
+        if time.monotonic() > deadline:
+            raise RunError(f"nothing came over a link within {TIMEOUT:g} s")
+        time.sleep(LOOK)
+    return worker.mailbox.take(address)
+
+
+def known_links(cluster: Cluster, store: CostStore) -> Mapping[tuple[str, str], Link]:
+    """Every direction between two devices. Shared memory is measured once on a host, what goes over a network each time."""
+    links: dict[tuple[str, str], Link] = {}
+    host = socket.gethostname()
+    for source, target in itertools.permutations(cluster.assignments, 2):
+        shared = cluster.shares_memory(source, target)
+        known = store.link(host, host, SHARED_MEMORY) if shared else None
+        if known is None:
+            known = _measured(cluster, source, target)
+            if shared:
+                store.keep_link(host, host, SHARED_MEMORY, known)
+        links[source, target] = known
+    return links
+
+
+def _measured(cluster: Cluster, source: str, target: str) -> Link:
+    number = time.monotonic_ns()  # mailboxes take nothing for a number up to one that is done with
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(cluster.call, target, "answer", source, number)
+        link: Link = cluster.call(source, "ask", target, number).value
+        answering.result()
+    return link
+
+
+PROBES: Mapping[str, Callable[..., Any]] = {"ask": ask, "answer": answer}

@@ -1,0 +1,121 @@
+"""Which members of a pool hold which ControlNets: one rule, on a clock that is given. It only decides, and knows nothing of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+PERIOD = 5.0  # seconds that a queue must stay long: what is over before a replica could be loaded (seconds) is not worth one
+IDLE = 60.0  # seconds without work after which a replica is dropped
+
+Queues = Mapping[str, Mapping[Hashable, float]]
+"""By member, the seconds of work that wait there for each ControlNet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Load a ControlNet on a member, or let it go there."""
+
+    kind: Literal["replicate", "drop"]
+    control: Hashable
+    member: str
+
+
+@dataclass(slots=True)
+class _Placed:
+    """A ControlNet's replicas, the oldest first, with the times of their last work; and since when its queue is long."""
+
+    used: dict[str, float] = field(default_factory=dict)
+    long_since: float | None = None
+
+
+class Replicas:
+    """The placement of a pool's ControlNets.
+
+    A ControlNet is placed on the least loaded member when it is first asked for. While something waits for it and even the shortest queue
+    among its members is longer than one of its evaluations, at every observation over PERIOD, it is replicated onto the least loaded
+    other member, if the queue is shorter there. A replica without work for IDLE seconds is dropped, but never the last one.
+    """
+
+    def __init__(self, members: Iterable[str], clock: Callable[[], float]) -> None:
+        self._members = list(members)
+        self._clock = clock
+        self._placed: dict[Hashable, _Placed] = {}
+
+    def holders(self, control: Hashable) -> tuple[str, ...]:
+        """The members that hold it, the one that has held it longest first."""
+        placed = self._placed.get(control)
+        return () if placed is None else tuple(placed.used)
+
+    def route(self, control: Hashable, queues: Queues) -> str:
+        """The member that a new session goes to: of those that hold the ControlNet the one with the shortest queue in seconds."""
+        placed = self._placed.setdefault(control, _Placed())
+        member = self._least_loaded(placed.used or self._members, queues)
+        placed.used[member] = self._clock()
+        return member
+
+    def observe(self, queues: Queues, evaluation_seconds: Mapping[Hashable, float]) -> tuple[Change, ...]:
+        """What should change now. It is taken as done; call `lost` for a member where it failed."""
+        now = self._clock()
+        for control, placed in self._placed.items():
+            for member in placed.used:
+                if queues.get(member, {}).get(control, 0.0) > 0.0:
+                    placed.used[member] = now
+            if not self._is_long(control, queues, evaluation_seconds):
+                placed.long_since = None
+            elif placed.long_since is None:
+                placed.long_since = now
+        return (*self._replicated(queues, now), *self._dropped(now))
+
+    def lost(self, member: str, control: Hashable | None = None) -> None:
+        """A member holds a ControlNet no longer, or (None) nothing any longer: it died, or its memory was needed."""
+        for name in [control] if control is not None else list(self._placed):
+            if name in self._placed:
+                self._placed[name].used.pop(member, None)
+                if not self._placed[name].used:
+                    del self._placed[name]
+
+    def _is_long(self, control: Hashable, queues: Queues, evaluation_seconds: Mapping[Hashable, float]) -> bool:
+        holders = self._placed[control].used
+        waits = any(queues.get(member, {}).get(control, 0.0) > 0.0 for member in holders)
+        return waits and min(_load(member, queues) for member in holders) > evaluation_seconds[control]
+
+    def _replicated(self, queues: Queues, now: float) -> list[Change]:
+        """One ControlNet of a crowded member at a time, the one with most work waiting first: the others see whether that was enough."""
+        changes: list[Change] = []
+        settling: set[str] = set()  # members whose queues a change is about to alter
+        for control in sorted(self._placed, key=lambda control: -self._waiting(control, queues)):
+            placed = self._placed[control]
+            if placed.long_since is None or now - placed.long_since < PERIOD:
+                continue
+            if settling.isdisjoint(placed.used):
+                others = [member for member in self._members if member not in placed.used and member not in settling]
+                target = self._least_loaded(others, queues) if others else None
+                if target is None or _load(target, queues) >= min(_load(member, queues) for member in placed.used):
+                    continue
+                settling |= {*placed.used, target}
+                placed.used[target] = now
+                changes.append(Change("replicate", control, target))
+            placed.long_since = now
+        return changes
+
+    def _dropped(self, now: float) -> list[Change]:
+        changes = []
+        for control, placed in self._placed.items():
+            for member in [member for member, used in placed.used.items() if now - used >= IDLE][::-1]:  # the oldest stays longest
+                if len(placed.used) > 1:
+                    del placed.used[member]
+                    changes.append(Change("drop", control, member))
+        return changes
+
+    def _waiting(self, control: Hashable, queues: Queues) -> float:
+        return sum(queues.get(member, {}).get(control, 0.0) for member in self._placed[control].used)
+
+    def _least_loaded(self, members: Iterable[str], queues: Queues) -> str:
+        return min(members, key=lambda member: _load(member, queues))
+
+
+def _load(member: str, queues: Queues) -> float:
+    """Seconds of work that wait at a member."""
+    return sum(queues.get(member, {}).values())

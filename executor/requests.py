@@ -1,0 +1,68 @@
+"""What the driver knows of a request that workers carry out: who takes part, which attempt it is, and what came back.
+
+Plain bookkeeping, told by `cluster`; sends nothing itself.
+"""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from katz_graph.errors import RunError
+from katz_graph.events import Event
+from katz_graph.executor.engine import Outcome
+from katz_graph.executor.execution import Timing
+from katz_graph.planner.program import Program
+
+TRIES = 2  # attempts at a request before it fails
+
+
+class WorkerLost(RunError):
+    """A worker ended, or did not answer, while it had a part in something."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A program on its way through the workers. Guarded by the lock of whoever keeps it."""
+
+    name: str
+    program: Program
+    measure: bool = False
+    attempt: int = 0
+    waiting: bool = False  # for a worker to be replaced
+    ready: set[str] = field(default_factory=set)
+    timings: dict[str, Timing] = field(default_factory=dict)
+    latents: tuple[Tensor, Tensor] | None = None
+    future: Future[Outcome] = field(default_factory=Future)
+    news: queue.SimpleQueue[Event | str | None] = field(default_factory=queue.SimpleQueue)  # events, warnings; None: look at the future
+
+    def __post_init__(self) -> None:
+        self.future.add_done_callback(lambda _: self.news.put(None))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(self.program.instructions)
+
+    def again(self) -> None:
+        """Forget what an attempt brought, and begin the next."""
+        self.attempt += 1
+        self.waiting = False
+        self.ready.clear()
+        self.timings.clear()
+        self.latents = None
+
+    def is_current(self, attempt: int) -> bool:
+        return attempt == self.attempt and not self.waiting and not self.future.done()
+
+    def finished(self, device: str, timing: Timing, latents: tuple[Tensor, Tensor] | None) -> bool:
+        """Book a part that is done; True when it was the last."""
+        self.timings[device] = timing
+        self.latents = latents or self.latents
+        return set(self.timings) == set(self.devices)
+
+    def outcome(self) -> Outcome:
+        assert self.latents is not None  # the device that has the sampler is among those that are done
+        return Outcome(*self.latents, dict(self.timings), self.attempt + 1)

@@ -1,0 +1,87 @@
+"""What a worker does for the driver besides sampling: one unit each, on its device."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from katz_graph.context import Tile
+from katz_graph.executor.calibrate import device_key, measure
+from katz_graph.executor.models import Models, Notes
+from katz_graph.models.features import TextEncoding
+from katz_graph.models.load import ControlNetUse
+from katz_graph.recipe import ControlNetRecipe, Encoding, VaeRecipe
+from katz_graph.upscale.recipe import UpscaleModelRecipe
+
+
+class Served(Protocol):
+    """Whoever has the models of a device."""
+
+    @property
+    def models(self) -> Models: ...
+
+
+def encode_text(worker: Served, encoding: Encoding) -> TextEncoding:
+    """[1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
+    made = worker.models.encode_text(encoding)
+    return TextEncoding(made.hidden.cpu().float(), None if made.pooled is None else made.pooled.cpu().float())
+
+
+def encode_image(worker: Served, vae: VaeRecipe, pixels: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+    return worker.models.encode_image(vae, pixels, tile)
+
+
+def decode_latent(worker: Served, vae: VaeRecipe, samples: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+    return worker.models.decode_latent(vae, samples, tile)
+
+
+def upscale(worker: Served, model: UpscaleModelRecipe, picture: Tensor) -> Tensor:
+    return worker.models.upscale(model, picture)
+
+
+def rates(worker: Served, stretch: float = 0.0) -> tuple[float, float, float]:
+    """Floating-point operations a second, bytes a second, seconds a kernel; as `calibrate.measure`."""
+    return measure(worker.models.device, worker.models.dtype, stretch)
+
+
+def identity(worker: Served) -> Mapping[str, Any]:
+    """What costs measured on this device are kept under, where it stands, and the bytes that models and activations may take there."""
+    device, dtype = worker.models.device, worker.models.dtype
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
+    key = device_key(device, dtype, torch.get_num_threads())
+    return {"key": key, "host": socket.gethostname(), "value_bytes": dtype.itemsize, "memory_bytes": float(free)}
+
+
+def load_control_net(worker: Served, recipe: ControlNetRecipe) -> None:
+    """Have it in memory before somebody waits for it."""
+    worker.models.control_net(recipe)
+
+
+def drop_control_net(worker: Served, recipe: ControlNetRecipe) -> None:
+    worker.models.drop_control_net(recipe)
+
+
+def control_net_use(worker: Served) -> ControlNetUse:
+    """How often a ControlNet was there when it was wanted, and how often not."""
+    return worker.models.store.controlnet_use
+
+
+SERVICES: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        encode_text,
+        encode_image,
+        decode_latent,
+        upscale,
+        rates,
+        identity,
+        load_control_net,
+        drop_control_net,
+        control_net_use,
+    )
+}

@@ -1,0 +1,133 @@
+"""`--devices`, `--place` and `--link` as data. Several devices are several worker processes, each with a name."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from katz_graph.errors import InputError
+
+STAGES = ("text_encoder", "unet_encoder", "unet_mid", "unet_decoder", "controlnet", "vae_encode", "vae_decode")
+GROUPS = {"unet": ("unet_encoder", "unet_mid", "unet_decoder", "unet_wrapped"), "vae": ("vae_encode", "vae_decode")}
+MOST_THREADS = 1024
+MOST_DEVICES = 64
+PATTERN = re.compile(r"(cpu|cuda)(?::(\d+))?(?:\*(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """A device that was asked for: the name that plans and people use, and what torch calls it."""
+
+    name: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceList:
+    """All devices of a run. One device is served in this process; several are, by processes (`spawn`) or a cluster (`ray`)."""
+
+    text: str
+    choices: tuple[DeviceChoice, ...]
+    launcher: str = "spawn"
+
+    @property
+    def several(self) -> bool:
+        return len(self.choices) > 1 or self.launcher == "ray"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(choice.name for choice in self.choices)
+
+
+def parse_devices(text: str) -> DeviceList:
+    """`cpu`, `cuda:0`, `cpu*2`, `cuda:0,cuda:1`, `cuda*4` (the first four), `cuda:0*2` (two workers on one GPU), `ray` and `ray*4`.
+
+    InputError for others. Whether a GPU is there is checked by `check_present`.
+    """
+    if match := re.fullmatch(r"ray(?:\*(\d+))?", text.strip()):
+        return DeviceList(text, tuple(DeviceChoice(f"ray:{number}", "ray") for number in range(int(match[1] or 0))), "ray")
+    choices: list[DeviceChoice] = []
+    for part in text.split(","):
+        match = PATTERN.fullmatch(part.strip())
+        if not match:
+            raise InputError(
+                f"--devices {text}: {part.strip() or 'nothing'} is not a device; give cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4 or ray"
+            )
+        kind, index, times = match[1], match[2], match[3]
+        if times is not None and not 1 <= int(times) <= MOST_DEVICES:
+            raise InputError(f"--devices {text}: expected 1 to {MOST_DEVICES} devices")
+        choices += _expanded(kind, index, int(times) if times else None)
+    names = [choice.name for choice in choices]
+    if len(set(names)) < len(names) or len(names) > MOST_DEVICES:
+        twice = next((name for name in names if names.count(name) > 1), None)
+        raise InputError(f"--devices {text}: {f'{twice} comes twice' if twice else f'more than {MOST_DEVICES} devices'}")
+    return DeviceList(text, tuple(choices))
+
+
+def _expanded(kind: str, number: str | None, times: int | None) -> list[DeviceChoice]:
+    if kind == "cpu":
+        if times is None:
+            return [DeviceChoice("cpu" if number is None else f"cpu:{number}", "cpu")]
+        return [DeviceChoice(f"cpu:{index}", "cpu") for index in range(times)]
+    if number is None:
+        return [DeviceChoice(f"cuda:{index}", f"cuda:{index}") for index in range(times or 1)]
+    if times is None:
+        return [DeviceChoice(f"cuda:{number}", f"cuda:{number}")]
+    return [DeviceChoice(f"cuda:{number}#{index}", f"cuda:{number}") for index in range(times)]
+
+
+def check_present(devices: DeviceList) -> None:
+    """InputError for GPUs that torch does not see."""
+    if not any(choice.device.startswith("cuda") for choice in devices.choices):
+        return
+    import torch
+
+    count = torch.cuda.device_count()
+    for choice in devices.choices:
+        kind, _, number = choice.device.partition(":")
+        if kind == "cuda" and int(number) >= count:
+            raise InputError(f"--devices {devices.text}: torch sees {count} CUDA devices here; give cpu")
+
+
+def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
+    """Stage -> the devices that it may run on; a stage that is given several times may run on any of them.
+
+    `unet` and `vae` stand for their stages. InputError for unknown stages, and for devices that this run does not have.
+    """
+    known = tuple(devices)
+    pins: dict[str, tuple[str, ...]] = {}
+    for place in places:
+        stage, equals, where = place.partition("=")
+        if not (equals and stage and where):
+            raise InputError(f"--place {place}: expected STAGE=DEVICE, for example controlnet={known[-1] if known else 'cpu'}")
+        if stage not in (*STAGES, *GROUPS):
+            raise InputError(f"--place {place}: there is no stage {stage!r}; choose one of {', '.join((*GROUPS, *STAGES))}")
+        if known and where not in known:
+            raise InputError(f"--place {place}: this run has the devices {', '.join(known)} only")
+        for one in GROUPS.get(stage, (stage,)):
+            pins[one] = tuple(dict.fromkeys((*pins.get(one, ()), where)))
+    return pins
+
+
+def parse_link(link: str | None) -> tuple[float, float] | None:
+    """Bytes a second and seconds of latency out of GBPS[,MS]. InputError unless it reads so."""
+    if link is None:
+        return None
+    try:
+        numbers = [float(part) for part in link.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 2) or not all(math.isfinite(number) for number in numbers) or numbers[0] <= 0 or min(numbers) < 0:
+        raise InputError(f"--link {link}: expected GBPS or GBPS,MS, for example 25,0.05")
+    return numbers[0] * 1e9 / 8, (numbers[1] if len(numbers) > 1 else 0.0) / 1e3
+
+
+def threads_for(devices: DeviceList, threads: int | None) -> int:
+    """Of every worker: as told, else all cores for one device and one core for each of several."""
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise InputError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return threads or (1 if devices.several else available)

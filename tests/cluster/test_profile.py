@@ -1,0 +1,36 @@
+"""`katz profile` on two worker processes: stages alone and beside a busy neighbour, devices, and links."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+WORKFLOW = Path(__file__).parents[2] / "workflows" / "txt2img.json"
+
+
+def katz(cache: Path, *arguments: object) -> Any:
+    code = "from katz_graph.cli.main import main\nmain()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, "KATZ_CACHE": str(cache)}, cwd=cache)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def test_stages_and_devices_are_measured_beside_each_other(tmp_path: Path) -> None:
+    times = katz(tmp_path, "profile", WORKFLOW, "--devices", "cpu*2", "--set", "KSampler.steps=4", "--json")
+    for device in ("cpu:0", "cpu:1"):
+        loop = [time for time in times if time["device"] == device and time["stage"].startswith("unet_")]
+        assert {(time["stage"], time["members"]) for time in loop} == {
+            (stage, members) for stage in ("unet_encoder", "unet_mid", "unet_decoder") for members in (1, 2)
+        }
+        assert all(0 < time["alone"] < 10 and 0 < time["busy"] < 10 for time in loop)
+
+    rates = katz(tmp_path, "profile", "--devices", "cpu*2", "--json")
+    assert [device["device"] for device in rates["devices"]] == ["cpu:0", "cpu:1"]
+    assert all(device["contention"] >= 1 and device["memory_contention"] >= 1 and device["threads"] == 1 for device in rates["devices"])
+    assert {(link["from"], link["to"]) for link in rates["links"]} == {("cpu:0", "cpu:1"), ("cpu:1", "cpu:0")}
+    assert all(link["bytes_per_second"] > 1e7 and 0 <= link["latency"] < 1 for link in rates["links"])

@@ -1,0 +1,94 @@
+"""The same picture wherever it is made: final latents of any placement on several workers equal those of one device, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from katz_graph.bench.parity import Models, difference, random_models
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.launch.launched import Launcher
+from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.planner.decompose import COSTED
+from katz_graph.planner.program import Link, Program
+from katz_graph.planner.region import Region
+
+WINDOWS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))
+LINK = Link(1e9, 1e-4)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    torch.set_num_threads(1)
+    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+
+
+def cases(models: Models) -> list[Region]:
+    """0 to 3 ControlNets, guidance on and off, Euler and Heun; the last with a LoRA."""
+    regions = []
+    for number in range(4):
+        controls = tuple(ControlCase(models.controls[i], *WINDOWS[i]) for i in range(number))
+        for guidance in (1.0, 5.0):
+            for sampler in ("euler", "heun"):
+                loras = ((models.loras[0], 0.7),) if number == 3 else ()
+                name = f"{number} ControlNets, guidance {guidance}, {sampler}"
+                case = Case(name, models.pipeline, models.xl, sampler, 4, guidance=guidance, controls=controls, loras=loras)
+                regions.append(sampler_region(case))
+    return regions
+
+
+@pytest.fixture(scope="module")
+def expected(models: Models) -> list[Tensor]:
+    with LocalEngine(EngineOptions(batching=False)) as engine:
+        return [sample(engine, region) for region in cases(models)]
+
+
+def engine_of(number: int, launcher: Launcher, folder: Path) -> ClusterEngine:
+    assignments = [Assignment(f"cpu:{index}") for index in range(number)]
+    return ClusterEngine(assignments, cache=folder, link=LINK, launchers={one.name: launcher for one in assignments})
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def threads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
+    with engine_of(request.param, InProcess(), tmp_path_factory.mktemp("costs")) as engine:
+        yield engine
+
+
+def scattered(engine: ClusterEngine, region: Region, seed: int) -> Program:
+    """A program with every stage of every branch on a device drawn by chance."""
+    draw = random.Random(seed)
+    names = [device.name for device in engine.cluster.devices]
+    pins = {operation.id: (draw.choice(names),) for operation in region.operations if operation.stage in COSTED}
+    return plan_region(region, Resources(engine.cluster.devices, engine.cluster.links, pins, batching=False))
+
+
+def made(engine: ClusterEngine, program: Program) -> Tensor:
+    return engine.cluster.run(program, bare_context(engine)).samples
+
+
+def test_placements_by_chance_give_the_same_bits(threads: ClusterEngine, models: Models, expected: list[Tensor]) -> None:
+    for number, (region, latent) in enumerate(zip(cases(models), expected, strict=True)):
+        program = scattered(threads, region, number)
+        assert torch.equal(made(threads, program), latent), program.placement
+
+
+def test_the_planner_s_own_choice_gives_the_same_picture(threads: ClusterEngine, models: Models, expected: list[Tensor]) -> None:
+    for region, latent in list(zip(cases(models), expected, strict=True))[1::3]:
+        assert difference(made(threads, threads.plan(region)), latent) <= 1e-5  # equal stages may share a call: float rounding
+
+
+def test_worker_processes_give_the_same_bits(models: Models, expected: list[Tensor], tmp_path: Path) -> None:
+    with engine_of(2, Spawn(1), tmp_path) as engine:
+        for number, (region, latent) in enumerate(zip(cases(models), expected, strict=True)):
+            assert torch.equal(made(engine, scattered(engine, region, 100 + number)), latent)

@@ -1,0 +1,56 @@
+"""What `katz bench stale` measures with: likeness of pictures and residuals, and ears that change nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import pytest
+import torch
+
+from katz_graph.bench.likeness import cosine_similarity, psnr, ssim
+from katz_graph.bench.parity import Models
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import sample, sampler_region
+from katz_graph.bench.stale import listened
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.models.features import Residuals
+
+
+def noise(seed: int) -> torch.Tensor:
+    return torch.rand(32, 32, 3, generator=torch.Generator().manual_seed(seed))
+
+
+def test_signal_to_noise() -> None:
+    black = torch.zeros(16, 16, 3)
+    assert psnr(black, black + 0.1) == pytest.approx(20.0, abs=1e-4)  # a mean square of 0.01
+    assert psnr(black, black) == math.inf
+
+
+def test_structural_similarity() -> None:
+    assert ssim(noise(1), noise(1)) == pytest.approx(1.0)
+    assert abs(ssim(noise(1), noise(2))) < 0.2  # independent
+    even = torch.full((32, 32, 3), 0.5)
+    assert ssim(even, even / 2) == pytest.approx((2 * 0.5 * 0.25 + 1e-4) / (0.5**2 + 0.25**2 + 1e-4))  # no structure: luminance alone
+    inverted = ssim(noise(1), 1 - noise(1))
+    assert -1.0 <= inverted < -0.9  # structure turned round
+
+
+def test_similarity_of_residuals_is_taken_across_channels() -> None:
+    def residuals(first: list[float], middle: list[float]) -> Residuals:
+        return Residuals((torch.tensor(first).reshape(1, 2, 1, 1),), torch.tensor(middle).reshape(1, 2, 1, 1))
+
+    one = residuals([1.0, 0.0], [0.0, 3.0])
+    assert cosine_similarity(one, residuals([2.0, 0.0], [0.0, 1.0])) == pytest.approx(1.0)  # lengths do not count
+    assert cosine_similarity(one, residuals([1.0, 1.0], [1.0, 0.0])) == pytest.approx((math.sqrt(0.5) + 0.0) / 2)
+
+
+def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(sd1: Models) -> None:
+    control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
+    region = sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 4, controls=(control,)))
+    heard: dict[int, list[float]] = defaultdict(list)
+    with LocalEngine(EngineOptions(batching=True)) as engine:
+        plain, listening = sample(engine, region), sample(engine, listened(region, heard))
+    assert torch.equal(plain, listening)
+    assert {evaluation: len(values) for evaluation, values in heard.items()} == {1: 2, 2: 2, 3: 2}  # both sides of guidance
+    assert all(0.5 < value < 1.0 for values in heard.values() for value in values)

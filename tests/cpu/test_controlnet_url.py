@@ -1,0 +1,66 @@
+"""A ControlNet that a workflow names by URL is the one that the file holds."""
+
+from dataclasses import replace
+
+import fsspec
+import pytest
+import torch
+from node_calls import call, context_in, registry
+from single_files import checkpoint, controlnet, save
+
+from katz_graph.errors import InputError
+from katz_graph.formats.api import from_api
+from katz_graph.models.load import ModelStore
+from katz_graph.models.sources import pipeline_recipes
+from katz_graph.validate import check
+
+CPU = ("cpu", torch.float32)
+URL = "memory://served/canny.safetensors"
+
+
+@pytest.fixture
+def context(tmp_path):
+    made = context_in(tmp_path)
+    made.folders = replace(made.folders, downloads=tmp_path / "fetched")
+    return made
+
+
+def serve(tmp_path, weights):
+    save(tmp_path / "served.safetensors", weights)
+    fsspec.filesystem("memory").pipe(URL, (tmp_path / "served.safetensors").read_bytes())
+
+
+def test_the_file_is_fetched_and_is_the_controlnet(tmp_path, context):
+    expected = controlnet("sd1").state_dict()
+    serve(tmp_path, expected)
+    recipe = call("ControlNetLoader", context, control_net_name=URL)
+    (line,) = context.warnings
+    assert line.startswith(f"{URL} is fetched to {tmp_path / 'fetched'}")
+    module = ModelStore().controlnet(recipe.control_net, *CPU)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in module.state_dict().items())
+    fsspec.filesystem("memory").rm(URL)
+    assert call("ControlNetLoader", context, control_net_name=URL) == recipe
+    assert len(context.warnings) == 1
+
+
+def test_one_of_differences(tmp_path, context):
+    weights = controlnet("sd1").state_dict()
+    serve(tmp_path, weights | {"difference": torch.tensor([])})
+    model, _, _ = pipeline_recipes(checkpoint("sd1"))
+    assert call("DiffControlNetLoader", context, model=model, control_net_name=URL).base == model.unet
+
+
+def test_what_is_no_controlnet_is_named(tmp_path, context):
+    serve(tmp_path, {"unrelated": torch.zeros(3)})
+    with pytest.raises(InputError, match=r"fetched/\w+/canny\.safetensors"):
+        call("ControlNetLoader", context, control_net_name=URL)
+
+
+def test_checking_a_workflow_fetches_nothing(tmp_path, context):
+    """Nothing is at this address; that is found out when the node runs."""
+    absent = "memory://served/none.safetensors"
+    graph = from_api({"1": {"class_type": "ControlNetLoader", "inputs": {"control_net_name": absent}}})
+    assert not [problem for problem in check(graph, registry(), context.folders).errors if "control_net_name" in str(problem)]
+    assert not (tmp_path / "fetched").exists()
+    with pytest.raises(InputError, match="there is no such file"):
+        call("ControlNetLoader", context, control_net_name=absent)

@@ -1,0 +1,145 @@
+"""Measuring devices and stages: what is asked of whom, how often, and what `katz profile` makes of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Katz
+from test_cli import workflow, write
+
+from katz_graph.bench.parity import Models
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import bare_context, sampler_region
+from katz_graph.executor import calibrate
+from katz_graph.executor.calibrate import calibrated, contention, device_key, measure
+from katz_graph.executor.costs import Contention, CostStore, Rates
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.survey import STRETCH, survey
+
+CPU = torch.device("cpu")
+
+
+def test_costs_hold_for_one_number_format_and_one_number_of_threads() -> None:
+    keys = {device_key(CPU, dtype, threads) for dtype in (torch.float32, torch.bfloat16) for threads in (1, 2)}
+    assert len(keys) == 4
+    assert device_key(CPU, torch.float32, 1) in keys
+
+
+def test_a_device_is_measured_once_and_again_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = iter([(1e9, 2e9, 1e-6), (3e9, 4e9, 2e-6)])
+    monkeypatch.setattr(calibrate, "measure", lambda device, dtype: next(rates))
+    first = calibrated("cpu", CPU, torch.float32, CostStore(tmp_path))
+    assert (first.flops_per_second, first.bytes_per_second, first.seconds_per_kernel, first.value_bytes) == (1e9, 2e9, 1e-6, 4)
+    assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)) == first
+    assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path), again=True).flops_per_second == 3e9
+    assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)).flops_per_second == 3e9
+
+
+def test_measured_rates_are_those_of_a_machine() -> None:
+    flops, size, kernel = measure(CPU, torch.float32)
+    assert 1e8 < flops < 1e14 and 1e8 < size < 1e12 and 1e-8 < kernel < 1e-2
+
+
+def test_every_kind_of_work_lasts_its_stretch() -> None:
+    started = time.perf_counter()
+    measure(CPU, torch.float32, stretch=0.5)
+    assert time.perf_counter() - started >= 1.5  # so that workers which begin together do the same kind together
+
+
+def test_contention_is_by_kind_of_work_and_never_a_gain() -> None:
+    assert contention(Rates(100.0, 60.0, 1e-5), Rates(80.0, 20.0, 1e-5)) == Contention(1.25, 3.0)
+    assert contention(Rates(100.0, 60.0, 1e-5), Rates(101.0, 60.0, 1e-5)) == Contention(1.0, 1.0)
+
+
+class Machines:
+    """Three workers that answer as `services`: two equal ones on one host, where memory is shared, and one on another."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.most = self._busy = 0
+        self._changed = threading.Condition()
+
+    def call(self, device: str, what: str, *arguments: Any) -> Any:
+        self.asked[device, f"{what} {' '.join(map(str, arguments))}".strip()] += 1
+        host = "far" if device == "c" else "near"
+        if what == "identity":
+            return {"key": f"kind of {host}", "host": host, "value_bytes": 4, "memory_bytes": 1e9}
+        with self._changed:
+            self._busy += 1
+            self._changed.notify_all()
+            accompanied = self._changed.wait_for(lambda: self._busy == 2, 0.5) if host == "near" else False
+            self.most = max(self.most, self._busy)
+        time.sleep(0.05)
+        with self._changed:
+            self._busy -= 1
+        return (90.0, 30.0, 1e-5) if accompanied else (99.0, 60.0, 1e-5)
+
+
+def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> None:
+    machines, store = Machines(), CostStore(None)
+    a, b, c = survey(["a", "b", "c"], machines.call, store)
+    assert machines.most == 2
+    assert sum(number for (_, what), number in machines.asked.items() if what == "rates") == 2  # one of each kind
+    assert machines.asked["c", f"rates {STRETCH}"] == 0  # it has no neighbour
+    first = a.device(store)
+    assert (first.name, first.host, first.flops_per_second, first.memory_bytes) == ("a", "near", 99.0, 1e9)
+    assert (first.contention, first.memory_contention) == (pytest.approx(1.1), pytest.approx(2.0))
+    assert (b.together, c.together) == (2, 1)
+    assert c.device(store).contention == 1.0
+
+    machines.asked.clear()
+    survey(["a", "b", "c"], machines.call, store)
+    assert {what for _, what in machines.asked} == {"identity"}
+    survey(["a", "b", "c"], machines.call, store, again=True)
+    assert {what for _, what in machines.asked} == {"identity", "rates", f"rates {STRETCH}"}
+
+
+def test_hosts_can_be_told_where_names_of_machines_say_otherwise() -> None:
+    machines = Machines()
+    places = survey(["a", "b"], machines.call, CostStore(None), hosts={"a": "one namespace", "b": "another"})
+    assert [place.together for place in places] == [1, 1] and machines.most == 1
+
+
+def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) -> None:
+    controls = (ControlCase(sdxl.controls[0], 1.0, 0.0, 1.0),)
+    region = sampler_region(Case("test", sdxl.pipeline, sdxl.xl, "euler", 4, controls=controls))
+    with LocalEngine(EngineOptions()) as engine:
+        times = engine.profile(region, bare_context(engine))
+        known = set(engine.device.measured.values())
+    stages = {(time.stage, time.members) for time in times}
+    assert stages >= {(stage, members) for stage in ("controlnet", "unet_encoder", "unet_mid", "unet_decoder") for members in (1, 2)}
+    for one in times:
+        assert one.device == "cpu" and one.busy is None and one.roofline > 0
+        assert one.alone is None or one.alone in known  # what later plans predict with
+    loop = [one for one in times if one.stage in ("controlnet", "unet_encoder", "unet_mid", "unet_decoder")]
+    assert all(one.alone is not None and 0 < one.alone < 10 for one in loop)
+
+
+def test_profile_of_a_device_for_people_and_for_scripts(katz: Katz) -> None:
+    shown = katz("profile", "--threads", 1)
+    assert shown.code == 0 and "GFLOP/s" in shown.out and "1 threads" in shown.out
+    data = katz("profile", "--threads", 1, "--json").data
+    assert data["device"] == "cpu" and data["flops_per_second"] > 1e8 and data["contention"] == 1.0
+    assert list(Path("cache").glob("costs-*.sqlite"))
+
+
+def test_profile_of_a_workflow_prints_its_stages(katz: Katz, model_folder: Path) -> None:
+    arguments = ("profile", write(workflow()), "--models", model_folder, "--threads", 1)
+    times = json.loads(katz(*arguments, "--json").out)
+    assert {"unet_encoder", "unet_mid", "unet_decoder"} <= {time["stage"] for time in times}
+    shown = katz(*arguments)
+    assert shown.code == 0 and "unet_decoder" in shown.out and "roofline" in shown.out
+    assert not Path("output").exists()  # it measures and writes no pictures
+
+
+@pytest.mark.parametrize("arguments", [("--devices", "cpu*0"), ("--devices", "abacus"), ("--threads", "0"), ("missing.json",)])
+def test_profile_refuses_in_one_line(katz: Katz, arguments: tuple[str, ...]) -> None:
+    result = katz("profile", *arguments)
+    assert result.code == 2 and len(result.errors) == 1, result.err

@@ -1,0 +1,175 @@
+"""ControlNets one evaluation behind: the picture of the plan is that of a loop drawn by hand with slots, bit for bit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from katz_graph.bench.parity import Models, difference
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
+from katz_graph.events import Busy, Event
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.engine import Choices
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.planner.program import Link as Wire
+from katz_graph.planner.region import Region
+from katz_graph.recipe import ConditioningEntry, Picture, Prompt
+
+NAMES = ("cpu:0", "cpu:1")
+PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(("unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",))
+SLOW = Wire(1e9, 1.0)  # what the link is said to be: waiting for residuals never pays
+NEVER = 10_000
+
+
+@dataclass(frozen=True)
+class Window:
+    """When a ControlNet acts: percent of the schedule for the sampler, and the evaluations by hand, both ends included."""
+
+    start: float
+    end: float
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Stale:
+    """A latent, and the evaluations in which the second device computed something."""
+
+    latent: Tensor
+    evaluations: Sequence[int]
+    delayed: Sequence[str]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the rates of the devices are kept, so that they are measured once."""
+    return tmp_path_factory.mktemp("measured")
+
+
+@pytest.fixture
+def local() -> Iterator[LocalEngine]:
+    with LocalEngine(EngineOptions(batching=False)) as engine:
+        yield engine
+
+
+def request(models: Models, sampler: str, steps: int, guidance: float, windows: Sequence[Window]) -> Case:
+    controls = tuple(ControlCase(models.controls[n], 0.8, window.start, window.end) for n, window in enumerate(windows))
+    return Case("test", models.pipeline, models.xl, sampler, steps, guidance=guidance, controls=controls)
+
+
+def stale(case: Case, measured: Path) -> Stale:
+    """The same request with its ControlNets on a second worker, one evaluation behind."""
+    choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=False)
+    launchers = {name: InProcess() for name in NAMES}
+    with ClusterEngine([Assignment(name) for name in NAMES], choices, measured, SLOW, launchers=launchers) as engine:
+        context = bare_context(engine)
+        ran: dict[str, set[int]] = defaultdict(set)
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Busy) and event.evaluation is not None and not event.name.startswith("send"):
+                ran[event.device].add(event.evaluation)
+
+        context.listener = listen
+        latent = engine.sample(sampler_region(case), context)[0]["samples"]
+        (program,) = engine.report.programs
+        return Stale(latent, sorted(ran["cpu:1"]), program.delayed)
+
+
+def drawn(case: Case, windows: Sequence[Window]) -> Region:
+    """The loop by hand: fresh residuals in the first evaluation of a window, those of the evaluation before in the others."""
+    model, clip, _ = pipeline_recipes(case.pipeline)
+    nodes = {
+        "begin": NodeCall(
+            "StepBegin",
+            {
+                "model": model,
+                "latent_image": {"samples": case.latent},
+                "seed": case.seed,
+                "steps": case.steps,
+                "sampler_name": case.sampler,
+                "scheduler": "normal",
+            },
+        )
+    }
+    slots: dict[str, Link] = {}
+    sides = {"positive": case.prompt} if case.guidance == 1.0 else {"positive": case.prompt, "negative": case.negative}
+    for side, text in sides.items():
+        common: dict[str, Any] = {"model": model, "conditioning": (ConditioningEntry(Prompt(clip, text)),)}
+        residuals: dict[str, Link] = {}
+        for number, (control, window) in enumerate(zip(case.controls, windows, strict=True), start=1):
+            name, slot = f"{side}.control{number}", len(slots) + 1
+            given = {"control_net": controlnet_recipe(control.folder), "image": Picture.of(case.image), "strength": control.strength}
+            nodes[name] = NodeCall("ControlNet", {"step": Link("begin", 0), "conditioning": common["conditioning"], **given})
+            residuals[f"residuals_{number}"] = late(nodes, name, slot, window)
+            slots[f"next_{slot}"] = Link(name, 0)
+        nodes[f"{side}.encoder"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
+        nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.encoder", 0), **common})
+        nodes[f"{side}.decoder"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), **common, **residuals})
+    prediction = Link("positive.decoder", 1)
+    if "negative" in sides:
+        both = {"cond": prediction, "uncond": Link("negative.decoder", 1), "guidance": case.guidance}
+        nodes["guidance"] = NodeCall("CFGCombine", both)
+        prediction = Link("guidance", 0)
+    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": prediction, **slots})
+    return bind(Graph(nodes), "end")
+
+
+def late(nodes: dict[str, NodeCall], name: str, slot: int, window: Window) -> Link:
+    """Nothing outside of the window, `name` in its first evaluation, and what is in `slot` in the others."""
+    step = Link("begin", 0)
+    nodes[f"{name}.begins"] = NodeCall("StepPattern", {"step": step, "every": NEVER, "offset": window.first})
+    nodes[f"{name}.fresh"] = NodeCall("Switch", {"condition": Link(f"{name}.begins", 0), "on_true": Link(name, 0)})
+    later = {"step": step, "every": 1, "first": window.first + 1, "last": window.last}
+    nodes[f"{name}.goes on"] = NodeCall("StepPattern", later)
+    chosen: Mapping[str, Any] = {"on_true": Link("begin", slot), "on_false": Link(f"{name}.fresh", 0)}
+    nodes[f"{name}.late"] = NodeCall("Switch", {"condition": Link(f"{name}.goes on", 0), **chosen})
+    return Link(f"{name}.late", 0)
+
+
+# "normal" levels of 8 steps lie at timesteps 999, 856, 714, 571, 428, 285, 143 and 0: from 25 % to 75 %, 749 to 250, are evaluations 2 to 5
+MIDDLE = Window(0.25, 0.75, 2, 5)
+# 4 steps of Heun: 999, 666, 333 and 0, the second evaluation of a step at the level of the next: 999, 666, 666, 333, 333, 0, 0
+HEUN = Window(0.0, 1.0, 0, 6)
+HEUN_MIDDLE = Window(0.3, 0.7, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "steps", "guidance", "windows", "computed"),
+    [
+        pytest.param("euler", 5, 1.0, [Window(0.0, 1.0, 0, 4)], [0, 1, 2, 3], id="euler"),
+        pytest.param("heun", 4, 1.0, [HEUN], [0, 1, 2, 3, 4, 5], id="heun"),
+        pytest.param("euler", 8, 1.0, [MIDDLE], [2, 3, 4], id="window"),
+        pytest.param("heun", 4, 1.0, [HEUN_MIDDLE], [1, 2, 3], id="heun with a window"),
+        pytest.param("euler", 5, 5.0, [Window(0.0, 1.0, 0, 4)], [0, 1, 2, 3], id="guidance"),
+        pytest.param("euler", 8, 5.0, [Window(0.0, 0.25, 0, 1), MIDDLE], [0, 2, 3, 4], id="two ControlNets, guidance"),
+    ],
+)
+def test_the_picture_is_that_of_the_loop_drawn_by_hand(
+    sdxl: Models, local: LocalEngine, measured: Path, sampler: str, steps: int, guidance: float, windows: list[Window], computed: list[int]
+) -> None:
+    case = request(sdxl, sampler, steps, guidance, windows)
+    found, by_hand, exact = stale(case, measured), sample(local, drawn(case, windows)), sample(local, sampler_region(case))
+    assert torch.equal(found.latent, by_hand)
+    assert found.evaluations == computed
+    assert len(found.delayed) == len(windows) * (1 if guidance == 1.0 else 2)
+    assert 0.0 < difference(found.latent, exact) < 0.5
+
+
+def test_a_controlnet_that_acts_once_is_waited_for(sdxl: Models, local: LocalEngine, measured: Path) -> None:
+    case = request(sdxl, "euler", 4, 1.0, [Window(0.0, 0.1, 0, 0)])
+    found = stale(case, measured)
+    assert torch.equal(found.latent, sample(local, sampler_region(case)))
+    assert found.evaluations == [0]
+    assert not found.delayed

@@ -1,0 +1,77 @@
+"""Which devices requests get that are served at once: lanes of base devices, and a pool for ControlNets that grows and shrinks."""
+
+from __future__ import annotations
+
+from katz_graph.executor.fleet import Fleet
+from katz_graph.planner.program import Call, Prediction, Program, Variant
+from katz_graph.planner.region import Operation, Ref, Region
+from katz_graph.recipe import Component, ControlNetRecipe
+
+EDGES, POSE = (ControlNetRecipe(Component(name, ())) for name in ("edges", "pose"))
+STEP = 0.1  # seconds of an evaluation
+
+
+def region(**controls: ControlNetRecipe) -> Region:
+    begin, end = (Operation(name, name, name, {}) for name in ("step_begin", "step_end"))
+    operations = (Operation(name, "controlnet", "ControlNet", {"control_net": net}) for name, net in controls.items())
+    return Region(begin, tuple(operations), end, "s")
+
+
+def planned(of: Region, pins: object, seconds: float) -> Program:
+    """A program whose ControlNets run where they are pinned and take so long each."""
+    calls = tuple(Call((op.id,), op.stage, pins[op.id][0], seconds) for op in of.operations)  # type: ignore[index]
+    variant = Variant("v0", of.operations, Ref("x"), {}, tuple(range(20)))
+    prediction = Prediction(20 * STEP, STEP, STEP, STEP, "")
+    return Program(of, (), (), variants=(variant,), calls=(calls,), prediction=prediction)
+
+
+def fleet(clock: list[float], lane: int | None = 1) -> Fleet:
+    return Fleet(["g0", "g1", "c0", "c1"], {"controlnet": ("c0", "c1")}, lane, lambda: clock[0])
+
+
+def test_requests_go_to_the_lane_with_fewest() -> None:
+    busy = fleet([0.0])
+    first, second = busy.admit(region()), busy.admit(region())
+    assert {first.devices[0], second.devices[0]} == {"g0", "g1"}
+    busy.dismiss(second)
+    assert busy.admit(region()).devices[0] == second.devices[0]
+
+
+def test_without_lanes_a_request_may_use_every_device() -> None:
+    assert set(fleet([0.0], lane=None).admit(region()).devices) == {"g0", "g1", "c0", "c1"}
+
+
+def test_devices_that_others_may_use_too_are_no_pool() -> None:
+    shared = Fleet(["a", "b"], {"controlnet": ("b",), "unet_mid": ("b",)}, None, lambda: 0.0)
+    assert shared.pool == () and shared.admit(region(x=EDGES)).pins == {"controlnet": ("b",), "unet_mid": ("b",)}
+
+
+def test_both_branches_ask_one_member_and_other_controlnets_go_elsewhere() -> None:
+    busy = fleet([0.0])
+    both = region(positive=EDGES, negative=EDGES)
+    first = busy.admit(both)
+    assert first.pins["positive"] == first.pins["negative"]
+    busy.planned(first, planned(both, first.pins, 0.04))
+    other = busy.admit(region(positive=POSE))
+    assert other.pins["positive"] != first.pins["positive"]
+
+
+def test_a_controlnet_that_many_wait_for_is_replicated_and_given_up_when_idle() -> None:
+    clock = [0.0]
+    busy, request = fleet(clock), region(positive=EDGES)
+    tickets = []
+    for _ in range(3):  # 3 sessions of 0.06 s are longer than a step of 0.1 s
+        ticket = busy.admit(request)
+        tickets.append(ticket)
+        assert busy.planned(ticket, planned(request, ticket.pins, 0.06)) == ()
+    assert len({ticket.pins["positive"] for ticket in tickets}) == 1
+    clock[0] = 6.0
+    (change,) = busy.observe()
+    assert change.kind == "replicate" and change.control == EDGES and (change.member,) != tickets[0].pins["positive"]
+    assert busy.admit(request).pins["positive"] == (change.member,)  # the shorter queue
+    for ticket in tickets:
+        busy.dismiss(ticket)
+    clock[0] = 67.0
+    (dropped,) = busy.observe()
+    assert dropped.kind == "drop"
+    assert busy.observe() == ()  # the last one stays
