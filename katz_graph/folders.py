@@ -5,12 +5,14 @@ Knows nothing of what is in the files.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from katz_graph.errors import InputError
 from katz_graph.extra_paths import ExtraPaths
@@ -19,26 +21,36 @@ from katz_graph.wording import listed, show, suggest
 WEIGHTS = (".safetensors",)
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
+PICKLED = (
+    "is a pickle, which can run code when it is opened, so it is never loaded; "
+    "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
+)
 MINI = Path(__file__).parent / "mini" / "weights"
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 ANNOTATED = re.compile(r"(.*\S)\s+\[(input|output|temp)\]", re.DOTALL)  # a name that says which folder of people's files it lies in
 TEMP = "temp"  # inside the output folder: what is only looked at
 OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:")  # how a name begins that is no relative one
+LONGEST_NAME = 100  # characters that are kept of a fetched file's name
 SETTLED = 2.0  # seconds after which a folder's time of change surely tells of the next change
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What one kind of choice is: the folders it lies in, file endings, and the file that marks a whole folder as one choice."""
+    """What one kind of choice is: the folders it lies in, file endings, and the file that marks a whole folder as one choice.
+
+    fetched: whether a choice may also be a file that a URL names.
+    """
 
     folders: tuple[str, ...]
     endings: tuple[str, ...] = WEIGHTS
     marker: str | None = None
+    fetched: bool = False
 
 
 KINDS: Mapping[str, Kind] = {
     "checkpoints": Kind(("checkpoints",), marker="model_index.json"),
-    "controlnet": Kind(("controlnet", "t2i_adapter"), marker="config.json"),
+    "controlnet": Kind(("controlnet", "t2i_adapter"), marker="config.json", fetched=True),
     "vae": Kind(("vae",), marker="config.json"),
     "clip": Kind(("text_encoders", "clip"), marker="config.json"),
     "unet": Kind(("diffusion_models", "unet"), marker="config.json"),
@@ -67,7 +79,8 @@ class Folders:
     """Roots of model folders in order, and the folders of pictures. The models that the package ships come last.
 
     A root may be the folder of a ComfyUI, whose models lie in `models`. `extra`: further folders of single kinds. `paths`: whether a
-    model may also be named by a path outside of the roots, or by a hub id; a server says no.
+    model may also be named by a path outside of the roots, a hub id or a URL; a server says no. `downloads`: where files that URLs name
+    are kept.
     """
 
     models: tuple[Path, ...] = ()
@@ -75,6 +88,7 @@ class Folders:
     output: Path = Path("output")
     paths: bool = True
     extra: ExtraPaths = field(default_factory=ExtraPaths)
+    downloads: Path | None = None
     _listings: dict[str, _Listing] = field(default_factory=dict, compare=False, repr=False)
 
     def choices(self, kind: str) -> tuple[str, ...]:
@@ -84,9 +98,11 @@ class Folders:
     def resolve(self, kind: str, name: str) -> Path:
         """The file or diffusers folder called `name`. InputError names near names and where was searched.
 
-        A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to fetch. A picture's name may end in
-        `[input]`, `[output]` or `[temp]`, for the folder that it lies in.
+        A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to fetch; for a URL it is where the loader
+        fetches the file to. A picture's name may end in `[input]`, `[output]` or `[temp]`, for the folder that it lies in.
         """
+        if is_url(name):
+            return self._fetched(kind, name)
         annotated = ANNOTATED.fullmatch(name) if kind in PEOPLES_FILES else None
         if annotated:
             name, kind = annotated[1], kind if annotated[2] == "input" else f"{kind} [{annotated[2]}]"
@@ -110,16 +126,27 @@ class Folders:
             raise InputError(f"{show(name)} points outside of the {kind} folders; use a name inside them{folder}")
         return None
 
+    def _fetched(self, kind: str, url: str) -> Path:
+        """Where a file lies, or will lie when it is fetched: its URL's digest keeps equal names apart."""
+        if not self.paths or not _kind(kind).fetched:
+            raise InputError(f"{show(url)}: {kind} cannot be named by a URL here: use a name inside the {kind} folders")
+        path = unquote(urlsplit(url).path)
+        if path.lower().endswith(PICKLES):
+            raise InputError(f"{show(url)} {PICKLED}")
+        if urlsplit(url).scheme.lower() == "file":
+            return Path(path)
+        if self.downloads is None:
+            raise InputError(f"{show(url)}: there is no folder to fetch it to: use a name inside the {kind} folders")
+        name = re.sub(r"[^\w.-]", "_", path.rpartition("/")[2])[-LONGEST_NAME:].removesuffix(WEIGHTS[0]) or "file"
+        return self.downloads / hashlib.sha256(url.encode()).hexdigest()[:16] / f"{name}{WEIGHTS[0]}"
+
     def _may_be_on_hub(self, kind: str, name: str) -> bool:
         is_file = name.endswith((*WEIGHTS, *PICKLES))
         return self.paths and _kind(kind).marker is not None and not is_file and HUB_ID.fullmatch(name) is not None
 
     def _unknown(self, kind: str, name: str) -> str:
         if name.lower().endswith(PICKLES) and _base(kind) not in PEOPLES_FILES:
-            return (
-                f"{show(name)} is a pickle, which can run code when it is opened, so it is never loaded; "
-                "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
-            )
+            return f"{show(name)} {PICKLED}"
         choices = self.choices(kind)
         suggestion = suggest(name, choices) or (f"; there is {listed(choices)}" if choices else "; there is none")
         searched = ", ".join(map(str, self._roots(kind))) or "nothing: no model folder is given"
@@ -157,6 +184,11 @@ class Folders:
             files.setdefault(name, path)
         self._listings[kind] = _Listing(files, tuple(visited), taken)
         return files
+
+
+def is_url(name: str) -> bool:
+    """Whether a name says how it is reached: `https://...`."""
+    return URL.fullmatch(name) is not None
 
 
 def _base(kind: str) -> str:

@@ -53,7 +53,7 @@ class Settings:
 
     def folders(self) -> Folders:
         """Model folders, and those of pictures."""
-        return Folders(self.models, self.input, self.output, extra=self.extra)
+        return Folders(self.models, self.input, self.output, extra=self.extra, downloads=self.cache / "fetched")
 
 
 def _one(variable: str) -> Path | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
+from katz_graph.folders import is_url
 from katz_graph.models.family import union_types
+from katz_graph.models.fetch import fetch, shown
 from katz_graph.models.identity import file_identity
 from katz_graph.models.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
 from katz_graph.node import FileChoice, Node, Widget
@@ -140,7 +143,7 @@ class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer
 
 
 class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):
-    """A ControlNet by name: a single file in either layout, or a folder."""
+    """A ControlNet by name: a single file in either layout, a folder, or a URL of a safetensors file."""
 
     control_net_name: Annotated[str, FileChoice("controlnet")]
 
@@ -148,7 +151,7 @@ class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):
         return digest(self.run(context))
 
     def run(self, context: Context) -> ControlNet:
-        return controlnet_recipe(context.folders.resolve("controlnet", self.control_net_name))
+        return controlnet_recipe(_control_net(context, self.control_net_name))
 
 
 class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Model (diff)"):
@@ -157,10 +160,10 @@ class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Mode
     control_net_name: Annotated[str, FileChoice("controlnet")]
 
     def fingerprint(self, context: Context) -> Any:
-        return digest(file_identity(context.folders.resolve("controlnet", self.control_net_name)))
+        return digest(file_identity(_control_net(context, self.control_net_name)))
 
     def run(self, model: Model, context: Context) -> ControlNet:
-        return controlnet_recipe(context.folders.resolve("controlnet", self.control_net_name), model.unet)
+        return controlnet_recipe(_control_net(context, self.control_net_name), model.unet)
 
 
 class SetUnionControlNetType(Node, category="conditioning/controlnet"):
@@ -210,6 +213,15 @@ class LoraLoaderModelOnly(Node, category="loaders"):
     def run(self, model: Model, context: Context) -> Model:
         file = file_identity(context.folders.resolve("loras", self.lora_name))
         return model.with_lora(Lora(file, self.strength_model)) if self.strength_model else model
+
+
+def _control_net(context: Context, name: str) -> Path:
+    """Its file or folder; what a URL names is fetched when it is not there yet."""
+    place = context.folders.resolve("controlnet", name)
+    if is_url(name) and not place.exists():
+        context.warn(f"{shown(name)} is fetched to {place}")
+        fetch(name, place)
+    return place
 
 
 def _only(node: Node, kind: str, expected: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 from katz_graph.bench.result import BenchResult, report
-from katz_graph.errors import InputError
+from katz_graph.errors import InputError, RunError
 from katz_graph.wording import suggest
 
 BENCHES = {
@@ -13,11 +14,17 @@ BENCHES = {
     "parity": "latents against plain loops over diffusers' modules, and against its stock pipelines",
     "mini": "what the miniature models paint, by the judge",
     "overhead": "a whole run against the bare diffusers pipeline",
+    "pipeline": "a stale ControlNet behind a slow link, and what the planner chooses there",
+    "trace": "cache misses against capacity on a synthetic production trace",
+    "controlnet": "a ControlNet on a second worker against the plan's prediction and the ideal speed-up",
+    "latent": "the branches of guidance on two workers against the ideal speed-up",
+    "sharing": "one ControlNet worker that serves two requests at once",
+    "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, by the judge",
 }
 
 
-def run_bench(name: str | None, as_json: bool) -> bool:
-    """Run one bench and print it, or list them; whether all bounds held."""
+def run_bench(name: str | None, as_json: bool, svg: Path | None = None) -> bool:
+    """Run one bench and print it, or list them; whether all bounds held. InputError for a picture of a bench that draws none."""
     if name is None:
         for known, purpose in BENCHES.items():
             print(f"{known:10} {purpose}")
@@ -25,5 +32,12 @@ def run_bench(name: str | None, as_json: bool) -> bool:
     if name not in BENCHES:
         raise InputError(f"there is no bench {name!r}{suggest(name, BENCHES)}; `katz bench` lists them")
     result: BenchResult = importlib.import_module(f"katz_graph.bench.{name}").run()
+    if svg is not None:
+        if not result.svg:
+            raise InputError(f"--svg: bench {name} draws no picture")
+        try:
+            svg.write_text(result.svg)
+        except OSError as error:
+            raise RunError(f"{svg}: cannot write the picture ({error.strerror})") from None
     report(result, as_json)
     return result.ok

@@ -15,7 +15,8 @@ from torch import Tensor
 from katz_graph.bench.quiet import quiet
 from katz_graph.bench.requests import bare_context, bind
 from katz_graph.bench.result import BenchResult
-from katz_graph.executor.engine import EngineOptions, LocalEngine
+from katz_graph.executor.engine import Engine
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.folders import MINI
 from katz_graph.mini.evaluate import BOUNDS, evaluate, failures
 from katz_graph.mini.judge import load_judge
@@ -32,7 +33,7 @@ JUDGE_BOUND = 0.98
 class EnginePaint:
     """Paints captions with the engine: the callable that the evaluation asks for."""
 
-    def __init__(self, engine: LocalEngine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.model, self.clip, self.vae = pipeline_recipes(MINI / "pipeline")
 

@@ -21,8 +21,8 @@ from katz_graph.bench.quiet import quiet
 from katz_graph.bench.result import BenchResult, medians
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.context import RunContext
-from katz_graph.executor.engine import EngineOptions, LocalEngine
 from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.folders import MINI, Folders
 from katz_graph.formats.api import from_api
 from katz_graph.images import load_image

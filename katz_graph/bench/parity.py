@@ -26,7 +26,7 @@ from katz_graph.bench.random_models import Family, make_controlnet, make_lora, m
 from katz_graph.bench.requests import region_of, sample, sampler_region
 from katz_graph.bench.result import BenchResult
 from katz_graph.errors import InputError
-from katz_graph.executor.engine import EngineOptions, LocalEngine
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.folders import MINI
 from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.planner.region import Region

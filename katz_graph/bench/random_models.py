@@ -42,11 +42,11 @@ SCALING: dict[Family, float] = {"sd1": 0.18215, "sd2": 0.18215, "sdxl": 0.13025}
 ADDED_TIME_WIDTH, POOLED_WIDTH = 8, 40  # SDXL: width per size number, width of the pooled text
 
 
-def unet_config(family: Family) -> dict[str, Any]:
+def unet_config(family: Family, channels: tuple[int, ...] = CHANNELS) -> dict[str, Any]:
     """Arguments of a UNet2DConditionModel of this family: three blocks of two layers, as SDXL has them."""
     shared: dict[str, Any] = {
         "sample_size": 8,
-        "block_out_channels": CHANNELS,
+        "block_out_channels": channels,
         "layers_per_block": LAYERS_PER_BLOCK,
         "norm_num_groups": GROUPS,
         "cross_attention_dim": sum(encoder["hidden_size"] for encoder in TEXT_ENCODERS[family]),
@@ -76,12 +76,12 @@ def unet_config(family: Family) -> dict[str, Any]:
     }
 
 
-def make_pipeline(folder: str | Path, family: Family, seed: int) -> None:
+def make_pipeline(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
     """Write a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers, VAE (factor 8, 4 channels), scheduler."""
     folder = Path(folder)
     second = ("_2",) if family == "sdxl" else ()
     with _seeded(seed):
-        _save(UNet2DConditionModel(**unet_config(family)), folder / "unet")
+        _save(UNet2DConditionModel(**unet_config(family, channels)), folder / "unet")
         _save(_vae(family), folder / "vae")
         for suffix, sizes, pad in zip(("", *second), TEXT_ENCODERS[family], PAD_TOKENS[family], strict=True):
             _save(_text_encoder(sizes, projected=bool(suffix)), folder / f"text_encoder{suffix}")
@@ -90,10 +90,10 @@ def make_pipeline(folder: str | Path, family: Family, seed: int) -> None:
     (folder / "model_index.json").write_text(json.dumps(_model_index(family), indent=2) + "\n")
 
 
-def make_controlnet(folder: str | Path, family: Family, seed: int) -> None:
+def make_controlnet(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
     """Write a ControlNet that fits `make_pipeline`'s UNet of this family; its zero convolutions are random."""
     with _seeded(seed):
-        taken = {name: value for name, value in unet_config(family).items() if name not in ("sample_size", "up_block_types")}
+        taken = {name: value for name, value in unet_config(family, channels).items() if name not in ("sample_size", "up_block_types")}
         model = ControlNetModel(**taken, conditioning_embedding_out_channels=(4, 8, 8, 12))
         for layer in (*model.controlnet_down_blocks, model.controlnet_mid_block, model.controlnet_cond_embedding.conv_out):
             nn.init.normal_(layer.weight, std=0.1)

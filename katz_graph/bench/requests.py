@@ -10,7 +10,7 @@ from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case
 from katz_graph.executor.context import RunContext
-from katz_graph.executor.engine import LocalEngine
+from katz_graph.executor.engine import Engine
 from katz_graph.folders import Folders
 from katz_graph.graph import Graph
 from katz_graph.models.identity import file_identity
@@ -51,11 +51,11 @@ def sampler_region(case: Case) -> Region:
     return region_of("StepBegin", inputs, case)
 
 
-def sample(engine: LocalEngine, region: Region) -> Tensor:
+def sample(engine: Engine, region: Region) -> Tensor:
     """The final latent, unscaled."""
     return engine.sample(region, bare_context(engine))[0]["samples"]
 
 
-def bare_context(engine: LocalEngine) -> RunContext:
+def bare_context(engine: Engine) -> RunContext:
     """A context that writes nothing."""
     return RunContext(engine, Folders(), Path())

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """`metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns` and `table` are for people."""
+    """`metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns`, `table` and the picture are for people."""
 
     bench: str
     ok: bool
@@ -20,6 +20,7 @@ class BenchResult:
     bounds: Mapping[str, Any] = field(default_factory=dict)
     columns: Sequence[str] = ()
     table: Sequence[Sequence[Any]] = ()
+    svg: str = ""
 
     def line(self) -> str:
         """The last line of `--json`."""

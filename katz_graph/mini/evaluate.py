@@ -56,16 +56,20 @@ def painted(paint: Paint, model: Judge, scenes: list[Scene], steps: int, loras: 
     return verdicts
 
 
+def attributes(verdicts: Sequence[Verdict], scenes: Sequence[Scene]) -> dict[str, float]:
+    """Part of the pictures of one thing with the right shape, colour, size, place and background."""
+    pairs = list(zip(verdicts, scenes, strict=True))
+    names = ("shape", "colour", "size", "place")
+    right = {name: sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in pairs) for name in names}
+    right["background"] = sum(v.background == s.background for v, s in pairs)
+    return {name: number / len(pairs) for name, number in right.items()}
+
+
 def one_thing(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
     """Part of the pictures with the right shape, colour, size, place and background; and styles seen unasked."""
     scenes = held_out_scenes(count, 1, 1)
     verdicts = painted(paint, model, scenes, steps)
-    pairs = list(zip(verdicts, scenes, strict=True))
-    figures = {
-        f"one_{name}": sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in pairs) / count
-        for name in ("shape", "colour", "size", "place")
-    }
-    figures["one_background"] = sum(v.background == s.background for v, s in pairs) / count
+    figures = {f"one_{name}": part for name, part in attributes(verdicts, scenes).items()}
     figures |= {f"without_{style}": sum(style in v.styles for v in verdicts) / count for style in STYLES}
     return figures
 
@@ -85,21 +89,27 @@ def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, 
     return {name: value / count for name, value in figures.items()}
 
 
-def with_hints(paint: Paint, model: Judge, count: int, steps: int, kind: str = "silhouette") -> dict[str, float]:
-    """Mean intersection over union of the silhouette asked for and the one that the judge sees."""
+def hints_for(scenes: Sequence[Scene], kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Silhouettes [B, 128, 128] of booleans of the scenes as drawn with seeds from `seed` on, and the hints [B, 128, 128, 3] in 0..1 of
+    a ControlNet for them."""
     from katz_graph.canny import canny
 
+    drawings = [draw(scene, 128, 128, seed + index) for index, scene in enumerate(scenes)]
+    wanted = torch.from_numpy(np.stack([drawing.silhouette for drawing in drawings])) > 127
+    hints = wanted.float()
+    if kind == "edges":
+        hints = canny(torch.from_numpy(np.stack([drawing.picture for drawing in drawings])).float() / 255, 0.4, 0.8)
+    return wanted, hints.unsqueeze(-1).expand(-1, -1, -1, 3)
+
+
+def with_hints(paint: Paint, model: Judge, count: int, steps: int, kind: str = "silhouette") -> dict[str, float]:
+    """Mean intersection over union of the silhouette asked for and the one that the judge sees."""
     scenes = held_out_scenes(count, 1, 3)
     total = 0.0
     for start in range(0, count, BATCH):
         part = scenes[start : start + BATCH]
-        drawings = [draw(scene, 128, 128, start + index) for index, scene in enumerate(part)]
-        wanted = torch.from_numpy(np.stack([drawing.silhouette for drawing in drawings])) > 127
-        hints = wanted.float()
-        if kind == "edges":
-            hints = canny(torch.from_numpy(np.stack([drawing.picture for drawing in drawings])).float() / 255, 0.4, 0.8)
-        control = (kind, hints.unsqueeze(-1).expand(-1, -1, -1, 3))
-        pictures = paint([caption(scene) for scene in part], list(range(start, start + len(part))), control, (), steps)
+        wanted, hints = hints_for(part, kind, start)
+        pictures = paint([caption(scene) for scene in part], list(range(start, start + len(part))), (kind, hints), (), steps)
         verdicts = judge(model, pictures, 1)
         total += sum(overlap(verdict.silhouette, mask) for verdict, mask in zip(verdicts, wanted, strict=True))
     return {f"{kind}_overlap": total / count}

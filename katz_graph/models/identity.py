@@ -85,6 +85,13 @@ def check_unchanged(*files: FileIdentity) -> None:
             raise InputError(f"{file.path}: changed since the workflow began to use it: run the workflow again")
 
 
+def count_values(component: Component) -> int:
+    """How many numbers its weights are, by the headers of its files."""
+    weights = [Path(file.path) for file in component.files if file.path.endswith(".safetensors")]
+    entries = ((name, entry) for path in weights for name, entry in read_header(path)[1].items() if name != "__metadata__")
+    return sum(math.prod(entry["shape"]) for name, entry in entries if name.startswith(component.prefix))
+
+
 def variant(component: Component) -> str | None:
     """`fp16` when the component's weights are files of that variant, None when they carry no suffix."""
     for file in component.files:

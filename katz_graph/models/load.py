@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any
 
 import diffusers
@@ -21,37 +24,102 @@ from katz_graph.errors import InputError, RunError
 from katz_graph.models import attention
 from katz_graph.models.convert import build
 from katz_graph.models.family import config, expect_class
-from katz_graph.models.identity import check_unchanged, variant
+from katz_graph.models.identity import check_unchanged, count_values, variant
+from katz_graph.models.residency import POLICIES, PolicyName, Residency
 from katz_graph.recipe import Component
 
 SHOWN = 3  # mismatches that an error names
+LOADING = Lock()  # diffusers patches torch.nn while it builds a module, for all threads
 
 TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection}
+
+
+@dataclass(frozen=True, slots=True)
+class ControlNetUse:
+    """How often a ControlNet was asked for that was in memory (`hits`), or had to be loaded (`misses`), and what that took."""
+
+    hits: int
+    misses: int
+    evictions: int
+    load_seconds: float
+    resident_bytes: int
 
 
 class ModelStore:
     """Live modules by component, device and dtype, in eval mode and without gradients: what is equal is loaded once and shared.
 
-    A module's weights may be patched in place by whoever holds it (a weight set); the store knows nothing of that.
+    ControlNets together keep within `budget_bytes` of weights: those that the policy chooses are dropped, except while they are in use.
+    Everything else stays. A module's weights may be patched in place by whoever holds it (a weight set); the store knows nothing of that.
     """
 
-    def __init__(self) -> None:
-        self._kept: dict[tuple[Component, Component | None, str, torch.dtype], Any] = {}
+    def __init__(self, budget_bytes: int | None = None, policy: PolicyName = "lru") -> None:
+        self._kept: dict[Hashable, Any] = {}
         self._lock = RLock()
+        self._residency = Residency(math.inf if budget_bytes is None else budget_bytes, POLICIES[policy]())
+        self._load_seconds = 0.0
 
     def unet(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
         return self._once(part, device, dtype, lambda: _attended(_load(diffusers.UNet2DConditionModel, part, dtype)))
 
     def controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Any:
-        """base: the UNet that the weights in the file are differences to."""
+        """base: the UNet that the weights in the file are differences to.
+
+        InputError when it alone exceeds the budget, NoRoom when those in use leave too little.
+        """
+        with self._lock:
+            key = _key(part, device, dtype, base)
+            if self._residency.is_pinned(key):
+                return self._kept[key]  # a use that was counted
+            return self._touched_controlnet(part, device, dtype, base)
+
+    def _touched_controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None) -> Any:
+        key = _key(part, device, dtype, base)
+        size = 0 if key in self._residency else _size(part, dtype)
+        for dropped in self._residency.touch(key, size, part.folder):
+            del self._kept[dropped]
+        if key not in self._kept:
+            started = time.perf_counter()
+            try:
+                self._kept[key] = _placed(self._load_controlnet(part, device, dtype, base), part, device)
+            except BaseException:
+                self._residency.forget(key)
+                raise
+            self._load_seconds += time.perf_counter() - started
+        return self._kept[key]
+
+    def _load_controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None) -> Any:
         name = config(part).get("_class_name")
         model = diffusers.ControlNetUnionModel if name == "ControlNetUnionModel" else diffusers.ControlNetModel
+        module = _attended(_load(model, part, dtype))
+        return module if base is None else _added(module, self.unet(base, device, dtype))
 
-        def load() -> Any:
-            module = _attended(_load(model, part, dtype))
-            return module if base is None else _added(module, self.unet(base, device, dtype))
+    @contextmanager
+    def using_controlnet(
+        self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None
+    ) -> Iterator[Any]:
+        """The ControlNet, which is not dropped inside the `with` statement; all that counts as one use. Errors as of `controlnet`."""
+        key = _key(part, device, dtype, base)
+        with self._lock:
+            module = self._touched_controlnet(part, device, dtype, base)
+            self._residency.pin(key)
+        try:
+            yield module
+        finally:
+            with self._lock:
+                self._residency.unpin(key)
 
-        return self._once(part, device, dtype, load, base)
+    def drop_controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> None:
+        """Let a ControlNet go, unless it is in use or not here."""
+        key = _key(part, device, dtype, base)
+        with self._lock:
+            if key in self._kept and not self._residency.is_pinned(key):
+                self._residency.forget(key)
+                del self._kept[key]
+
+    @property
+    def controlnet_use(self) -> ControlNetUse:
+        books = self._residency
+        return ControlNetUse(books.hits, books.misses, books.evictions, self._load_seconds, books.resident_bytes)
 
     def vae(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
         return self._once(part, device, dtype, lambda: _load(diffusers.AutoencoderKL, part, dtype))
@@ -65,21 +133,29 @@ class ModelStore:
     def tokenizer(self, part: Component) -> Any:
         return load_tokenizer(part)
 
-    def _once(
-        self, part: Component, device: torch.device | str, dtype: torch.dtype, load: Callable[[], Any], base: Component | None = None
-    ) -> Any:
-        key = (part, base, str(torch.device(device)), dtype)
+    def _once(self, part: Component, device: torch.device | str, dtype: torch.dtype, load: Callable[[], Any]) -> Any:
+        key = _key(part, device, dtype)
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = _placed(load(), part, device)
             return self._kept[key]
 
 
+def _key(part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Hashable:
+    return part, base, str(torch.device(device)), dtype
+
+
+def _size(part: Component, dtype: torch.dtype) -> int:
+    """Bytes that its weights take in memory."""
+    check_unchanged(*part.files)
+    return count_values(part) * dtype.itemsize
+
+
 def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
     check_unchanged(*part.files)
     if model.__module__.startswith("diffusers"):
         expect_class(part, model.__name__)
-    with quiet():
+    with LOADING, quiet():
         try:
             module, report = _from_folder(model, part, dtype) if part.configuration is None else build(model, part, dtype)
         except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:

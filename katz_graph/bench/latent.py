@@ -1,0 +1,103 @@
+"""`katz bench latent`: the two branches of guidance on two workers, with and without a ControlNet, against the ideal speed-up.
+
+The ideal is made of stage times that were measured while the other worker was equally busy: one worker's calls alone, one after the other
+(batched if the planner finds that faster), over the calls of the worker that has more to do, busy. Four workers, planned as if there were a
+core for each, have to give the same picture.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from torch import Tensor
+
+from katz_graph.bench.parity import BOUND, difference
+from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, pins, plan, reference, seconds_of, take_turns
+from katz_graph.bench.quiet import quiet
+from katz_graph.bench.requests import bare_context
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.planner.program import Program
+from katz_graph.planner.region import Region
+
+IDEAL_BOUND = 0.95
+GUIDANCE = 5.0
+KINDS = {"plain": 0, "controlnet": 1}  # ControlNets
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One kind of request on one worker and on two."""
+
+    one: Track
+    two: Track
+    stages: Stages
+    expected: Tensor
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        speedup = median(self.one.sampling) / median(self.two.sampling)
+        ideal = ideal_speedup(self.one.program, self.two.program, self.stages)
+        return {
+            "seconds": median(self.two.whole),
+            "predicted_seconds": self.two.planned,
+            "one_worker_seconds": median(self.one.whole),
+            "speedup": speedup,
+            "ideal_speedup": ideal,
+            "share_of_ideal": speedup / ideal,
+            "devices": len(set(self.two.program.placement.values())),
+            "difference": difference(self.two.outcomes[-1].samples, self.expected),
+        }
+
+
+def run(scale: Scale | None = None) -> BenchResult:
+    scale = scale or Scale(steps=6, runs=7)
+    with quiet(), tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        models = Models.make(folder, scale)
+        regions = {kind: models.request(scale, GUIDANCE, controls) for kind, controls in KINDS.items()}
+        expected = {kind: reference(region) for kind, region in regions.items()}
+        with ClusterEngine([Assignment("cpu:0"), Assignment("cpu:1")], cache=folder) as pair:
+            measured = {kind: _measure(kind, pair, region, expected[kind], scale) for kind, region in regions.items()}
+        four = _four_workers(folder, regions["controlnet"])
+    metrics = {f"{kind}_{name}": value for kind, found in measured.items() for name, value in found.metrics.items()}
+    metrics["four_workers_devices"] = len(set(four.program.placement.values()))
+    metrics["four_workers_difference"] = difference(four.outcomes[-1].samples, expected["controlnet"])
+    bounds = {f"{kind}_share_of_ideal": f">= {IDEAL_BOUND}" for kind in KINDS}
+    bounds |= {f"{kind}_devices": "2" for kind in KINDS} | {"four_workers_devices": "4"}
+    bounds |= {name: f"<= {BOUND}" for name in metrics if name.endswith("difference")}
+    ok = (
+        all(metrics[f"{kind}_share_of_ideal"] >= IDEAL_BOUND and metrics[f"{kind}_devices"] == 2 for kind in KINDS)
+        and metrics["four_workers_devices"] == 4
+        and all(value <= BOUND for name, value in metrics.items() if name.endswith("difference"))
+    )
+    rows = [row for found in measured.values() for row in (found.one.row(), found.two.row())]
+    return BenchResult("latent", ok, metrics, bounds, COLUMNS, [*measured["controlnet"].stages.rows(), *rows, four.row()])
+
+
+def _measure(kind: str, engine: ClusterEngine, region: Region, expected: Tensor, scale: Scale) -> Measured:
+    stages = Stages(engine.profile(region, bare_context(engine)))
+    one = Track(f"{kind}, one worker", engine, plan(engine, region, pins("cpu:0", "cpu:0")))
+    two = Track(f"{kind}, two workers", engine, plan(engine, region))
+    take_turns((one, two), scale.runs)
+    return Measured(one, two, stages, expected)
+
+
+def _four_workers(folder: Path, region: Region) -> Track:
+    """Run once. Workers that take no notice of each other are worth using all, wherever they really run."""
+    with ClusterEngine([Assignment(f"cpu:{number}") for number in range(4)], cache=folder) as engine:
+        apart = [replace(device, host=device.name, measured={}) for device in engine.cluster.devices]
+        track = Track("controlnet, four workers", engine, plan(engine, region, batching=False, devices=apart))
+        track.outcomes.append(track.run())
+        return track
+
+
+def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
+    """Of one evaluation, with free communication: `one` on one worker, `two` where the busier worker never waits."""
+    devices = set(two.placement.values())
+    return seconds_of(one, stages.alone) / max(seconds_of(two, stages.busy, device) for device in devices)

@@ -1,0 +1,72 @@
+"""Two network namespaces joined by a link of a given rate: a slow network on one machine. Needs Linux, root, `ip` and `tc`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from katz_graph.errors import RunError
+
+BUCKET = 0.004  # seconds at the link's rate that its token bucket holds; smaller ones do not reach the rate
+SMALLEST_BUCKET = 64 << 10  # bytes, as many as one packet of the sender's kernel has
+QUEUE = 32 << 20  # bytes that wait for the link before packets are dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One namespace: its name, its end of the link, and its address there."""
+
+    namespace: str
+    interface: str
+    address: str
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What starts a command in it."""
+        return ("ip", "netns", "exec", self.namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    first: Side
+    second: Side
+
+    def shape(self, bytes_per_second: float) -> None:
+        """Hold both directions to a rate, by a token bucket filter."""
+        bucket = max(SMALLEST_BUCKET, int(bytes_per_second * BUCKET))
+        for side in (self.first, self.second):
+            filter = ("root", "tbf", "rate", f"{int(bytes_per_second * 8)}bit", "burst", str(bucket), "limit", str(QUEUE))
+            _do(*side.prefix, "tc", "qdisc", "replace", "dev", side.interface, *filter)
+
+
+@contextmanager
+def wire() -> Iterator[Wire]:
+    """A link at full speed, gone at the end with its namespaces. RunError where these cannot be made."""
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing or os.geteuid() != 0:
+        raise RunError(f"a shaped link needs root and the commands ip and tc (iproute2){f'; {missing[0]} is missing' if missing else ''}")
+    tag = f"katz{os.getpid()}"
+    first, second = (Side(f"{tag}{end}", f"k{os.getpid()}{end}", f"10.77.0.{number}") for end, number in (("a", 1), ("b", 2)))
+    try:
+        for side in (first, second):
+            _do("ip", "netns", "add", side.namespace)
+        ends = ("type", "veth", "peer", "name", second.interface, "netns", second.namespace)
+        _do("ip", "link", "add", first.interface, "netns", first.namespace, *ends)
+        for side in (first, second):
+            _do("ip", "-n", side.namespace, "addr", "add", f"{side.address}/24", "dev", side.interface)
+            for interface in ("lo", side.interface):
+                _do("ip", "-n", side.namespace, "link", "set", interface, "up")
+        yield Wire(first, second)
+    finally:
+        for side in (first, second):
+            subprocess.run(["ip", "netns", "del", side.namespace], capture_output=True, check=False)
+
+
+def _do(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")

@@ -1,0 +1,124 @@
+"""`katz bench pipeline`: a ControlNet behind a slow link, one evaluation stale, guidance off: what the link costs, what the planner does.
+
+Base and ControlNet workers of one thread stand in two network namespaces whose link is shaped. Where sending the residuals takes 0.6 of an
+evaluation the stale pipeline has to hide the link; at 1.5 the link is what bounds it, and one device is better.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from katz_graph.bench.namespaces import Wire, wire
+from katz_graph.bench.placed import Models, Pins, Scale, Track, pins
+from katz_graph.bench.quiet import quiet
+from katz_graph.bench.requests import bare_context
+from katz_graph.bench.result import BenchResult
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.network import Network
+from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.planner.program import Program
+from katz_graph.planner.region import Region
+
+BASE, CONTROL = "base", "control"
+HIDDEN, BOUND = 0.6, 1.5  # of an evaluation that sending the residuals takes
+HIDDEN_BOUND, PREDICTION_BOUND = 0.08, 0.10
+STALE = frozenset({"stale-controlnet"})
+
+
+def run(scale: Scale | None = None) -> BenchResult:
+    scale = scale or Scale(steps=16, runs=7)
+    with quiet(), tempfile.TemporaryDirectory() as name, wire() as link:
+        folder = Path(name)
+        region = Models.make(folder, scale).request(scale, guidance=1.0)
+        with _engine(folder, link) as engine:
+            engine.profile(region, bare_context(engine))
+            apart = pins(BASE, CONTROL)
+            unshaped = _timed(engine, "unshaped link, stale", _plan(engine, region, apart, STALE), scale.runs)
+            size = _residual_bytes(unshaped.program)
+            period = _period(unshaped)
+            link.shape(size / (HIDDEN * period))
+            engine.cluster.links = engine.measured_links()
+            slow = _plan(engine, region, {}, STALE)
+            stale = _timed(engine, f"{HIDDEN} of an evaluation, stale", _plan(engine, region, apart, STALE), scale.runs)
+            waiting = _timed(engine, f"{HIDDEN} of an evaluation, synchronous", _plan(engine, region, apart, frozenset()), scale.runs)
+            link.shape(size / (BOUND * period))
+            engine.cluster.links = engine.measured_links()
+            slower = _plan(engine, region, {}, STALE)
+            bounded = _timed(engine, f"{BOUND} of an evaluation, stale", _plan(engine, region, apart, STALE), scale.runs)
+            alone = _timed(engine, "one device", slower, scale.runs)
+    predicted = bounded.program.prediction
+    assert predicted is not None  # the program went through all passes
+    metrics: dict[str, Any] = {
+        "residual_bytes": size,
+        "unshaped_seconds": median(unshaped.sampling),
+        "stale_seconds": median(stale.sampling),
+        "synchronous_seconds": median(waiting.sampling),
+        "hidden_cost": median(stale.sampling) / median(unshaped.sampling) - 1,
+        "chose_stale": bool(slow.delayed) and len(slow.instructions) == 2,
+        "bounded_seconds": median(bounded.sampling),
+        "bounded_period": _period(bounded),
+        "bounded_period_predicted": predicted.period,
+        "bounded_error": abs(_period(bounded) / predicted.period - 1),
+        "chose_one_device": len(slower.instructions) == 1,
+        "one_device_seconds": median(alone.sampling),
+        "why": list(slower.notes),
+    }
+    bounds = {
+        "hidden_cost": f"<= {HIDDEN_BOUND}",
+        "chose_stale": "== True",
+        "bounded_error": f"<= {PREDICTION_BOUND}",
+        "chose_one_device": "== True",
+    }
+    hidden = metrics["hidden_cost"] <= HIDDEN_BOUND and metrics["chose_stale"]
+    ok = hidden and metrics["bounded_error"] <= PREDICTION_BOUND and metrics["chose_one_device"]
+    rows = [
+        [track.name, _period(track), track.program.prediction.period, median(track.sampling), min(track.sampling), max(track.sampling)]
+        for track in (unshaped, stale, waiting, bounded, alone)
+        if track.program.prediction is not None
+    ]
+    columns = ("plan", "evaluation", "predicted", "loop", "least", "most")
+    return BenchResult("pipeline", ok, metrics, bounds, columns, [*rows, *([note, "", "", "", "", ""] for note in slower.notes)])
+
+
+def _engine(folder: Path, link: Wire) -> ClusterEngine:
+    sides = {BASE: link.first, CONTROL: link.second}
+    return ClusterEngine(
+        [Assignment(name) for name in sides],
+        cache=folder,
+        launchers={name: Spawn(1, side.prefix) for name, side in sides.items()},
+        network=Network(tuple(sides), {name: side.address for name, side in sides.items()}),
+    )
+
+
+def _plan(engine: ClusterEngine, region: Region, places: Pins, allowed: frozenset[str]) -> Program:
+    return plan_region(region, Resources(engine.cluster.devices, engine.cluster.links, places, allowed))
+
+
+def _timed(engine: ClusterEngine, name: str, program: Program, runs: int) -> Track:
+    track = Track(name, engine, program)
+    track.run()
+    track.outcomes += [track.run() for _ in range(runs)]
+    return track
+
+
+def _residual_bytes(program: Program) -> float:
+    return sum(program.work[name].output_bytes for name in program.delayed)
+
+
+def _period(track: Track) -> float:
+    """Seconds of an evaluation once the pipeline is full: the median distance of their ends on the device that has the sampler."""
+    distances: list[float] = []
+    for outcome in track.outcomes:
+        ends: dict[int, float] = {}
+        for span in outcome.timings[track.program.owner].spans:
+            if span.evaluation is not None and not span.name.startswith("send"):
+                ends[span.evaluation] = span.start + span.seconds
+        moments = [ends[evaluation] for evaluation in sorted(ends)]
+        distances += [later - earlier for earlier, later in itertools.pairwise(moments[1:])]
+    return median(distances)

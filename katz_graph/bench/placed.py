@@ -1,0 +1,175 @@
+"""Requests of random models on workers by a plan that was made by hand or by the planner, timed in turns: what the benches of several
+devices share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.random_models import make_controlnet, make_pipeline
+from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.engine import Outcome
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.profiling import StageTime
+from katz_graph.planner.decompose import COSTED
+from katz_graph.planner.facts import commonest_variant
+from katz_graph.planner.program import Call, Device, Program
+from katz_graph.planner.region import Region
+from katz_graph.wires import CELL
+
+UNET = ("unet_encoder", "unet_mid", "unet_decoder")
+COLUMNS = ("seconds", "predicted", "median", "least", "most")
+
+Pins = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large a bench is: channels of the UNet's blocks, cells of a latent's side, steps of a request, and how often each is timed."""
+
+    channels: tuple[int, ...] = (64, 128, 256)  # 31 M parameters in the UNet, 15 M in a ControlNet
+    side: int = 32
+    steps: int = 10
+    runs: int = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """An SDXL-shaped pipeline and ControlNets, in files."""
+
+    pipeline: Path
+    controls: tuple[Path, ...]
+
+    @classmethod
+    def make(cls, folder: Path, scale: Scale, controls: int = 1) -> Models:
+        make_pipeline(folder / "pipeline", "sdxl", seed=1, channels=scale.channels)
+        paths = tuple(folder / f"control{number}" for number in range(controls))
+        for number, path in enumerate(paths):
+            make_controlnet(path, "sdxl", seed=2 + number, channels=scale.channels)
+        return cls(folder / "pipeline", paths)
+
+    def request(self, scale: Scale, guidance: float, controls: int = 1, seed: int = 7) -> Region:
+        """A KSampler with Euler from noise; guidance 1 leaves one branch."""
+        generator = torch.Generator().manual_seed(seed)
+        case = Case(
+            name=f"seed {seed}",
+            pipeline=self.pipeline,
+            xl=True,
+            sampler="euler",
+            steps=scale.steps,
+            guidance=guidance,
+            seed=seed,
+            latent=torch.zeros(1, 4, scale.side, scale.side),
+            image=torch.rand(1, scale.side * CELL, scale.side * CELL, 3, generator=generator),
+            controls=tuple(ControlCase(path, 0.8, 0.0, 1.0) for path in self.controls[:controls]),
+        )
+        return sampler_region(case)
+
+
+def pins(unet: str, control_net: str) -> Pins:
+    """All of the UNet on one device, all ControlNets on one."""
+    return {**dict.fromkeys(UNET, (unet,)), "controlnet": (control_net,)}
+
+
+def plan(
+    engine: ClusterEngine, region: Region, places: Pins | None = None, batching: bool | None = None, devices: Sequence[Device] = ()
+) -> Program:
+    """The program for an engine's workers, with its own pins; `devices` says otherwise what is known of the workers."""
+    cluster = engine.cluster
+    return plan_region(region, Resources(tuple(devices) or cluster.devices, cluster.links, places or {}, batching=batching))
+
+
+def reference(region: Region) -> Tensor:
+    """What one device with one thread in this process makes, every branch by itself."""
+    torch.set_num_threads(1)
+    with LocalEngine(EngineOptions(batching=False)) as engine:
+        return sample(engine, region)
+
+
+@dataclass(slots=True)
+class Track:
+    """A program on its engine, with what its runs took."""
+
+    name: str
+    engine: ClusterEngine
+    program: Program
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def run(self) -> Outcome:
+        return self.engine.cluster.run(self.program, bare_context(self.engine))
+
+    @property
+    def sampling(self) -> list[float]:
+        """Seconds of the loop, on the device that has the sampler."""
+        return [outcome.timings[self.program.owner].denoise for outcome in self.outcomes]
+
+    @property
+    def whole(self) -> list[float]:
+        """Seconds of all that the plan predicts: with what precedes the loop."""
+        return [
+            outcome.timings[self.program.owner].prepare + seconds for outcome, seconds in zip(self.outcomes, self.sampling, strict=True)
+        ]
+
+    @property
+    def planned(self) -> float:
+        assert self.program.prediction is not None  # the program went through all passes
+        return self.program.prediction.planned
+
+    def row(self) -> list[object]:
+        return [self.name, self.planned, median(self.whole), min(self.whole), max(self.whole)]
+
+
+def take_turns(tracks: Sequence[Track], runs: int) -> None:
+    """Run each once to load and warm up, then all in turns, so that a busy moment of the machine meets all of them."""
+    for track in tracks:
+        track.run()
+    for _ in range(runs):
+        for track in tracks:
+            track.outcomes.append(track.run())
+
+
+class Stages:
+    """Measured seconds of the stages of the loop, by stage and members of a call."""
+
+    def __init__(self, times: Sequence[StageTime]) -> None:
+        self._times = {(time.stage, time.members): time for time in times if time.stage in COSTED}
+
+    def alone(self, call: Call) -> float:
+        return self._known(self._times[call.stage, len(call.operations)].alone, call)
+
+    def busy(self, call: Call) -> float:
+        """While the other workers do the same work."""
+        return self._known(self._times[call.stage, len(call.operations)].busy, call)
+
+    def _known(self, seconds: float | None, call: Call) -> float:
+        assert seconds is not None, call  # profiled with this request on these devices
+        return seconds
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float | None]]:
+        return {_title(time): {"alone": time.alone, "busy": time.busy} for time in self._times.values()}
+
+    def rows(self) -> list[list[object]]:
+        """Of one call, alone and busy."""
+        alone = [[f"{_title(time)} alone", time.roofline, time.alone or 0.0, "", ""] for time in self._times.values()]
+        return alone + [[f"{_title(time)} busy", "", time.busy or 0.0, "", ""] for time in self._times.values()]
+
+
+def _title(time: StageTime) -> str:
+    return time.stage + (f" of {time.members}" if time.members > 1 else "")
+
+
+def seconds_of(program: Program, cost: Callable[[Call], float], device: str | None = None, stages: Sequence[str] = COSTED) -> float:
+    """Seconds of one evaluation of the commonest kind: the sum over its calls of these stages, on one device or all."""
+    number = commonest_variant(program)
+    calls = program.calls[number] if number is not None else ()
+    return sum(cost(call) for call in calls if call.stage in stages and device in (None, call.device))

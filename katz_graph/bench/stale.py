@@ -1,0 +1,208 @@
+"""`katz bench stale`: what it costs a picture that its ControlNet is one evaluation behind (Katz, section 5 and Figure 10, right).
+
+The same held-out captions, hints and seeds on the miniature models, synchronous on one device and pipelined over two workers; by the judge.
+Pictures without the ControlNet stand beside them, for what it does at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.bench.likeness import cosine_similarity, psnr, ssim
+from katz_graph.bench.mini import EnginePaint
+from katz_graph.bench.plot import Curve, Panel, line_chart
+from katz_graph.bench.quiet import quiet
+from katz_graph.bench.result import BenchResult
+from katz_graph.context import Context
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.engine import Choices
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.folders import MINI
+from katz_graph.mini.evaluate import attributes, held_out_scenes, hints_for
+from katz_graph.mini.judge import Judge, judge, load_judge, overlap
+from katz_graph.mini.world import Scene, caption
+from katz_graph.models.features import Residuals
+from katz_graph.planner.program import Link
+from katz_graph.planner.region import NODE, Operation, Ref, Region
+from katz_graph.wires import LatentSamples
+
+PROMPTS = 50  # of each kind
+STEPS = 20
+SCENES = {"silhouette": 5, "edges": 6}  # seeds of what is asked for
+POINTS = 0.02  # that a share may be away from the synchronous one
+COLOURS = {"silhouette": "#1f6fb4", "edges": "#e8801a"}
+PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(("unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",))
+SLOW = Link(1e9, 1.0)  # what the link is said to be, so that waiting for residuals never pays
+
+WAYS = ("without", "synchronous", "stale")
+
+Similarities = Mapping[int, Sequence[float]]
+"""By evaluation: of the residuals of every prompt and branch with those of the evaluation before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the pictures of one kind of ControlNet came to, by `WAYS`; likeness is that with the synchronous ones, PSNR in decibels."""
+
+    judged: Mapping[str, Mapping[str, float]]
+    ssim: Mapping[str, float]
+    psnr: Mapping[str, float]
+    similarities: Similarities
+
+
+@dataclass(slots=True)
+class Ear:
+    """Hears what one ControlNet gives in each evaluation, and passes it on."""
+
+    similarities: dict[int, list[float]]
+    before: Residuals | None = None
+    evaluation: int = -1
+
+    def __call__(self, _: Context, inputs: Mapping[str, Any]) -> tuple[Residuals]:
+        now: Residuals = inputs["residuals"]
+        self.evaluation += 1
+        if self.before is not None:
+            self.similarities[self.evaluation].append(cosine_similarity(self.before, now))
+        self.before = now
+        return (now,)
+
+
+class ListeningEngine(LocalEngine):
+    """Notes how alike residuals of adjacent evaluations are, of ControlNets that act in all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(EngineOptions(batching=True))
+        self.similarities: dict[int, list[float]] = defaultdict(list)
+
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        return super().sample(listened(region, self.similarities), context)
+
+
+def listened(region: Region, similarities: dict[int, list[float]]) -> Region:
+    """The region with an ear between every ControlNet and its readers."""
+    ears = {op.id: f"{op.id}.heard" for op in region.operations if op.stage == "controlnet"}
+
+    def hear(value: Any) -> Any:
+        return Ref(ears[value.operation]) if isinstance(value, Ref) and value.operation in ears else value
+
+    operations: list[Operation] = []
+    for operation in region.operations:
+        operations.append(replace(operation, inputs={name: hear(value) for name, value in operation.inputs.items()}))
+        if operation.id in ears:
+            operations.append(Operation(ears[operation.id], NODE, "Ear", {"residuals": Ref(operation.id)}, Ear(similarities)))
+    return replace(region, operations=tuple(operations))
+
+
+def run(number: int = PROMPTS) -> BenchResult:
+    """`number` pictures of each kind, synchronous and stale."""
+    torch.set_num_threads(os.cpu_count() or 1)
+    with quiet():
+        model = load_judge(MINI / "judge")
+        asked = {kind: Asked.of(kind, number) for kind in COLOURS}
+        pictures: dict[str, dict[str, Tensor]] = {}
+        similarities: dict[str, Similarities] = {}
+        for kind, one in asked.items():
+            with ListeningEngine() as engine:
+                paint = EnginePaint(engine)
+                pictures[kind] = {"without": one.painted(paint, controlled=False), "synchronous": one.painted(paint)}
+                similarities[kind] = engine.similarities
+        choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=True)
+        with ClusterEngine([Assignment("cpu:0"), Assignment("cpu:1")], choices, link=SLOW) as cluster:
+            for kind, one in asked.items():
+                pictures[kind]["stale"] = one.painted(EnginePaint(cluster))
+            delayed = sum(bool(program.delayed) for program in cluster.report.programs)
+        found = {kind: compared(one, model, pictures[kind], similarities[kind]) for kind, one in asked.items()}
+    return _result(found, delayed, number)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Scenes, hints [N, 128, 128, 3] for a ControlNet, and the silhouettes [N, 128, 128] that they come from."""
+
+    kind: str
+    scenes: Sequence[Scene]
+    hints: Tensor
+    wanted: Tensor
+
+    @classmethod
+    def of(cls, kind: str, number: int) -> Asked:
+        scenes = held_out_scenes(number, 1, SCENES[kind])
+        wanted, hints = hints_for(scenes, kind, 0)
+        return cls(kind, scenes, hints, wanted)
+
+    def painted(self, paint: EnginePaint, controlled: bool = True) -> Tensor:
+        """Pictures [N, 128, 128, 3] in 0..1."""
+        captions, seeds = [caption(scene) for scene in self.scenes], list(range(len(self.scenes)))
+        return paint(captions, seeds, (self.kind, self.hints) if controlled else None, steps=STEPS)
+
+    def judged(self, model: Judge, pictures: Tensor) -> dict[str, float]:
+        """Shares of right attributes, their mean, and mean overlap of silhouettes seen and wanted."""
+        verdicts = judge(model, pictures, 1)
+        right = attributes(verdicts, self.scenes)
+        overlaps = [overlap(verdict.silhouette, mask) for verdict, mask in zip(verdicts, self.wanted, strict=True)]
+        return {**right, "attributes": fmean(right.values()), "overlap": fmean(overlaps)}
+
+
+def compared(asked: Asked, model: Judge, pictures: Mapping[str, Tensor], similarities: Similarities) -> Figures:
+    """By the judge, and against the synchronous ones."""
+    exact = pictures["synchronous"]
+
+    def likeness(measure: Callable[[Tensor, Tensor], float]) -> dict[str, float]:
+        return {
+            way: fmean(measure(*pair) for pair in zip(exact, others, strict=True))
+            for way, others in pictures.items()
+            if way != "synchronous"
+        }
+
+    return Figures({way: asked.judged(model, pictures[way]) for way in WAYS}, likeness(ssim), likeness(psnr), similarities)
+
+
+def _result(found: Mapping[str, Figures], delayed: int, number: int) -> BenchResult:
+    bounded = {
+        f"{kind}_{name}_change": figures.judged["stale"][name] - figures.judged["synchronous"][name]
+        for kind, figures in found.items()
+        for name in ("attributes", "overlap")
+    }
+    metrics: dict[str, Any] = {"delayed": delayed, **bounded}
+    rows: list[tuple[str, ...]] = []
+    for kind, figures in found.items():
+        curve = {evaluation: fmean(values) for evaluation, values in figures.similarities.items()}
+        metrics[kind] = {"judged": figures.judged, "ssim": figures.ssim, "psnr": figures.psnr, "cosine_similarity": curve}
+        for name in figures.judged["stale"]:
+            rows.append((f"{kind}: {name}", *(f"{figures.judged[way][name]:.3f}" for way in WAYS)))
+        rows.append((f"{kind}: SSIM", f"{figures.ssim['without']:.4f}", "", f"{figures.ssim['stale']:.4f}"))
+        rows.append((f"{kind}: PSNR, dB", f"{figures.psnr['without']:.1f}", "", f"{figures.psnr['stale']:.1f}"))
+        rows.append((f"{kind}: cosine similarity, mean", "", f"{fmean(curve.values()):.4f}", ""))
+        rows.append((f"{kind}: cosine similarity, least step", "", f"{min(curve.values()):.4f}", ""))
+    requests = number * len(found)
+    return BenchResult(
+        "stale",
+        delayed == requests and all(abs(change) <= POINTS for change in bounded.values()),
+        metrics,
+        {"delayed": f"all of {requests} requests"} | dict.fromkeys(bounded, f"within {POINTS} of 0"),
+        ("figure", *WAYS),
+        rows,
+        svg=_picture({kind: figures.similarities for kind, figures in found.items()}),
+    )
+
+
+def _picture(similarities: Mapping[str, Similarities]) -> str:
+    """A curve per kind of ControlNet, as in the paper's figure, and the least of all prompts and branches."""
+    curves = []
+    for kind, by_evaluation in similarities.items():
+        for name, of, dashes in ((kind, fmean, ""), (f"{kind}, least of all", min, "2 3")):
+            points = [(float(evaluation + 1), of(values)) for evaluation, values in sorted(by_evaluation.items())]
+            curves.append(Curve(name, points, COLOURS[kind], dashes))
+    lowest = min(y for curve in curves for _, y in curve.points)
+    below = lowest - 0.4 * (1 - lowest)  # room for the names
+    title = "ControlNet outputs of adjacent steps"
+    return line_chart([Panel(title, "step", "cosine similarity with the step before", curves, logarithmic=False, bottom=below)])

@@ -1,0 +1,150 @@
+"""What stays in memory within a budget of bytes, and what goes when something else needs the room. Knows nothing of what the things are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from itertools import count
+from typing import Literal, Protocol
+
+from katz_graph.errors import InputError, RunError
+
+PolicyName = Literal["lru", "lfu"]
+
+
+class NoRoom(RunError):
+    """What is in use leaves no room now; there will be when some of it is no longer in use."""
+
+
+class Policy(Protocol):
+    """Chooses what goes first."""
+
+    def used(self, key: Hashable) -> None:
+        """Note a use of what is resident, or becomes so."""
+
+    def victim(self, spared: frozenset[Hashable]) -> Hashable | None:
+        """What of the resident should go first, except `spared`; None when there is nothing else."""
+
+    def removed(self, key: Hashable) -> None:
+        """Forget what is no longer resident."""
+
+
+class LeastRecentlyUsed:
+    """What was used longest ago goes first."""
+
+    def __init__(self) -> None:
+        self._order: dict[Hashable, None] = {}  # the latest use last
+
+    def used(self, key: Hashable) -> None:
+        self._order.pop(key, None)
+        self._order[key] = None
+
+    def victim(self, spared: frozenset[Hashable]) -> Hashable | None:
+        return next((key for key in self._order if key not in spared), None)
+
+    def removed(self, key: Hashable) -> None:
+        del self._order[key]
+
+
+class LeastFrequentlyUsed:
+    """What was used least often goes first, of equals the one that was used longest ago.
+
+    With dynamic aging (LFU-DA: Arlitt et al. 2000, "Evaluating content management techniques for Web proxy caches"): what comes in starts
+    at the count of the last that went, so that what was popular once does not stay for ever. It has no constant to tune.
+    """
+
+    def __init__(self) -> None:
+        self._age = 0
+        self._uses: dict[Hashable, int] = {}
+        self._priority: dict[Hashable, tuple[int, int]] = {}  # uses + the age at the last of them, number of that use
+        self._clock = count()
+
+    def used(self, key: Hashable) -> None:
+        self._uses[key] = self._uses.get(key, 0) + 1
+        self._priority[key] = (self._uses[key] + self._age, next(self._clock))
+
+    def victim(self, spared: frozenset[Hashable]) -> Hashable | None:
+        candidates = (key for key in self._priority if key not in spared) if spared else self._priority
+        return min(candidates, key=self._priority.__getitem__, default=None)
+
+    def removed(self, key: Hashable) -> None:
+        self._age = max(self._age, self._priority.pop(key)[0])
+        del self._uses[key]
+
+
+POLICIES: Mapping[str, Callable[[], Policy]] = {"lru": LeastRecentlyUsed, "lfu": LeastFrequentlyUsed}
+
+
+class Residency:
+    """The books of a budget: sizes of what is resident, what of it is pinned, hits and misses. It moves no bytes itself."""
+
+    def __init__(self, budget_bytes: float, policy: Policy) -> None:
+        self.budget_bytes = budget_bytes
+        self.hits = self.misses = self.evictions = 0
+        self._policy = policy
+        self._sizes: dict[Hashable, int] = {}
+        self._pins: dict[Hashable, int] = {}
+        self._total = 0
+
+    @property
+    def resident_bytes(self) -> int:
+        return self._total
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._sizes
+
+    def touch(self, key: Hashable, size: int, name: str = "") -> tuple[Hashable, ...]:
+        """Note a use of `key`, which takes `size` bytes and becomes resident. What must go for it, in this order; never what is pinned.
+
+        InputError when it is larger than the budget, NoRoom when what is pinned leaves too little; nothing is changed then.
+        """
+        if key in self._sizes:
+            self.hits += 1
+            self._policy.used(key)
+            return ()
+        evicted = self._victims(size, name or str(key))
+        self.misses += 1
+        self.evictions += len(evicted)
+        for victim in evicted:
+            self.forget(victim)
+        self._sizes[key] = size
+        self._total += size
+        self._policy.used(key)
+        return evicted
+
+    def _victims(self, size: int, name: str) -> tuple[Hashable, ...]:
+        if size > self.budget_bytes:
+            raise InputError(f"{name}: takes {size:,} bytes alone, the budget is {self.budget_bytes:,} bytes: raise it")
+        chosen: list[Hashable] = []
+        missing = self._total + size - self.budget_bytes
+        spared = frozenset(self._pins)
+        while missing > 0:
+            victim = self._policy.victim(spared)
+            if victim is None:
+                used = sum(self._sizes[pinned] for pinned in self._pins)
+                raise NoRoom(
+                    f"{name}: takes {size:,} bytes, what is in use takes {used:,} of the budget of {self.budget_bytes:,} bytes: "
+                    "wait until some is no longer in use, or raise the budget"
+                )
+            chosen.append(victim)
+            spared = spared | {victim}
+            missing -= self._sizes[victim]
+        return tuple(chosen)
+
+    def pin(self, key: Hashable) -> None:
+        """Keep what is resident until it is unpinned as often as it was pinned."""
+        if key not in self._sizes:
+            raise KeyError(key)
+        self._pins[key] = self._pins.get(key, 0) + 1
+
+    def is_pinned(self, key: Hashable) -> bool:
+        return key in self._pins
+
+    def unpin(self, key: Hashable) -> None:
+        self._pins[key] -= 1
+        if not self._pins[key]:
+            del self._pins[key]
+
+    def forget(self, key: Hashable) -> None:
+        """What is no longer resident: it was dropped, or could not be loaded."""
+        self._total -= self._sizes.pop(key)
+        self._policy.removed(key)

@@ -1,0 +1,104 @@
+"""What goes when room is needed, by sequences worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from katz_graph.errors import InputError
+from katz_graph.models.residency import POLICIES, LeastFrequentlyUsed, LeastRecentlyUsed, NoRoom, PolicyName, Residency
+
+
+def evicted(residency: Residency, keys: str) -> list[str]:
+    """What each use of things of one byte drives out; `-` for a hit or for room that was free."""
+    return ["".join(map(str, residency.touch(key, 1))) or "-" for key in keys]
+
+
+def test_least_recently_used() -> None:
+    residency = Residency(3, LeastRecentlyUsed())
+    assert evicted(residency, "abcadbeab") == ["-", "-", "-", "-", "b", "c", "a", "d", "-"]
+    assert (residency.hits, residency.misses, residency.evictions, residency.resident_bytes) == (2, 7, 4, 3)
+
+
+def test_least_frequently_used_keeps_what_is_used_often() -> None:
+    """LRU would drop `a` for `d`."""
+    assert evicted(Residency(3, LeastFrequentlyUsed()), "aaabcd") == ["-", "-", "-", "-", "-", "b"]
+
+
+def test_of_equal_counts_the_oldest_use_goes() -> None:
+    assert evicted(Residency(2, LeastFrequentlyUsed()), "abbac") == ["-", "-", "-", "-", "b"]
+
+
+def test_what_was_popular_once_goes_at_last() -> None:
+    """Three uses of `a`; each newcomer begins one above the last that went: 1, 1+1, 2+1, 3+1; then `a`'s 3 is the older 3."""
+    assert evicted(Residency(2, LeastFrequentlyUsed()), "aaabcde") == ["-", "-", "-", "-", "b", "c", "a"]
+
+
+def test_the_aging_count_starts_again_for_what_comes_back() -> None:
+    """`b` went at 2, so `c` begins at 3, as much as `a` has, whose last use is older: when `b` comes back, `a` goes."""
+    residency = Residency(2, LeastFrequentlyUsed())
+    assert evicted(residency, "aaabbcb") == ["-", "-", "-", "-", "-", "b", "a"]
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_as_many_go_as_are_needed(policy: PolicyName) -> None:
+    residency = Residency(10, POLICIES[policy]())
+    for key, size in (("a", 4), ("b", 3), ("c", 3)):
+        assert residency.touch(key, size) == ()
+    assert residency.touch("d", 5) == ("a", "b")
+    assert residency.resident_bytes == 8
+    assert "a" not in residency and "c" in residency
+    assert residency.touch("e", 2) == ()
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_what_is_pinned_stays(policy: PolicyName) -> None:
+    residency = Residency(2, POLICIES[policy]())
+    residency.touch("a", 1)
+    residency.touch("b", 1)
+    residency.pin("a")
+    residency.pin("a")
+    assert residency.touch("c", 1) == ("b",)
+    residency.unpin("a")
+    assert residency.touch("d", 1) == ("c",)
+    residency.unpin("a")
+    residency.pin("d")
+    assert residency.touch("e", 1) == ("a",)
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_without_room_nothing_changes(policy: PolicyName) -> None:
+    residency = Residency(5, POLICIES[policy]())
+    residency.touch("a", 3)
+    residency.touch("b", 1)
+    residency.pin("a")
+    with pytest.raises(NoRoom, match="depth: takes 4 bytes, what is in use takes 3 of the budget of 5 bytes") as caught:
+        residency.touch("c", 4, "depth")
+    assert "\n" not in str(caught.value)
+    assert "b" in residency and "c" not in residency
+    assert (residency.misses, residency.evictions, residency.resident_bytes) == (2, 0, 4)
+    residency.unpin("a")
+    assert residency.touch("c", 4) == ("a",)
+
+
+def test_what_exceeds_the_budget_alone_is_refused() -> None:
+    residency = Residency(1_000, LeastRecentlyUsed())
+    residency.touch("a", 900)
+    with pytest.raises(InputError, match="canny: takes 2,000 bytes alone, the budget is 1,000 bytes"):
+        residency.touch("b", 2_000, "canny")
+    assert "a" in residency
+
+
+def test_what_could_not_be_loaded_takes_no_room() -> None:
+    residency = Residency(2, LeastRecentlyUsed())
+    residency.touch("a", 2)
+    residency.forget("a")
+    assert residency.touch("b", 2) == ()
+    with pytest.raises(KeyError):
+        residency.pin("a")
+
+
+def test_without_a_budget_everything_stays() -> None:
+    residency = Residency(math.inf, LeastRecentlyUsed())
+    assert all(residency.touch(number, 10**12) == () for number in range(100))
