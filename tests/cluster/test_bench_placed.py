@@ -1,0 +1,59 @@
+"""The benches of several workers at the size of toys: what they measure and report; bounds on times are for a quiet machine."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from katz_graph.bench import controlnet, latent, sharing
+from katz_graph.bench.placed import Scale
+from katz_graph.executor.engine import Outcome
+from katz_graph.executor.execution import Span, Timing
+
+TOY = Scale(channels=(16, 24, 32), side=8, steps=3, runs=1)
+
+
+@pytest.mark.slow
+def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ideal() -> None:
+    result = controlnet.run(TOY)
+    metrics = json.loads(result.line())["metrics"]
+    assert metrics["difference"] == 0
+    assert set(metrics["stages"]) == {"controlnet", "unet_encoder", "unet_mid", "unet_decoder"}
+    assert all(0 < times["alone"] < 5 and 0 < times["busy"] < 5 for times in metrics["stages"].values())
+    alone = sum(times["alone"] for times in metrics["stages"].values())
+    busy = {stage: times["busy"] for stage, times in metrics["stages"].items()}
+    longest = max(busy["unet_encoder"] + busy["unet_mid"], busy["controlnet"]) + metrics["stages"]["unet_decoder"]["alone"]
+    assert metrics["ideal_speedup"] == pytest.approx(alone / longest)
+    assert metrics["prediction_error"] == pytest.approx(abs(metrics["seconds"] / metrics["predicted_seconds"] - 1))
+    assert set(result.bounds) == {"prediction_error", "share_of_ideal", "difference"}
+    assert result.ok == (metrics["prediction_error"] <= 0.10 and metrics["share_of_ideal"] >= 0.93)
+
+
+@pytest.mark.slow
+def test_branches_on_two_and_four_workers_give_the_picture_of_one() -> None:
+    metrics = latent.run(TOY).metrics
+    assert max(metrics["plain_difference"], metrics["controlnet_difference"], metrics["four_workers_difference"]) <= 1e-5
+    assert metrics["plain_devices"] == 2
+    assert metrics["four_workers_devices"] > 2
+    assert 0 < metrics["plain_ideal_speedup"] <= 4  # two workers, and noise of a machine that does other things
+
+
+@pytest.mark.slow
+def test_two_requests_share_a_worker_and_both_pictures_are_exact() -> None:
+    metrics = sharing.run(TOY).metrics
+    assert metrics["difference"] == 0
+    assert metrics["attempts"] == 1
+    assert metrics["requests_per_second"] > 0
+    assert len(metrics["service_seconds"]) == 2
+
+
+def test_service_counts_until_one_request_has_had_all_of_its_own() -> None:
+    def outcome(*served: tuple[float, float]) -> Outcome:
+        spans = [Span("run", start, seconds, number) for number, (start, seconds) in enumerate(served)]
+        timing = Timing(spans=[Span("load", 0.0, 9.0), *spans])
+        return Outcome(None, None, {sharing.SHARED: timing})  # type: ignore[arg-type]
+
+    first, second = outcome((1.0, 1.0), (3.0, 1.0)), outcome((2.0, 1.0), (4.0, 1.0), (5.0, 2.0))
+    assert sharing.service([first, second]) == [2.0, 1.0]
+    assert sharing.service([second, first]) == [1.0, 2.0]
