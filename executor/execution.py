@@ -251,8 +251,9 @@ class Execution:
         return (latent / self._model.latent_scale).float().cpu()
 
     def close(self) -> None:
-        """The ControlNets of this request may go now."""
+        """The ControlNets of this request may go now, and its values, which an error's traceback would keep for a while."""
         self._held_models.close()
+        self._before, self._values, self._kept = Values(), None, {}
 
     def _loads(self) -> bool:
         """Load what the request needs; False when ControlNets of others leave no room, until one of these is given back."""

@@ -160,16 +160,23 @@ class Worker:
                 module, loras = job.task.weight_set
                 self._resident[module] = loras
         except BaseException as error:
-            self._finish(job)
-            job.future.set_exception(error)
+            self._end(job, error)
             return
         self._turns.charge(job, time.perf_counter() - started - job.task.uncharged)
         if done:
-            self._finish(job)
-            job.future.set_result(job.task.result)
+            self._end(job, None)
 
-    def _finish(self, job: Job) -> None:
-        job.task.close()
+    def _end(self, job: Job, error: BaseException | None) -> None:
         with self._changed:
             self._jobs.remove(job)
             self._turns.leave(job)
+        result = None
+        try:
+            result = job.task.result if error is None else None
+            job.task.close()
+        except Exception as failure:
+            error = error or failure
+        if error is None:
+            job.future.set_result(result)
+        else:
+            job.future.set_exception(error)

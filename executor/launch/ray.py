@@ -125,10 +125,13 @@ class RayLauncher:
 
     @property
     def any_device(self) -> bool:
-        return False  # an actor holds its GPU from its start on
+        return self.place.device == "cpu"  # an actor holds its GPU from its start on
 
     def launch(self, name: str, background: bool = False) -> Actor:
-        """Start an actor and wait until it has connected. RunError when it fails or does not connect in time."""
+        """Start an actor and wait until it has connected; one in the background claims no CPU, as it stands in for one that does.
+
+        RunError when it fails or does not connect in time.
+        """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -137,7 +140,7 @@ class RayLauncher:
         with listen(ray.util.get_node_ip_address()) as listener:
             made = ray.remote(WorkerActor).options(
                 name=f"{name}-{secrets.token_hex(4)}",
-                num_cpus=0 if on_gpu else self.threads,
+                num_cpus=0 if on_gpu or background else self.threads,
                 num_gpus=1 if on_gpu else 0,
                 max_restarts=0,
                 max_task_retries=0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from katz_graph.planner.calls import Costs, Neighbours, Wiring, wiring
+from katz_graph.planner.calls import Costs, Wiring, wiring
 from katz_graph.planner.decompose import COSTED
 from katz_graph.planner.program import Program, Variant
 from katz_graph.planner.region import Ref
@@ -36,12 +36,11 @@ class Outline:
 
 
 class Bounds:
-    """Lower bounds in seconds, for placements of the operations of a program's loop."""
+    """Lower bounds in seconds, for placements of the operations of a program's loop. As if nothing disturbed anything."""
 
     def __init__(self, program: Program, costs: Costs, batching: bool | None = None) -> None:
         self._program, self._costs, self._batching = program, costs, batching
         self._sizes = Sizes(program)
-        self._busy = Neighbours(program)
         self._step = self._sizes.of(Ref(program.region.begin.id))
         total = sum(len(variant.evaluations) for variant in program.variants)
         common = [variant for variant in program.variants if len(variant.evaluations) >= RARE * total]
@@ -49,24 +48,22 @@ class Bounds:
 
     def seconds(self, placement: Mapping[str, str], owner: str, cut: Set[str] = frozenset(), least: float = 0.0) -> float:
         """Of the loop; readers of the ControlNet operations `cut` do not wait for them. `least`: what `occupation` said, if asked."""
-        busy = self._busy.of(placement.values())
         total = 0.0
         for outline in self.outlines:
             total += outline.evaluations * max(
-                self._path(outline, placement, owner, cut, busy), self._occupied(outline, placement, owner, busy) if not least else 0.0
+                self._path(outline, placement, owner, cut), self._occupied(outline, placement, owner) if not least else 0.0
             )
         return max(total, least)
 
     def occupation(self, placement: Mapping[str, str], owner: str) -> float:
         """A weaker bound that is told faster: of what devices compute and links carry. `placement` may be a part of it."""
-        busy = self._busy.of(placement.values())
-        return sum(outline.evaluations * self._occupied(outline, placement, owner, busy) for outline in self.outlines)
+        return sum(outline.evaluations * self._occupied(outline, placement, owner) for outline in self.outlines)
 
-    def _occupied(self, outline: Outline, placement: Mapping[str, str], owner: str, busy: Set[str]) -> float:
-        work, traffic = self._work(outline, placement, busy), self._traffic(outline, placement, owner)
+    def _occupied(self, outline: Outline, placement: Mapping[str, str], owner: str) -> float:
+        work, traffic = self._work(outline, placement), self._traffic(outline, placement, owner)
         return max(max(work.values(), default=0.0), max(traffic.values(), default=0.0))
 
-    def _work(self, outline: Outline, placement: Mapping[str, str], busy: Set[str]) -> dict[str, float]:
+    def _work(self, outline: Outline, placement: Mapping[str, str]) -> dict[str, float]:
         """Device -> seconds of computing an evaluation, equal operations batched where that is faster."""
         found: dict[str, float] = {}
         seconds, batching = self._costs.seconds, self._batching
@@ -76,9 +73,9 @@ class Bounds:
                 if name in placement:
                     members[placement[name]] = members.get(placement[name], 0) + 1
             for device, count in members.items():
-                one = count * seconds(names[0], 1, device, device in busy)
+                one = count * seconds(names[0], 1, device)
                 if count > 1 and batching is not False:
-                    one = min(one, seconds(names[0], count, device, device in busy))
+                    one = min(one, seconds(names[0], count, device))
                 found[device] = found.get(device, 0.0) + one
         return found
 
@@ -103,7 +100,7 @@ class Bounds:
                 found[source, target] = found.get((source, target), 0.0) + size / link.bytes_per_second
         return found
 
-    def _path(self, outline: Outline, placement: Mapping[str, str], owner: str, cut: Set[str], busy: Set[str]) -> float:
+    def _path(self, outline: Outline, placement: Mapping[str, str], owner: str, cut: Set[str]) -> float:
         """Seconds of the longest path from the step to the prediction."""
         finished: dict[str, float] = {}
         links, seconds = self._program.links, self._costs.seconds
@@ -122,7 +119,7 @@ class Bounds:
                 if source != device and reading.ref is not None and (source, device) in links:
                     at += links[source, device].seconds(reading.size)
                 start = max(start, at)
-            finished[name] = start + seconds(name, 1, device, device in busy)
+            finished[name] = start + seconds(name, 1, device)
         return max((finished[name] for name in outline.feeders if name in finished), default=0.0)
 
     def _outline(self, variant: Variant) -> Outline:

@@ -17,10 +17,12 @@ from katz_graph.planner.region import Operation, Previous, Ref
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """A variant by names of operations, in topological order: what each reads of the same evaluation, and which may share a call."""
+    """A variant by names of operations, in topological order: what each reads of the same evaluation, which costed ones may run at the
+    same time as it, and which may share a call."""
 
     names: tuple[str, ...]
     sources: Mapping[str, tuple[str, ...]]
+    beside: Mapping[str, frozenset[str]]  # costed operations that are neither before nor behind it
     alike: tuple[tuple[str, ...], ...]  # operations that may share a call, where there are several
 
 
@@ -33,7 +35,17 @@ def wiring(program: Program, variant: Variant) -> Wiring:
     for operation in variant.operations:
         if operation.stage in COSTED:
             alike.setdefault(_merge_key(program, operation), []).append(operation.id)
-    return Wiring(tuple(sources), sources, tuple(tuple(names) for names in alike.values() if len(names) > 1))
+    costed = frozenset(operation.id for operation in variant.operations if operation.stage in COSTED)
+    beside = _beside(sources, costed)
+    return Wiring(tuple(sources), sources, beside, tuple(tuple(names) for names in alike.values() if len(names) > 1))
+
+
+def _beside(sources: Mapping[str, tuple[str, ...]], costed: frozenset[str]) -> dict[str, frozenset[str]]:
+    before: dict[str, frozenset[str]] = {}
+    for name, read in sources.items():
+        before[name] = frozenset(read).union(*(before[source] for source in read))
+    behind = {name: frozenset(other for other in sources if name in before[other]) for name in sources}
+    return {name: costed - before[name] - behind[name] - {name} for name in sources}
 
 
 def _merge_key(program: Program, operation: Operation) -> Hashable:
@@ -63,7 +75,7 @@ class Costs:
 
 
 class Neighbours:
-    """Which devices of those in use share their host with another one in use, and so take longer."""
+    """Which devices of those in use share their host with another one in use, and so take longer while that one works."""
 
     def __init__(self, program: Program) -> None:
         self._hosts = {device.name: device.host for device in program.devices}
@@ -76,6 +88,17 @@ class Neighbours:
         hosts = [self._hosts[name] for name in names]
         return frozenset(name for name in names if hosts.count(self._hosts[name]) > 1)
 
+    def of_operations(self, wires: Wiring, placement: Mapping[str, str]) -> frozenset[str]:
+        """The operations beside which another device of the same host has something to do."""
+        if self._apart:
+            return frozenset()
+        hosts = self._hosts
+        return frozenset(
+            name
+            for name, others in wires.beside.items()
+            if any(placement[other] != placement[name] and hosts[placement[other]] == hosts[placement[name]] for other in others)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
@@ -87,15 +110,15 @@ class Arrangement:
     ranks: Mapping[str, float] | None = None
 
 
-def loop_calls(variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs) -> tuple[Call, ...]:
-    """The calls of one evaluation in topological order."""
+def loop_calls(variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs, crowded: frozenset[str]) -> tuple[Call, ...]:
+    """The calls of one evaluation in topological order; `crowded`: operations beside which the host's other devices work."""
     groups = _merged(wires, arranged.placement) if arranged.merge else {}
     member_of = {name: groups.get(name, (name,)) for name in wires.names}
     stages = {operation.id: operation.stage for operation in variant.operations}
     calls = []
     for group in _ordered(wires, member_of, arranged.ranks):
         device = arranged.placement[group[0]]
-        calls.append(Call(group, stages[group[0]], device, costs.seconds(group[0], len(group), device, device in arranged.busy)))
+        calls.append(Call(group, stages[group[0]], device, costs.seconds(group[0], len(group), device, not crowded.isdisjoint(group))))
     return tuple(calls)
 
 

@@ -104,7 +104,10 @@ class Workbench:
         busy = self._neighbours.of(used)
         ranks = self._graph.ranks(placement, self.costs, busy) if len(used) > 1 else None
         arranged = Arrangement(placement, merged, busy, ranks)
-        calls = tuple(loop_calls(variant, wired, arranged, self.costs) for variant, wired in zip(program.variants, wires, strict=True))
+        calls = tuple(
+            loop_calls(variant, wired, arranged, self.costs, self._neighbours.of_operations(wired, placement))
+            for variant, wired in zip(program.variants, wires, strict=True)
+        )
         before = calls_before(program, calls, arranged, self.sites.texts(candidate.owner), self.costs)
         return replace(program, placement=placement, owner=candidate.owner, calls=calls, before_calls=before)
 

@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+from ray_home import run_session
 
 from katz_graph.errors import InputError
 from katz_graph.executor.launch.ray import Place, RayCluster, find_places
 
-HERE = Path(__file__).parent
-UNSHARE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[dict[str, Any]]:
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("Ray is not installed")
-    if shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
-        pytest.skip("this user may not make network namespaces")
-    home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
-    environment = {**os.environ, "HOME": home, "RAY_TMPDIR": home, "PYTHONPATH": str(HERE)}
-    command = 'ip link set lo up && exec "$@"'
-    try:
-        done = subprocess.run(
-            [*UNSHARE, "sh", "-c", command, "sh", sys.executable, str(HERE / "ray_session.py")],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
-    seen = json.loads(done.stdout.strip().splitlines()[-1])
-    print(json.dumps(seen, indent=1))
-    yield seen
+def session() -> dict[str, Any]:
+    return run_session("ray_session.py")
 
 
 def test_actors_serve_as_processes_do(session: dict[str, Any]) -> None:

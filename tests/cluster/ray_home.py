@@ -1,0 +1,43 @@
+"""Runs a script with a Ray session in namespaces and a home of its own, since Ray listens on all interfaces; gives what it saw."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+UNSHARE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def run_session(script: str, timeout: float = 200) -> dict[str, Any]:
+    """What a script of this folder has seen. Skips where Ray, or the right to make namespaces, is missing."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("Ray is not installed")
+    if shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
+        pytest.skip("this user may not make network namespaces")
+    home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
+    environment = {**os.environ, "HOME": home, "RAY_TMPDIR": home, "PYTHONPATH": str(HERE), "KATZ_CACHE": f"{home}/cache"}
+    command = 'ip link set lo up && exec "$@"'
+    try:
+        done = subprocess.run(
+            [*UNSHARE, "sh", "-c", command, "sh", sys.executable, str(HERE / script)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    seen: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    print(json.dumps(seen, indent=1))
+    return seen
