@@ -5,7 +5,6 @@ The driver's side of the messages that `serve` obeys. It is not involved in a st
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import queue
 import threading
@@ -20,11 +19,11 @@ from katz_graph.executor.engine import Called, Outcome
 from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.network import Network
 from katz_graph.executor.portion import portion_of
-from katz_graph.executor.requests import TRIES, Request, WorkerLost
+from katz_graph.executor.requests import TRIES, Request, Unsendable, WorkerLost
 from katz_graph.executor.supervised import PATIENCE, Patience
 from katz_graph.executor.supervisor import Supervisor
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.faults import Closed
+from katz_graph.executor.transport.outbox import Outbox
 from katz_graph.planner.program import Device, Link, Program
 
 ERRORS: Mapping[str, type[KatzError]] = {kind.__name__: kind for kind in (InputError, RunError, Cancelled)}
@@ -50,7 +49,7 @@ class Cluster:
         self._lock = threading.RLock()
         self._requests: dict[str, Request] = {}
         self._calls: dict[int, tuple[str, Future[Called]]] = {}
-        self._connections: dict[str, Connection] = {}  # to workers that got their assignment; nothing is said to others
+        self._connections: dict[str, Outbox] = {}  # to workers that got their assignment; nothing is said to others
         self._present: dict[str, Future[None]] = {name: Future() for name in self._assignments}
         self._numbers = itertools.count(1)
         self._closed = False
@@ -96,8 +95,7 @@ class Cluster:
     def _send(self, device: str, kind: str, body: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         """To a worker that is there; to one that is gone nothing can be said, and whoever noticed tells. The lock is held."""
         if (connection := self._connections.get(device)) is not None:
-            with contextlib.suppress(Closed):
-                connection.send(kind, body, descriptors)
+            connection.send(kind, body, descriptors)
 
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
         request = Request(f"r{next(self._numbers)}", program, measure)
@@ -136,7 +134,8 @@ class Cluster:
                 if tries == TRIES:
                     raise
             finally:
-                self._calls.pop(identifier, None)
+                with self._lock:
+                    self._calls.pop(identifier, None)
         raise AssertionError("unreachable")
 
     def _ask(self, device: str, identifier: int, future: Future[Called], body: Mapping[str, Any]) -> None:
@@ -147,7 +146,10 @@ class Cluster:
                 self._check_open()
                 if present is self._present[device]:
                     self._calls[identifier] = device, future
-                    return self._send(device, "call", body)
+                    try:
+                        return self._send(device, "call", body)
+                    except TypeError as error:
+                        raise Unsendable(f"{body['what']} on {device}: {error}") from None
 
     def _wait_for(self, device: str) -> Future[None]:
         """Until a worker has its assignment and its connections; what says that it does, until it is lost."""
@@ -171,22 +173,35 @@ class Cluster:
         if request.waiting:
             return
         told = {"request": request.name, "attempt": request.attempt}
-        for device in request.devices:
-            portion = portion_of(request.program, device)
-            self._send(device, "begin", {**told, "portion": portion, "measure": request.measure})
+        try:
+            for device in request.devices:
+                portion = portion_of(request.program, device)
+                self._send(device, "begin", {**told, "portion": portion, "measure": request.measure})
+        except TypeError as error:
+            self._cancel(request)
+            request.future.set_exception(Unsendable(str(error)))
 
     def _try_again(self, request: Request, why: str) -> None:
         """Begin a request anew; after its last try it fails."""
         self._cancel(request)
-        if request.attempt + 1 >= TRIES:
+        if request.tries >= TRIES:
             if not request.future.done():
                 request.future.set_exception(
                     WorkerLost(f"sampler {request.program.name}: {why}, in {TRIES} attempts; see what ends workers")
                 )
             return
         request.news.put(f"sampler {request.program.name}: {why}; it begins again")
+        request.tries += 1
         request.again()
         self._begin(request)
+
+    def _postpone(self, request: Request, attempt: int) -> None:
+        """Give back what workers hold for a request, and begin it again a little later: others use what it needs."""
+        if request.is_current(attempt):
+            self._cancel(request)
+            request.again()
+            request.waiting = True
+            self._later(lambda: self._begin(request) if not request.future.done() else None)
 
     def _cancel(self, request: Request) -> None:
         for device in request.devices:
@@ -203,6 +218,8 @@ class Cluster:
             if kind == "assigned":
                 self._network.joined(name, self._send)
                 self._mark_present()  # the only worker has nobody to be connected with
+            elif kind == "unusable":
+                self._given_up(name, RunError(f"device {name}: {body['message']}"))
             elif kind in ("connected", "listening"):
                 self._network.heard(name, kind, body, self._send)
                 self._mark_present()
@@ -232,6 +249,8 @@ class Cluster:
                     request.future.set_result(request.outcome())
             case "failed" if body["kind"] == "Closed":
                 self._later(lambda: self._restart(request, body["attempt"], f"{name} lost a connection ({body['message']})"))
+            case "failed" if body["kind"] == "NoRoom":
+                self._postpone(request, body["attempt"])
             case "failed":
                 self._cancel(request)
                 request.future.set_exception(_error(body))
@@ -280,7 +299,7 @@ class Cluster:
     def _appeared(self, name: str, connection: Connection) -> None:
         """A worker is there and was told nothing yet."""
         with self._lock:
-            self._connections[name] = connection
+            self._connections[name] = Outbox(connection)
             self._send(name, "assign", {"assignment": self._assignments[name]})
 
     def _vanished(self, name: str, why: str) -> None:
@@ -288,7 +307,8 @@ class Cluster:
         with self._lock:
             if self._closed:
                 return
-            self._connections.pop(name, None)
+            if (outbox := self._connections.pop(name, None)) is not None:
+                outbox.close()
             if self._present[name].done():
                 self._present[name] = Future()
             self._network.left(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,6 +23,7 @@ from katz_graph.executor.network import Network
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.probing import known_links
 from katz_graph.executor.profiling import StageTime, profile_region
+from katz_graph.executor.requests import Unsendable
 from katz_graph.executor.supervised import PATIENCE, Patience
 from katz_graph.executor.survey import survey
 from katz_graph.executor.tending import Tending
@@ -79,34 +81,48 @@ class ClusterEngine(Engine):
     def measure(self, again: bool = False) -> None:
         """Learn the rates of the devices, from what was kept or by measuring."""
         self.places = survey(list(self.cluster.assignments), lambda *asked: self.cluster.call(*asked).value, self._store, again)
-        self.cluster.devices = tuple(place.device(self._store) for place in self.places)
+        self._learn()
 
-    def measured_links(self) -> Mapping[tuple[str, str], Link]:
-        """As they are now; those of shared memory as they were when one was first measured on this host."""
-        return known_links(self.cluster, self._store)
+    def _learn(self) -> None:
+        """Tell the planner what the store knows. Workers that share a device share its memory."""
+        shared = Counter(self._seat(name) for name in self.cluster.assignments)
+        found = {place.name: place.device(self._store) for place in self.places}
+        self.cluster.devices = tuple(replace(one, memory_bytes=one.memory_bytes / shared[self._seat(name)]) for name, one in found.items())
+
+    def _seat(self, name: str) -> tuple[str, str]:
+        """Where a worker computes: a host and what torch calls the device there."""
+        host = next(place.host for place in self.places if place.name == name)
+        return host, self.cluster.assignments[name].device
+
+    def measured_links(self, again: bool = False) -> Mapping[tuple[str, str], Link]:
+        """As they are now; those of shared memory as they were when one was first measured on this host, unless `again`."""
+        return known_links(self.cluster, self._store, again)
 
     def plan(self, region: Region, after: str = "emit") -> Program:
         """As for a request that came now."""
         if opaque_functions(region):
             return self._here().plan(region, after)
-        ticket = self._fleet.admit(region)
-        self._fleet.dismiss(ticket)
-        return plan_region(region, self._resources_of(ticket), after)
+        return plan_region(region, self._resources_of(self._fleet.preview()), after)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         """On the devices that the fleet admits it to; several threads may have requests carried out at once."""
         if functions := opaque_functions(region):
-            context.warn(f"sampler {region.name} runs on one device of this process: {', '.join(functions)} cannot be sent to workers")
-            local = self._here()
-            local.report = self.report
-            return local.sample(region, context)
+            return self._sampled_here(region, context, f"{', '.join(functions)} cannot be sent to workers")
         ticket = self._fleet.admit(region)
         try:
             program = plan_region(region, self._resources_of(ticket))
             self._tending.apply(self._fleet.planned(ticket, program))
             return self._carried_out(region, program, context)
+        except Unsendable as error:
+            return self._sampled_here(region, context, str(error))
         finally:
             self._tending.apply(self._fleet.dismiss(ticket))
+
+    def _sampled_here(self, region: Region, context: Context, why: str) -> tuple[LatentSamples, LatentSamples]:
+        context.warn(f"sampler {region.name} runs on one device of this process: {why}")
+        local = self._here()
+        local.report = self.report
+        return local.sample(region, context)
 
     def _resources_of(self, ticket: Ticket) -> Resources:
         resources = self._resources()
@@ -118,7 +134,7 @@ class ClusterEngine(Engine):
         if opaque_functions(region):
             return self._here().profile(region, context)
         measured = profile_region(region, self.cluster, self.places, self._store, context)
-        self.cluster.devices = tuple(place.device(self._store) for place in self.places)
+        self._learn()
         return measured
 
     def _here(self) -> LocalEngine:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from katz_graph.compat.current import running
 from katz_graph.context import Context
-from katz_graph.errors import InputError, RunError
+from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.events import Evaluated
 from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
@@ -119,7 +119,6 @@ class Execution:
         self._next = 0
         self._loaded = False
         self._held_models = ExitStack()
-        self._refused_at = -1  # how many ControlNets others had given back when there was no room for this request's
         self.uncharged = 0.0  # seconds of the last unit that were spent on loading
         self._preparations = {call.operations[0]: call for call in program.before_calls}
         self._before_operations = {op.id: op for op in program.before}
@@ -149,7 +148,7 @@ class Execution:
     def ready(self) -> bool:
         """Whether something can be done now: nothing keeps it, and what it has to receive next is there."""
         if not self._loaded:
-            return self._refused_at != self._models.released
+            return True
         return not self._held and (self._next >= len(self._instructions) or not self._waits_for(self._instructions[self._next]))
 
     def _waits_for(self, instruction: Instruction) -> bool:
@@ -165,8 +164,7 @@ class Execution:
         self.uncharged = 0.0
         with running(self._context, self.program.name):  # functions and nodes of packs in it may reach the run
             if not self._loaded:
-                if not self._loads():
-                    return False
+                self._load()
                 self._loaded = True
                 self.uncharged = self.timing.load
                 if self._on_loaded is not None:
@@ -255,23 +253,13 @@ class Execution:
         self._held_models.close()
         self._before, self._values, self._kept = Values(), None, {}
 
-    def _loads(self) -> bool:
-        """Load what the request needs; False when ControlNets of others leave no room, until one of these is given back."""
-        try:
-            self._load()
-        except NoRoom:
-            self._held_models.close()
-            self._refused_at = self._models.released
-            return False
-        return True
-
     def _load(self) -> None:
         """Before anything is computed, so that its time is not taken for that of the operations."""
         started = time.perf_counter()
         operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
         for value in dict.fromkeys(value for op in operations for value in op.inputs.values() if isinstance(value, LOADED)):
             if isinstance(value, ControlNetRecipe):
-                self._held_models.enter_context(self._models.holding(value))
+                self._hold(value)
             else:
                 self._models.load(value)
         texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder" and op.inputs]
@@ -280,6 +268,17 @@ class Execution:
         self.timing.load = self._span("load", started, None)
         if self._owns:
             self._process = self._start()
+
+    def _hold(self, recipe: ControlNetRecipe) -> None:
+        """Load a ControlNet that stays until `close`. NoRoom when those of other requests take the room: this one has to come again."""
+        try:
+            self._held_models.enter_context(self._models.holding(recipe))
+        except NoRoom as error:
+            self._held_models.close()
+            if self._models.store.controlnets_in_use:
+                raise
+            name = self.program.name
+            raise InputError(f"sampler {name}: its ControlNets together exceed the budget of a worker: {error}") from None
 
     def _step(self, process: Process) -> Step:
         step = process.next_step()
@@ -316,7 +315,12 @@ class Execution:
 
     def _run_node(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
         """A node without a stage runs itself. It cannot be replaced by a graph here: the program is already made."""
-        outputs = self._runner(operation)(self._context, inputs)
+        try:
+            outputs = self._runner(operation)(self._context, inputs)
+        except KatzError:
+            raise
+        except Exception as error:
+            raise RunError(f"node {operation.id} ({operation.type}): {type(error).__name__}: {error}") from error
         if isinstance(outputs, Expansion):
             raise InputError(f"node {operation.id} ({operation.type}): expands to a graph, which a node inside a step region cannot do")
         return tuple(outputs)

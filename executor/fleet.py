@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from katz_graph.errors import InputError
 from katz_graph.executor.replicas import Change, Replicas
 from katz_graph.planner.facts import commonest_variant
 from katz_graph.planner.program import Program
@@ -31,32 +32,51 @@ class Ticket:
 
 class Fleet:
     """`pins`: where stages may run; the devices of "controlnet" are a pool when no other stage may run there. `lane`: base devices a
-    request. Any thread may call."""
+    request. Any thread may call. InputError for pins to devices that are not there, or that no lane can hold."""
 
     def __init__(self, devices: Sequence[str], pins: Mapping[str, tuple[str, ...]], lane: int | None, clock: Callable[[], float]) -> None:
         self._pins = dict(pins)
+        for stage, device in ((stage, device) for stage, where in pins.items() for device in where):
+            if device not in devices:
+                raise InputError(f"--place {stage}={device}: there are the devices {', '.join(devices)}")
         others = {device for stage, where in pins.items() if stage != CONTROL for device in where}
         pool = tuple(device for device in pins.get(CONTROL, ()) if device not in others)
         self.pool = pool if len(pool) == len(pins.get(CONTROL, ())) and len(pool) < len(devices) else ()
         base = [device for device in devices if device not in self.pool]
         size = lane or len(base)
         self._lanes = [tuple(base[start : start + size]) for start in range(0, len(base), size)]
+        self._able = [number for number, lane in enumerate(self._lanes) if self._honours(lane)]
+        if not self._able:
+            raise InputError(f"no {size} devices together hold all pins; give larger lanes, or fewer pins")
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Ticket] = []
         self._lock = threading.Lock()
 
+    def _honours(self, lane: Sequence[str]) -> bool:
+        """Whether every pinned stage has a device there."""
+        return all({*lane, *self.pool}.intersection(pinned) for pinned in self._pins.values())
+
     def admit(self, region: Region) -> Ticket:
-        """A ticket on the lane with fewest requests; each ControlNet goes to that of its holders in the pool whose queue is shortest."""
+        """A ticket on the lane with fewest requests. A request that is alone has the whole pool; beside others each of its ControlNets
+        goes to that of the holders whose queue is shortest."""
         with self._lock:
-            running = [ticket.lane for ticket in self._tickets]
-            lane = min(range(len(self._lanes)), key=running.count)
-            devices = (*self._lanes[lane], *self.pool)
-            pins = {stage: where for stage, pinned in self._pins.items() if (where := tuple(one for one in pinned if one in devices))}
-            if self.pool:
-                pins |= self._routed(region)
-            ticket = Ticket(devices, pins, lane)
+            ticket = self._ticket()
+            if self.pool and self._tickets:
+                ticket.pins = {**ticket.pins, **self._routed(region)}
             self._tickets.append(ticket)
             return ticket
+
+    def preview(self) -> Ticket:
+        """What a request would get that came now, and alone. Changes nothing."""
+        with self._lock:
+            return self._ticket()
+
+    def _ticket(self) -> Ticket:
+        running = [ticket.lane for ticket in self._tickets]
+        lane = min(self._able, key=running.count)
+        devices = (*self._lanes[lane], *self.pool)
+        pins = {stage: tuple(one for one in pinned if one in devices) for stage, pinned in self._pins.items()}
+        return Ticket(devices, pins, lane)
 
     def _routed(self, region: Region) -> dict[str, tuple[str, ...]]:
         """Both branches of guidance ask the same member."""
@@ -76,6 +96,8 @@ class Fleet:
                 sessions[session] = sessions.get(session, 0.0) + call.seconds
         with self._lock:
             ticket.sessions = sessions
+            for member, recipe in sessions:
+                self._replicas.note(recipe, member)
             ticket.step = program.prediction.period if program.prediction else 0.0
         return self.observe()
 
@@ -94,10 +116,10 @@ class Fleet:
                     steps[recipe] = min(ticket.step, steps.get(recipe, ticket.step))
             return self._replicas.observe(self._queues(), steps)
 
-    def lost(self, member: str) -> None:
-        """A member of the pool was replaced: it holds nothing."""
+    def lost(self, member: str, control: Hashable | None = None) -> None:
+        """A member of the pool holds a ControlNet no longer, or, as it was replaced, none."""
         with self._lock:
-            self._replicas.lost(member)
+            self._replicas.lost(member, control)
 
     def _queues(self) -> dict[str, dict[Hashable, float]]:
         """Seconds of work that all sessions of a member ask of it in one evaluation each."""

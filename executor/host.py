@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from katz_graph.context import Engine
 from katz_graph.errors import Cancelled, KatzError, RunError
 from katz_graph.events import Event
 from katz_graph.executor.assignment import Assignment
@@ -52,10 +53,15 @@ class Host:
     def assign(self, assignment: Assignment) -> None:
         torch.set_num_threads(assignment.threads)
         self._assignment = assignment
+        self._settings = Settings.read(packs=[Path(folder) for folder in assignment.packs])
         store = ModelStore(assignment.control_net_bytes, assignment.policy)
         self.models = Models(assignment.device, assignment.dtype, store)
         self._worker = Worker(assignment.name)
         self.mailbox = Mailbox(self._worker.wake)
+        if (fault := _fault(torch.device(assignment.device))) is None:
+            self._tell("assigned", {"name": assignment.name})
+        else:
+            self._tell("unusable", {"message": fault})
 
     def close(self) -> None:
         """End after the unit that runs."""
@@ -78,7 +84,10 @@ class Host:
         """Load what a portion needs, tell, and wait for `go`."""
         desk = _Desk(request, attempt, self.mailbox, self.peers)
         told = {"request": request, "attempt": attempt}
-        context = RunContext(None, None, Path(), {}, partial(self._event, told), partial(self._warn, told))  # type: ignore[arg-type]
+        engine = cast(Engine, _NoEngine())
+        context = RunContext(
+            engine, self._settings.folders(), self._settings.output, {}, partial(self._event, told), partial(self._warn, told)
+        )
         ready = partial(self._tell, "ready", told)
         execution = Execution(portion, self.models, context, desk, self._runner, measure, hold=True, on_loaded=ready)
         job = self._worker.submit(execution)
@@ -86,14 +95,14 @@ class Host:
         job.future.add_done_callback(lambda future: self._ended(request, attempt, execution, future))
 
     def go(self, request: str, attempt: int) -> None:
-        if (request, attempt) in self._parts:
-            self._parts[request, attempt][0].go()
+        if (part := self._parts.get((request, attempt))) is not None:
+            part[0].go()
             self._worker.wake()
 
     def cancel(self, request: str, attempt: int) -> None:
         """Stop an attempt before its next unit; what has arrived for it, or still does, is dropped."""
-        if (request, attempt) in self._parts:
-            self._parts[request, attempt][1].cancel()
+        if (part := self._parts.get((request, attempt))) is not None:
+            part[1].cancel()
         self.mailbox.discard(request, attempt)
 
     def call(self, identifier: int, what: str, arguments: Sequence[Any]) -> None:
@@ -102,10 +111,13 @@ class Host:
         self._worker.submit(task).future.add_done_callback(lambda future: self._returned(identifier, task, future))
 
     def _returned(self, identifier: int, task: Single, future: Future[Any]) -> None:
-        if (error := future.exception()) is not None:
-            self._tell("raised", {"id": identifier, **_described(error)})
-        else:
-            self._tell("returned", {"id": identifier, "value": future.result(), "start": task.start, "seconds": task.seconds})
+        error = future.exception()
+        if error is None:
+            try:
+                return self._tell("returned", {"id": identifier, "value": future.result(), "start": task.start, "seconds": task.seconds})
+            except TypeError as unsendable:
+                error = RunError(f"a result cannot be sent: {unsendable}")
+        self._tell("raised", {"id": identifier, **_described(error)})
 
     def _ended(self, request: str, attempt: int, execution: Execution, future: Future[Any]) -> None:
         self._parts.pop((request, attempt), None)
@@ -113,8 +125,11 @@ class Host:
         told = {"request": request, "attempt": attempt}
         error = future.exception()
         if error is None:
-            self._tell("done", {**told, "result": future.result(), "timing": execution.timing})
-        elif not isinstance(error, Cancelled):
+            try:
+                return self._tell("done", {**told, "result": future.result(), "timing": execution.timing})
+            except TypeError as unsendable:
+                error = RunError(f"the latents cannot be sent: {unsendable}")
+        if not isinstance(error, Cancelled):
             self._tell("failed", {**told, **_described(error)})
 
     def _event(self, told: Mapping[str, Any], event: Event) -> None:
@@ -126,11 +141,17 @@ class Host:
     def _runner(self, operation: Operation) -> Callable[..., Any]:
         """The function of a node inside of a region: of the built-in packs, else of the folders that the driver named."""
         if operation.type not in self._types:
-            folders = Settings.read(packs=[Path(folder) for folder in self._assignment.packs])
-            self._types |= load_registry(folders.packs, folders.folders())[0]
+            self._types |= load_registry(self._settings.packs, self._settings.folders())[0]
         if operation.type not in self._types:
             raise RunError(f"node {operation.id} ({operation.type}): {self._assignment.name} has no pack with this type of node")
         return self._types[operation.type].run
+
+
+class _NoEngine:
+    """Stands where a node inside of a step region would find the engine: a worker has none."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RunError(f"a node inside of a step region asks the engine for {name!r}, which workers do not have; use one device")
 
 
 class _Desk(Exchange):
@@ -152,6 +173,13 @@ class _Desk(Exchange):
 
     def take(self, instance: Instance) -> Any:
         return self._mailbox.take(self._address(instance))
+
+
+def _fault(device: torch.device) -> str | None:
+    """What is wrong with a device, as far as that can be told without touching it."""
+    if device.type != "cuda" or (device.index or 0) < (count := torch.cuda.device_count()):
+        return None
+    return f"{device} does not exist; its worker sees {count} GPUs"
 
 
 def _described(error: BaseException) -> dict[str, Any]:

@@ -47,7 +47,6 @@ class Models:
         self.device = torch.device(device)
         self.dtype = dtype
         self.store = store or ModelStore()
-        self.released = 0  # ControlNets that were held and are not any more
         self._sets: dict[Component, WeightSets] = {}
         self._merged: dict[MergedComponent, Any] = {}  # the latest last
         self._upscaler = lru_cache(maxsize=UPSCALERS_KEPT)(partial(load_upscaler, device=self.device))
@@ -71,7 +70,6 @@ class Models:
         """Have a ControlNet in memory as long as the `with` statement lasts. NoRoom when others are kept that take the room."""
         with self.store.using_controlnet(recipe.control_net, self.device, self.dtype, recipe.base):
             yield
-        self.released += 1
 
     def control_net(self, recipe: ControlNetRecipe) -> Any:
         return self.store.controlnet(recipe.control_net, self.device, self.dtype, recipe.base)

@@ -55,6 +55,10 @@ class Replicas:
         placed.used[member] = self._clock()
         return member
 
+    def note(self, control: Hashable, member: str) -> None:
+        """A session of a ControlNet runs on a member that somebody else chose."""
+        self._placed.setdefault(control, _Placed()).used[member] = self._clock()
+
     def observe(self, queues: Queues, evaluation_seconds: Mapping[Hashable, float]) -> tuple[Change, ...]:
         """What should change now. It is taken as done; call `lost` for a member where it failed."""
         now = self._clock()

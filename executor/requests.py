@@ -24,6 +24,10 @@ class WorkerLost(RunError):
     """A worker ended, or did not answer, while it had a part in something."""
 
 
+class Unsendable(RunError):
+    """Something of a request cannot leave this process."""
+
+
 @dataclass(slots=True)
 class Request:
     """A program on its way through the workers. Guarded by the lock of whoever keeps it."""
@@ -32,6 +36,7 @@ class Request:
     program: Program
     measure: bool = False
     attempt: int = 0
+    tries: int = 1  # attempts that ended with a fault, and this one; those for which there was no room do not count
     waiting: bool = False  # for a worker to be replaced
     ready: set[str] = field(default_factory=set)
     timings: dict[str, Timing] = field(default_factory=dict)

@@ -10,38 +10,40 @@ from katz_graph.executor import meeting
 from katz_graph.executor.host import Host
 from katz_graph.executor.transport.connection import Connection, Message, close_all
 from katz_graph.executor.transport.faults import Closed
+from katz_graph.executor.transport.outbox import Outbox
 from katz_graph.executor.transport.shared_memory import SharedMemory
 from katz_graph.node import NodeType
 
 
 def serve(connection: Connection, types: Mapping[str, NodeType]) -> None:
     """Say hello, then do what comes until the connection ends or `stop`. `types`: the nodes that stand inside of regions."""
-    host = Host(connection.send, types)
+    outbox = Outbox(connection)
+    host = Host(outbox.send, types)
     try:
-        connection.send("hello", {"pid": os.getpid()})
+        outbox.send("hello", {"pid": os.getpid()})
         while (message := connection.receive_message()).kind != "stop":
-            _obey(host, connection, message)
+            _obey(host, outbox, message)
     except Closed:
         return
     finally:
         host.close()
+        outbox.close()
 
 
-def _obey(host: Host, connection: Connection, message: Message) -> None:
+def _obey(host: Host, outbox: Outbox, message: Message) -> None:
     body = message.body
     match message.kind:
         case "ping":
-            connection.send("pong", body)
+            outbox.send("pong", body)
         case "assign":
             host.assign(body["assignment"])
-            connection.send("assigned", {"name": body["assignment"].name})
         case "connect":
             (descriptor,) = message.descriptors
             host.connect(body["peer"], body["generation"], Connection(socket.socket(fileno=descriptor)), SharedMemory())
         case "listen":
-            meeting.listen(connection.send, host.connect, body)
+            meeting.listen(outbox.send, host.connect, body)
         case "dial":
-            meeting.dial(connection.send, host.connect, body)
+            meeting.dial(outbox.send, host.connect, body)
         case "begin":
             host.begin(body["request"], body["attempt"], body["portion"], body["measure"])
         case "go":

@@ -47,4 +47,4 @@ class Tending:
             self._cluster.call(change.member, SERVICE[change.kind], change.control)
         except KatzError:
             if change.kind == "replicate":
-                self._fleet.lost(change.member)
+                self._fleet.lost(change.member, change.control)

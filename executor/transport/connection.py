@@ -40,6 +40,15 @@ class Message:
     descriptors: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A message ready to be sent: its header, the bytes of its tensors that have any, and all their lengths."""
+
+    header: bytes
+    payloads: list[memoryview]
+    lengths: list[int]
+
+
 class Connection:
     """One end of a connected stream socket. Any thread may send; one thread receives.
 
@@ -66,17 +75,25 @@ class Connection:
 
     def send(self, kind: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
         """Send a message as a whole. Closed when the other side is gone, TypeError for a body that cannot be sent."""
+        self.transmit(self.frame(kind, body), descriptors)
+
+    def frame(self, kind: str, body: Any = None) -> Frame:
+        """A message as it will be sent. TypeError for a body that cannot be, or is too large."""
         encoded = encode([kind, body])
         payloads = [as_bytes(tensor.cpu()).numpy().data for tensor in encoded.tensors]
         if len(encoded.header) > LARGEST_HEADER or sum(map(len, payloads)) > self._tensor_limit or len(payloads) > MOST_TENSORS:
             raise TypeError(f"a message {kind!r} is too large: {len(encoded.header)} bytes and {sum(map(len, payloads))} of tensors")
-        prefix = PREFIX.pack(MAGIC, len(encoded.header), len(payloads), len(descriptors))
-        lengths = struct.pack(f"<{len(payloads)}Q", *map(len, payloads))
-        start = memoryview(prefix + lengths + encoded.header)
+        return Frame(encoded.header, [payload for payload in payloads if len(payload)], [len(payload) for payload in payloads])
+
+    def transmit(self, frame: Frame, descriptors: Sequence[int] = ()) -> None:
+        """Send a message as a whole. Closed when the other side is gone."""
+        prefix = PREFIX.pack(MAGIC, len(frame.header), len(frame.lengths), len(descriptors))
+        lengths = struct.pack(f"<{len(frame.lengths)}Q", *frame.lengths)
+        start = memoryview(prefix + lengths + frame.header)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         with self._sending:
             try:
-                self._send_all([start, *(payload for payload in payloads if len(payload))], ancillary)
+                self._send_all([start, *frame.payloads], ancillary)
             except OSError as error:  # a part of the frame may be out: nothing can follow it
                 self.shut_down()
                 raise Closed(f"sending failed: {error}") from None

@@ -75,6 +75,7 @@ _CLASSES: tuple[type, ...] = (
     events.Evaluated,
     events.Busy,
     events.Progressed,
+    events.Sent,
     assignment.Assignment,
     execution.Span,
     execution.Timing,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from katz_graph.cli.devices import DeviceList, parse_link, parse_places, threads
 from katz_graph.cli.session import Session
 
 if TYPE_CHECKING:
+    from katz_graph.executor.assignment import Assignment
     from katz_graph.executor.cluster_engine import ClusterEngine
     from katz_graph.executor.engine import Choices
     from katz_graph.executor.local import LocalEngine
@@ -47,16 +48,12 @@ def start_workers(
     packs: tuple[str, ...] = (),
 ) -> ClusterEngine:
     """A worker for each device: processes of this host, or Ray actors."""
-    from katz_graph.executor.assignment import Assignment
     from katz_graph.executor.cluster_engine import ClusterEngine
-    from katz_graph.executor.engine import dtype_for
-
-    def assigned(name: str, device: str) -> Assignment:
-        return Assignment(name, device, threads, dtype_for(device), packs)
 
     if devices.launcher == "spawn":
         say(f"starting {len(devices.choices)} workers: {', '.join(devices.names)}")
-        return ClusterEngine([assigned(one.name, one.device) for one in devices.choices], choices, cache, link)
+        assignments = assigned({one.name: one.device for one in devices.choices}, threads, packs)
+        return ClusterEngine(assignments, choices, cache, link)
     from katz_graph.executor.launch.ray import RayCluster
     from katz_graph.executor.network import Network
 
@@ -65,7 +62,7 @@ def start_workers(
         places = {f"ray:{number}": place for number, place in enumerate(ray.places(len(devices.choices)))}
         say("starting workers: " + ", ".join(f"{name} ({place.device} on {place.host})" for name, place in places.items()))
         engine = ClusterEngine(
-            [assigned(name, place.device) for name, place in places.items()],
+            assigned({name: place.device for name, place in places.items()}, threads, packs),
             choices,
             cache,
             link,
@@ -74,6 +71,15 @@ def start_workers(
         )
         engine.opened.push(opened.pop_all())
         return engine
+
+
+def assigned(devices: Mapping[str, str], threads: int, packs: tuple[str, ...]) -> list[Assignment]:
+    """All workers of a run compute in one type, since they hand each other what they computed: that of the slowest kind of device."""
+    from katz_graph.executor.assignment import Assignment
+    from katz_graph.executor.engine import dtype_for
+
+    dtype = max((dtype_for(device) for device in devices.values()), key=lambda kind: kind.itemsize)
+    return [Assignment(name, device, threads, dtype, packs) for name, device in devices.items()]
 
 
 def given_link(session: Session) -> Link | None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from katz_graph.cli.session import Options
-from katz_graph.errors import InputError, KatzError
+from katz_graph.errors import Cancelled, InputError, KatzError
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0] if __doc__ else None
@@ -171,13 +171,15 @@ def main() -> None:
     """Entry point of `katz`: every error is a line, never a traceback."""
     try:
         result = app(standalone_mode=False)
+        if result == Cancelled.exit_code:  # typer takes Ctrl-C for an exit
+            _fail("cancelled", result)
         sys.exit(result if isinstance(result, int) else 0)
     except typer.Exit as exit:
         sys.exit(exit.exit_code)
     except KatzError as error:
         _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("cancelled", 130)
+        _fail("cancelled", Cancelled.exit_code)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)

@@ -68,6 +68,7 @@ def _measured_here(devices: DeviceList, threads: int) -> tuple[Device, ...]:
 def _measured_together(devices: DeviceList, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], Link]]:
     with start_workers(devices, threads, lambda line: print(line, file=sys.stderr), None, Settings.read().cache) as engine:
         engine.measure(again=True)
+        engine.cluster.links = engine.measured_links(again=True)
         return engine.workers.devices, engine.workers.links
 
 

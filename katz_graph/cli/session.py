@@ -146,4 +146,6 @@ def allowed_names(names: str) -> frozenset[str]:
     for name in sorted(found):
         if name not in APPROXIMATIONS:
             raise InputError(f"--allow {name}: no such approximation; choose from {', '.join(APPROXIMATIONS)}")
+        if name == "async-lora":
+            raise InputError("--allow async-lora: LoRAs are not loaded beside the first steps yet; leave it out")
     return found

@@ -91,7 +91,9 @@ class ModelStore:
         name = config(part).get("_class_name")
         model = diffusers.ControlNetUnionModel if name == "ControlNetUnionModel" else diffusers.ControlNetModel
         module = _attended(_load(model, part, dtype))
-        return module if base is None else _added(module, self.unet(base, device, dtype))
+        if base is None:
+            return module
+        return _added(module, _load(diffusers.UNet2DConditionModel, base, dtype))  # not the live one, which may have LoRAs in it
 
     @contextmanager
     def using_controlnet(
@@ -115,6 +117,12 @@ class ModelStore:
             if key in self._kept and not self._residency.is_pinned(key):
                 self._residency.forget(key)
                 del self._kept[key]
+
+    @property
+    def controlnets_in_use(self) -> bool:
+        """Whether somebody is inside of `using_controlnet`."""
+        with self._lock:
+            return self._residency.has_pins
 
     @property
     def controlnet_use(self) -> ControlNetUse:

@@ -136,6 +136,10 @@ class Residency:
             raise KeyError(key)
         self._pins[key] = self._pins.get(key, 0) + 1
 
+    @property
+    def has_pins(self) -> bool:
+        return bool(self._pins)
+
     def is_pinned(self, key: Hashable) -> bool:
         return key in self._pins
 

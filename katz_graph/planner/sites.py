@@ -15,6 +15,8 @@ from katz_graph.recipe import ModelRecipe
 
 TEXT = "text_encoder"
 
+NOISE = 0.1  # of a measured size or rate
+
 
 class Sites:
     """Answers for the operations of a program."""
@@ -88,7 +90,7 @@ class Sites:
                     raise InputError(f"--place {stage}={device}: this plan has the devices {', '.join(self.devices)}")
         wrapped = any(operation.stage == "unet_wrapped" for operation in operations)
         pinned = [stage for stage in self.program.pins if stage in ("unet_encoder", "unet_mid", "unet_decoder")]
-        if wrapped and pinned:
+        if wrapped and pinned and "unet_wrapped" not in self.program.pins:
             raise InputError(f"--place {pinned[0]}: a patch of the model wraps the whole UNet, which has no stages to place; leave it out")
 
     def _check_memory(self, loop: Mapping[str, Operation]) -> None:
@@ -104,17 +106,30 @@ class Sites:
                 )
 
     def _alike(self, one: Device, other: Device) -> bool:
-        if replace(one, name="", host="") != replace(other, name="", host=""):
+        if replace(one, name="", host="", memory_bytes=0.0) != replace(other, name="", host="", memory_bytes=0.0):
+            return False
+        if not _near(one.memory_bytes, other.memory_bytes):
             return False
         if any((one.name in pinned) != (other.name in pinned) for pinned in self.program.pins.values()):
             return False
         hosts = [device.host for device in self.program.devices]
         if one.host != other.host and (hosts.count(one.host), hosts.count(other.host)) != (1, 1):
             return False
-        link = self.program.link
+        alike = self._links_alike
         others = [name for name in self.devices if name not in (one.name, other.name)]
-        same = all(link(one.name, name) == link(other.name, name) and link(name, one.name) == link(name, other.name) for name in others)
-        return same and link(one.name, other.name) == link(other.name, one.name)
+        same = all(alike((one.name, name), (other.name, name)) and alike((name, one.name), (name, other.name)) for name in others)
+        return same and alike((one.name, other.name), (other.name, one.name))
+
+    def _links_alike(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        first, second = self.program.link(*one), self.program.link(*other)
+        if first is None or second is None:
+            return first is second
+        return _near(first.bytes_per_second, second.bytes_per_second) and _near(first.latency, second.latency)
+
+
+def _near(one: float, other: float) -> bool:
+    """Whether two measured figures differ by no more than measuring does."""
+    return one == other or abs(one - other) <= NOISE * max(one, other)
 
 
 def _module(operation: Operation) -> Hashable:

@@ -186,7 +186,11 @@ def test_a_controlnet_of_differences(tmp_path):
         controlnet_recipe(tmp_path / "differences.safetensors")
     model, _, _ = pipeline_recipes(checkpoint("sd1"))
     recipe = controlnet_recipe(tmp_path / "differences.safetensors", model.unet)
-    module = STORE.controlnet(recipe.control_net, *CPU, recipe.base)
+    store = ModelStore()
+    with torch.no_grad():
+        for weight in store.unet(model.unet, *CPU).parameters():
+            weight += 0.1  # as a LoRA in the live UNet would
+    module = store.controlnet(recipe.control_net, *CPU, recipe.base)
     for name, tensor in module.state_dict().items():
         torch.testing.assert_close(tensor, expected.state_dict()[name], rtol=0, atol=1e-6)
 

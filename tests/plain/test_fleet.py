@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from katz_graph.errors import InputError
 from katz_graph.executor.fleet import Fleet
 from katz_graph.planner.program import Call, Prediction, Program, Variant
 from katz_graph.planner.region import Operation, Ref, Region
@@ -46,8 +49,23 @@ def test_devices_that_others_may_use_too_are_no_pool() -> None:
     assert shared.pool == () and shared.admit(region(x=EDGES)).pins == {"controlnet": ("b",), "unet_mid": ("b",)}
 
 
+def test_a_request_that_is_alone_has_the_whole_pool() -> None:
+    assert fleet([0.0]).admit(region(positive=EDGES)).pins == {"controlnet": ("c0", "c1")}
+
+
+def test_pins_that_nothing_can_hold_are_refused() -> None:
+    with pytest.raises(InputError, match="unet_mid=g9: there are the devices g0, g1"):
+        Fleet(["g0", "g1"], {"unet_mid": ("g9",)}, None, lambda: 0.0)
+
+
+def test_a_lane_that_cannot_hold_a_pin_is_not_chosen() -> None:
+    pinned = Fleet(["g0", "g1"], {"unet_mid": ("g1",)}, 1, lambda: 0.0)
+    assert {pinned.admit(region()).devices for _ in range(3)} == {("g1",)}
+
+
 def test_both_branches_ask_one_member_and_other_controlnets_go_elsewhere() -> None:
     busy = fleet([0.0])
+    busy.admit(region())
     both = region(positive=EDGES, negative=EDGES)
     first = busy.admit(both)
     assert first.pins["positive"] == first.pins["negative"]
@@ -59,6 +77,7 @@ def test_both_branches_ask_one_member_and_other_controlnets_go_elsewhere() -> No
 def test_a_controlnet_that_many_wait_for_is_replicated_and_given_up_when_idle() -> None:
     clock = [0.0]
     busy, request = fleet(clock), region(positive=EDGES)
+    busy.admit(region())
     tickets = []
     for _ in range(3):  # 3 sessions of 0.06 s are longer than a step of 0.1 s
         ticket = busy.admit(request)

@@ -1,0 +1,81 @@
+"""ControlNets as a service: a budget of bytes that requests share, and what cannot be sent to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from test_same_picture import LINK
+
+from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.errors import InputError
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.engine import Choices
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.models.identity import count_values
+from katz_graph.models.sources import controlnet_recipe
+from katz_graph.patches import OpaquePatch
+from katz_graph.planner.region import Region
+
+UNET = ("unet_encoder", "unet_mid", "unet_decoder")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    torch.set_num_threads(1)
+    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+
+
+def request(models: Models, controls: Sequence[int], seed: int = 7) -> Region:
+    uses = tuple(ControlCase(models.controls[number], 0.8, 0.0, 1.0) for number in controls)
+    return sampler_region(Case("x", models.pipeline, models.xl, "euler", 4, guidance=1.0, seed=seed, controls=uses))
+
+
+def service(models: Models, folder: Path) -> ClusterEngine:
+    """The UNet on one worker; on the other room for one ControlNet and a half."""
+    size = 4 * count_values(controlnet_recipe(models.controls[0]).control_net)
+    assignments = [Assignment("cpu:0"), Assignment("cpu:1", control_net_bytes=size * 3 // 2)]
+    pins = {**dict.fromkeys(UNET, ("cpu:0",)), "controlnet": ("cpu:1",)}
+    launchers = dict.fromkeys(("cpu:0", "cpu:1"), InProcess())
+    return ClusterEngine(assignments, Choices(pins, batching=False), folder, LINK, launchers=launchers)
+
+
+def test_requests_whose_controlnets_have_no_room_together_wait_for_each_other(models: Models, tmp_path: Path) -> None:
+    regions = [request(models, [number % 2], seed=number) for number in range(4)]
+    with LocalEngine(EngineOptions(batching=False)) as local:
+        expected = [sample(local, region) for region in regions]
+    with service(models, tmp_path) as engine, ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda region: sample(engine, region), regions))
+        use = engine.cluster.call("cpu:1", "control_net_use").value
+    assert all(torch.equal(one, other) for one, other in zip(made, expected, strict=True))
+    assert use.evictions >= 1
+
+
+def test_a_request_whose_own_controlnets_exceed_the_budget_is_told_so(models: Models, tmp_path: Path) -> None:
+    with service(models, tmp_path) as engine:
+        with pytest.raises(InputError, match="its ControlNets together exceed the budget of a worker"):
+            sample(engine, request(models, [0, 1]))
+        assert torch.isfinite(sample(engine, request(models, [0]))).all()
+
+
+def test_what_cannot_be_sent_runs_here_and_says_so(models: Models, tmp_path: Path) -> None:
+    plain = request(models, [])
+    patch = OpaquePatch("post_cfg_function", "halved", lambda given: given["denoised"] * 0.5)
+    strange = replace(plain, operations=tuple(replace(op, inputs={**op.inputs, "remark": object()}) for op in plain.operations))
+    begin = replace(plain.begin, inputs={**plain.begin.inputs, "model": plain.begin.inputs["model"].with_patch(patch)})
+    with service(models, tmp_path) as engine, LocalEngine(EngineOptions(batching=False)) as local:
+        for region, reason in ((strange, "cannot send a builtins.object"), (replace(plain, begin=begin), "post_cfg_function halved")):
+            warnings: list[str] = []
+            context = bare_context(engine)
+            context.on_warning = warnings.append
+            made = engine.sample(region, context)[0]["samples"]
+            assert torch.equal(made, sample(local, region))
+            assert len(warnings) == 1 and "runs on one device of this process" in warnings[0] and reason in warnings[0]

@@ -1,0 +1,36 @@
+"""The same code on a GPU, alone and with several workers on it. Skipped where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_same_picture import LINK, cases, scattered
+
+from katz_graph.bench.parity import Models, difference, random_models
+from katz_graph.bench.requests import bare_context, sample
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.local import EngineOptions, LocalEngine
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+
+
+def test_a_gpu_gives_the_picture_of_the_cpu_within_its_arithmetic(models: Models) -> None:
+    region = cases(models)[-1]
+    with LocalEngine(EngineOptions(batching=False)) as cpu, LocalEngine(EngineOptions("cuda:0", batching=False)) as gpu:
+        assert difference(sample(gpu, region), sample(cpu, region)) <= 1e-2  # TF32 and other orders of summation, over a few steps
+
+
+def test_two_workers_on_one_gpu_give_the_bits_of_one_device(models: Models, tmp_path: Path) -> None:
+    assignments = [Assignment(f"cuda:0#{number}", "cuda:0") for number in range(2)]
+    with LocalEngine(EngineOptions("cuda:0", batching=False)) as one, ClusterEngine(assignments, cache=tmp_path, link=LINK) as two:
+        for number, region in enumerate(cases(models)[::5]):
+            made = two.cluster.run(scattered(two, region, number), bare_context(two)).samples
+            assert torch.equal(made, sample(one, region))
