@@ -91,6 +91,9 @@ class Cluster:
                 if not future.done():
                     future.set_exception(Cancelled("cancelled"))
         self._supervisor.close()
+        with self._lock:
+            for outbox in self._connections.values():
+                outbox.close()
 
     def _send(self, device: str, kind: str, body: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         """To a worker that is there; to one that is gone nothing can be said, and whoever noticed tells. The lock is held."""
@@ -299,6 +302,8 @@ class Cluster:
     def _appeared(self, name: str, connection: Connection) -> None:
         """A worker is there and was told nothing yet."""
         with self._lock:
+            if (stale := self._connections.get(name)) is not None:
+                stale.close()
             self._connections[name] = Outbox(connection)
             self._send(name, "assign", {"assignment": self._assignments[name]})
 

@@ -19,6 +19,7 @@ BENCHES = {
     "controlnet": "a ControlNet on a second worker against the plan's prediction and the ideal speed-up",
     "latent": "the branches of guidance on two workers against the ideal speed-up",
     "sharing": "one ControlNet worker that serves two requests at once",
+    "faults": "workers that are killed or frozen in the middle of requests: noticed, replaced, the same picture",
     "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, by the judge",
 }
 

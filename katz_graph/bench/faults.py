@@ -1,0 +1,79 @@
+"""`katz bench faults`: workers are killed or frozen in the middle of requests; how soon that is noticed, and the request goes on.
+
+Every request has to end with the bytes of an undisturbed run, and one that does not use the lost worker must not notice. Recovery counts
+from the signal until an evaluation of the new attempt is done, models loaded anew included. Processes, and Ray actors where it can run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from katz_graph.bench import faults_on_ray
+from katz_graph.bench.placed import Scale
+from katz_graph.bench.quiet import quiet
+from katz_graph.bench.result import BenchResult
+from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Strike, Undisturbed, strike
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.supervised import Patience
+
+DEVICES = ("cpu:0", "cpu:1", "cpu:2")
+SCALE = Scale(channels=(32, 48, 64), side=16, steps=16)
+KILLED, FROZEN = (sent.name for sent in SIGNALS)
+LIMITS = {
+    "noticed_killed": 1.0,  # seconds
+    "noticed_frozen": 2 * Patience().frozen,
+    "recovered": 5.0,  # with a spare
+    "attempts": 2,
+    "difference": 0,
+    "undisturbed_attempts": 1,
+    "undisturbed_difference": 0,
+}
+COLUMNS = ("seconds until", "noticed, median", "most", "recovered, median", "most")
+
+
+def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
+    """`repeats` of each signal to each of two workers, in random evaluations."""
+    with quiet(), tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with ClusterEngine([Assignment(one) for one in DEVICES], cache=folder, link=LINK, spares=True, patience=FORGIVING) as engine:
+            strikes, undisturbed = strike(engine, folder, scale, repeats, seed)
+    figures = {f"spawn_{name}": value for name, value in most(strikes, undisturbed).items()}
+    rows = table("spawn", strikes)
+    if faults_on_ray.can_run():
+        on_ray = faults_on_ray.in_namespaces(scale, repeats, seed)
+        figures |= {f"ray_{name}": value for name, value in most(on_ray, None).items()}
+        rows += table("Ray", on_ray)
+        strikes = strikes + on_ray
+    limits = {name: LIMITS[name.split("_", 1)[1]] for name in figures}
+    ok = all(value <= limits[name] for name, value in figures.items())
+    metrics = {"requests": len(strikes), "seed": seed, **figures}
+    return BenchResult("faults", ok, metrics, {name: f"<= {limit:g}" for name, limit in limits.items()}, COLUMNS, rows)
+
+
+def most(strikes: Sequence[Strike], undisturbed: Undisturbed | None) -> dict[str, Any]:
+    """The worst of every figure that is held to a limit."""
+    figures = {
+        "noticed_killed": max(one.noticed for one in strikes if one.signal == KILLED),
+        "noticed_frozen": max(one.noticed for one in strikes if one.signal == FROZEN),
+        "recovered": max(one.recovered for one in strikes),
+        "attempts": max(one.attempts for one in strikes),
+        "difference": max(one.difference for one in strikes),
+    }
+    if undisturbed is not None:
+        figures |= {"undisturbed_attempts": undisturbed.attempts, "undisturbed_difference": undisturbed.difference}
+    return figures
+
+
+def table(launcher: str, strikes: Sequence[Strike]) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for sent, device in dict.fromkeys((one.signal, one.device) for one in strikes):
+        these = [one for one in strikes if (one.signal, one.device) == (sent, device)]
+        noticed, recovered = [one.noticed for one in these], [one.recovered for one in these]
+        worker = "base" if device.endswith(":0") else "ControlNet"
+        rows.append([f"{launcher}, {sent}, {worker}", median(noticed), max(noticed), median(recovered), max(recovered)])
+    return rows

@@ -1,0 +1,79 @@
+"""The part of `katz bench faults` that has Ray actors for workers, in namespaces of its own: Ray listens on all interfaces."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from katz_graph.bench.placed import Scale
+from katz_graph.bench.struck import FORGIVING, LINK, Strike, strike
+from katz_graph.errors import RunError
+
+UNSHARE = ("unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+LOOPBACK = 'ip link set lo up && exec "$@"'
+DEVICES = 2
+TIMEOUT = 1200.0  # seconds for all of it
+
+
+def can_run() -> bool:
+    """Whether Ray is installed and this user may make network namespaces."""
+    if importlib.util.find_spec("ray") is None or shutil.which("unshare") is None or shutil.which("ip") is None:
+        return False
+    return subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
+
+
+def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
+    """Strike there, in a process of its own. RunError with its last line when that fails."""
+    home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
+    asked = json.dumps({"scale": asdict(scale), "repeats": repeats, "seed": seed})
+    try:
+        done = subprocess.run(
+            [*UNSHARE, "sh", "-c", LOOPBACK, "sh", sys.executable, "-m", __name__, asked],
+            env={**os.environ, "HOME": home, "RAY_TMPDIR": home},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"the part on Ray did not end within {TIMEOUT:g} s") from None
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    if done.returncode != 0:
+        raise RunError(f"the part on Ray failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}")
+    return [Strike(**one) for one in json.loads(done.stdout.strip().splitlines()[-1])]
+
+
+def main(scale: Scale, repeats: int, seed: int) -> None:
+    """Print the strikes as a line of JSON."""
+    from katz_graph.executor.assignment import Assignment
+    from katz_graph.executor.cluster_engine import ClusterEngine
+    from katz_graph.executor.launch.ray import RayCluster
+    from katz_graph.executor.network import Network
+
+    with tempfile.TemporaryDirectory() as name, RayCluster() as ray:
+        folder = Path(name)
+        places = {f"ray:{number}": place for number, place in enumerate(ray.places(DEVICES))}
+        with ClusterEngine(
+            [Assignment(device) for device in places],
+            cache=folder,
+            link=LINK,
+            spares=True,
+            launchers={device: ray.launcher(place) for device, place in places.items()},
+            network=Network(tuple(places), {device: place.host for device, place in places.items()}),
+            patience=FORGIVING,
+        ) as engine:
+            strikes, _ = strike(engine, folder, scale, repeats, seed)
+    print(json.dumps([asdict(one) for one in strikes]))
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    main(Scale(**{**asked["scale"], "channels": tuple(asked["scale"]["channels"])}), asked["repeats"], asked["seed"])

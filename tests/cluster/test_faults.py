@@ -1,0 +1,293 @@
+"""Workers that die, freeze, pause or lose each other in the middle of requests: each that is not cancelled ends with its picture."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from processes import below, eventually
+from torch import Tensor
+
+from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.placed import pins, reference
+from katz_graph.bench.requests import bare_context, sampler_region
+from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Blow, Struck, bystander, wait_for_spare
+from katz_graph.errors import Cancelled, RunError
+from katz_graph.events import Evaluated, Event
+from katz_graph.executor import serve as serving
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.host import Host
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.network import Network
+from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.supervised import Patience
+from katz_graph.executor.transport.shared_memory import Segment, SharedMemory
+from katz_graph.planner.decompose import COSTED
+from katz_graph.planner.program import Program
+from katz_graph.planner.region import Region
+
+STEPS = 16
+BASE, CONTROL, OTHER = DEVICES = ("cpu:0", "cpu:1", "cpu:2")
+NOTICED = {signal.SIGKILL: 1.0, signal.SIGSTOP: 2 * Patience().frozen}  # seconds
+RECOVERED = 5.0  # seconds, with a spare
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    torch.set_num_threads(1)
+    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+
+
+@pytest.fixture(scope="module")
+def region(models: Models) -> Region:
+    controls = (ControlCase(models.controls[0], 0.8, 0.0, 1.0),)
+    return sampler_region(Case("with a ControlNet", models.pipeline, True, "euler", STEPS, controls=controls))
+
+
+@pytest.fixture(scope="module")
+def plain(models: Models) -> Region:
+    return sampler_region(Case("without", models.pipeline, True, "euler", STEPS, seed=8))
+
+
+@pytest.fixture(scope="module")
+def expected(region: Region) -> Tensor:
+    return reference(region)
+
+
+@pytest.fixture(scope="module")
+def expected_plain(plain: Region) -> Tensor:
+    return reference(plain)
+
+
+def placed(engine: ClusterEngine, region: Region, places: dict[str, tuple[str, ...]]) -> Program:
+    return plan_region(region, Resources(engine.cluster.devices, engine.cluster.links, places, batching=False))
+
+
+class TestProcesses:
+    """Two workers share a request, the third has one of its own."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def engine(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
+        assignments = [Assignment(name) for name in DEVICES]
+        with ClusterEngine(assignments, cache=tmp_path_factory.mktemp("costs"), link=LINK, spares=True, patience=FORGIVING) as engine:
+            yield engine
+            known = below(os.getpid())
+        assert len(known) >= len(DEVICES) and not known & below(os.getpid())
+
+    @pytest.fixture
+    def program(self, engine: ClusterEngine, region: Region) -> Program:
+        return placed(engine, region, dict(pins(BASE, CONTROL)))
+
+    @pytest.fixture
+    def beside(self, engine: ClusterEngine, plain: Region) -> Program:
+        return placed(engine, plain, dict(pins(OTHER, OTHER)))
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("sent", SIGNALS)
+    @pytest.mark.parametrize("victim", [BASE, CONTROL])
+    def test_a_request_begins_again_and_ends_with_the_same_bits(
+        self,
+        engine: ClusterEngine,
+        program: Program,
+        beside: Program,
+        expected: Tensor,
+        expected_plain: Tensor,
+        sent: signal.Signals,
+        victim: str,
+    ) -> None:
+        wait_for_spare(engine)
+        seed = random.randrange(1 << 16)
+        struck = Struck(engine, [Blow(sent, victim, random.Random(seed).randint(1, STEPS // 2))])
+        with bystander(engine, beside) as others:
+            outcome = struck.run(program)
+        (hit,), (noticed,), (recovered,) = struck.hit, struck.noticed, struck.recovered
+        print(f"seed {seed}: {sent.name} of {victim}: noticed after {noticed - hit:.3f} s, recovered after {recovered - hit:.3f} s")
+        assert outcome.attempts == 2
+        assert torch.equal(outcome.samples, expected)
+        assert noticed - hit < NOTICED[sent]
+        assert recovered - hit < RECOVERED
+        assert all(one.attempts == 1 and torch.equal(one.samples, expected_plain) for one in others)
+
+    @pytest.mark.slow
+    def test_a_pause_of_a_worker_is_waited_for(self, engine: ClusterEngine, program: Program, expected: Tensor) -> None:
+        pids = {name: engine.cluster.pids()[name] for name in DEVICES}
+        stopped = pids[CONTROL]
+        assert stopped is not None
+        struck = Struck(engine, [Blow(signal.SIGSTOP, CONTROL, 3)])
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(struck.run, program)
+            eventually(lambda: bool(struck.hit), 30)
+            timer = threading.Timer(1.2, os.kill, (stopped, signal.SIGCONT))
+            timer.start()
+            outcome = running.result()
+            timer.join()
+        assert outcome.attempts == 1 and not struck.noticed
+        assert torch.equal(outcome.samples, expected)
+        assert {name: engine.cluster.pids()[name] for name in DEVICES} == pids
+
+    @pytest.mark.slow
+    def test_a_request_that_loses_two_workers_fails_and_others_go_on(
+        self, engine: ClusterEngine, program: Program, beside: Program, expected: Tensor, expected_plain: Tensor
+    ) -> None:
+        wait_for_spare(engine)
+        struck = Struck(engine, [Blow(signal.SIGKILL, CONTROL, 2), Blow(signal.SIGKILL, BASE, 3)])
+        with bystander(engine, beside) as others, pytest.raises(RunError) as error:
+            struck.run(program)
+        assert len(struck.hit) == 2
+        assert f"sampler {program.name}: {BASE}: " in str(error.value)
+        assert "in 2 attempts" in str(error.value) and "\n" not in str(error.value)
+        assert all(one.attempts == 1 and torch.equal(one.samples, expected_plain) for one in others)
+        outcome = engine.cluster.run(program, bare_context(engine))  # waits for the replacement
+        assert outcome.attempts == 1 and torch.equal(outcome.samples, expected)
+
+
+class TestThreads:
+    """Three workers in this process, whose insides can be seen."""
+
+    @pytest.fixture
+    def hosts(self, monkeypatch: pytest.MonkeyPatch) -> list[Host]:
+        made: list[Host] = []
+
+        class Seen(Host):
+            def connect(self, *arguments: object) -> None:
+                super().connect(*arguments)  # type: ignore[arg-type]
+                if self not in made:
+                    made.append(self)
+
+        monkeypatch.setattr(serving, "Host", Seen)
+        return made
+
+    @pytest.fixture
+    def network(self) -> Network:
+        return Network(DEVICES)
+
+    @pytest.fixture
+    def engine(self, hosts: list[Host], network: Network, tmp_path: Path) -> Iterator[ClusterEngine]:
+        assignments, launchers = [Assignment(name) for name in DEVICES], dict.fromkeys(DEVICES, InProcess())
+        with ClusterEngine(assignments, cache=tmp_path, link=LINK, launchers=launchers, network=network) as engine:
+            yield engine
+
+    @pytest.mark.parametrize("network", [Network(DEVICES), Network(DEVICES, dict.fromkeys(DEVICES, "127.0.0.1"))])
+    def test_two_workers_that_lose_each_other_meet_again(
+        self, engine: ClusterEngine, hosts: list[Host], region: Region, expected: Tensor
+    ) -> None:
+        program = placed(engine, region, dict(pins(BASE, CONTROL)))
+        (control,) = (host for host in hosts if set(host.peers) == {BASE, OTHER})
+        context = bare_context(engine)
+
+        def cut(event: Event) -> None:
+            if isinstance(event, Evaluated) and event.done == 5 and not context.warnings:
+                control.peers[BASE]._connection.shut_down()
+
+        context.listener = cut
+        outcome = engine.cluster.run(program, context)
+        assert outcome.attempts == 2 and torch.equal(outcome.samples, expected)
+        assert len(context.warnings) == 1 and "it begins again" in context.warnings[0]
+        outcome = engine.cluster.run(program, bare_context(engine))
+        assert outcome.attempts == 1 and torch.equal(outcome.samples, expected)
+
+    def test_a_request_that_comes_while_workers_are_parted_waits_for_them(
+        self, engine: ClusterEngine, hosts: list[Host], region: Region, expected: Tensor
+    ) -> None:
+        program = placed(engine, region, dict(pins(BASE, CONTROL)))
+        (control,) = (host for host in hosts if set(host.peers) == {BASE, OTHER})
+        lost = control.peers[BASE]
+        lost._connection.shut_down()
+        eventually(lambda: not engine.cluster._network.connects((BASE, CONTROL)), 5)
+        outcome = engine.cluster.run(program, bare_context(engine))
+        assert outcome.attempts == 1 and torch.equal(outcome.samples, expected)
+        assert control.peers[BASE] is not lost
+
+    def test_a_cancelled_request_stops_everywhere_and_leaves_nothing(
+        self, engine: ClusterEngine, hosts: list[Host], region: Region, expected: Tensor
+    ) -> None:
+        program = placed(engine, region, dict(pins(BASE, CONTROL)))
+        context = bare_context(engine)
+        seen: list[int] = []
+
+        def cancel(event: Event) -> None:
+            if isinstance(event, Evaluated):
+                seen.append(event.done)
+                context.cancel()
+
+        context.listener = cancel
+        with pytest.raises(Cancelled):
+            engine.cluster.run(program, context)
+        assert seen == [1]
+        eventually(lambda: not any(host._parts for host in hosts), 5)
+        assert [len(host.mailbox) for host in hosts] == [0, 0, 0]
+        outcome = engine.cluster.run(program, bare_context(engine))
+        assert outcome.attempts == 1 and torch.equal(outcome.samples, expected)
+
+    @pytest.mark.slow
+    def test_many_requests_and_cancellations_leave_nothing(
+        self, engine: ClusterEngine, hosts: list[Host], region: Region, plain: Region, expected: Tensor, expected_plain: Tensor
+    ) -> None:
+        """Two at a time, every stage anywhere."""
+        seed = random.randrange(1 << 16)
+        print(f"seed {seed}")
+        draw = random.Random(seed)
+        engine.cluster.run(placed(engine, region, {}), bare_context(engine))
+
+        def one(number: int) -> None:
+            wanted, picture = draw.choice(((region, expected), (plain, expected_plain)))
+            places = {operation.id: (draw.choice(DEVICES),) for operation in wanted.operations if operation.stage in COSTED}
+            context, last = bare_context(engine), draw.randint(1, STEPS) if number % 2 else STEPS + 1
+
+            def listen(event: Event) -> None:
+                if isinstance(event, Evaluated) and event.done >= last:
+                    context.cancel()
+
+            context.listener = listen
+            try:
+                outcome = engine.cluster.run(placed(engine, wanted, places), context)
+            except Cancelled:
+                assert number % 2
+            else:
+                assert outcome.attempts == 1 and torch.equal(outcome.samples, picture), places
+
+        threads, descriptors = threading.active_count(), open_descriptors(hosts)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(one, range(20)))
+        eventually(lambda: not any(host._parts for host in hosts), 5)
+        assert [len(host.mailbox) for host in hosts] == [0, 0, 0]
+        eventually(lambda: threading.active_count() <= threads, 5)
+        assert open_descriptors(hosts) <= descriptors
+        assert all(segment.free for segment in segments(hosts))
+
+
+def segments(hosts: list[Host]) -> list[Segment]:
+    """Of shared memory, which stay to be used again."""
+    pools = [peer._bulk for host in hosts for peer in host.peers.values()]
+    return [segment for pool in pools if isinstance(pool, SharedMemory) for segment in pool._sending._segments.values()]
+
+
+def open_descriptors(hosts: list[Host]) -> int:
+    """Without those that keep segments, one at either end."""
+    return len(list(Path("/proc/self/fd").iterdir())) - 2 * len(segments(hosts))
+
+
+@pytest.mark.slow
+def test_shared_memory_that_cannot_be_had_is_told(region: Region, tmp_path: Path) -> None:
+    """No file, and so no memory file, may be larger than 32 KiB."""
+    launcher = Spawn(1, prefix=("prlimit", "--fsize=32768"), echo=lambda line: None)
+    before, shared = below(os.getpid()), set(Path("/dev/shm").iterdir())
+    launchers = dict.fromkeys((BASE, CONTROL), launcher)
+    with ClusterEngine([Assignment(name) for name in launchers], cache=tmp_path, link=LINK, launchers=launchers) as engine:
+        with pytest.raises(RunError, match="shared memory between two workers cannot be had"):
+            engine.cluster.run(placed(engine, region, dict(pins(BASE, CONTROL))), bare_context(engine))
+        alone = placed(engine, region, dict(pins(BASE, BASE)))
+        assert engine.cluster.run(alone, bare_context(engine)).attempts == 1
+    assert below(os.getpid()) <= before
+    assert set(Path("/dev/shm").iterdir()) <= shared

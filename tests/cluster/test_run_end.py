@@ -1,0 +1,142 @@
+"""However `katz run` on several workers ends, it says so in one line, and leaves no process, socket or shared memory: in real processes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from processes import below, eventually, runs
+
+from katz_graph.errors import RunError
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.launch.spawn import Spawn
+
+WORKFLOW = Path(__file__).parents[2] / "workflows" / "controlnet_lora.json"
+CODE = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom katz_graph.cli.main import main\nmain()"
+
+
+@dataclass
+class Run:
+    """`katz run` at a terminal of its own, where it draws its progress."""
+
+    process: subprocess.Popen[bytes]
+    terminal: int
+    cache: Path
+    told: bytes = b""
+
+    def read_until(self, words: bytes) -> None:
+        while words not in self.told:
+            self.told += os.read(self.terminal, 1 << 16)
+
+    def reach(self, phase: str) -> None:
+        if phase == "importing":
+            self.read_until(b"starting 2 workers")
+        elif phase == "starting":
+            eventually(lambda: len(below(self.process.pid)) >= 2, 60)
+        elif phase == "loading":
+            eventually(lambda: any(self.cache.iterdir()), 60)  # what was measured; planning and loading come next
+        else:
+            self.read_until(b"it/s")
+
+    def rest(self) -> str:
+        """All that it told, when it has ended."""
+        while True:
+            try:
+                if not (more := os.read(self.terminal, 1 << 16)):
+                    break
+            except OSError:  # how Linux says that nobody has the other side any more
+                break
+            self.told += more
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.told.decode())  # without what colours it
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    terminal, other_side = pty.openpty()
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    shared = set(Path("/dev/shm").iterdir())
+    arguments = ["run", str(WORKFLOW), "--devices", "cpu*2", "--link", "10,0.1", "--set", "KSampler.steps=3000"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE, *arguments],
+        env={**os.environ, "KATZ_CACHE": str(cache), "TERM": "xterm", "COLUMNS": "200"},
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=other_side,
+        process_group=0,
+    )
+    os.close(other_side)
+    with process:
+        yield Run(process, terminal, cache)
+        process.kill()
+    os.close(terminal)
+    assert set(Path("/dev/shm").iterdir()) <= shared
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["importing", "starting", "loading", "sampling"])
+def test_ctrl_c_is_one_line_and_leaves_nothing(run: Run, phase: str) -> None:
+    run.reach(phase)
+    workers = below(run.process.pid)
+    began = time.monotonic()
+    os.killpg(run.process.pid, signal.SIGINT)
+    told = run.rest()
+    assert run.process.wait(20) == 130, told
+    print(f"{phase}: ended {time.monotonic() - began:.2f} s after Ctrl-C")
+    assert [line for line in told.splitlines() if "error" in line.lower()] == ["error: cancelled"]
+    assert "Traceback" not in told
+    assert len(workers) >= 2 or phase == "importing"
+    assert not any(map(runs, workers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["starting", "sampling"])
+def test_nothing_outlives_a_run_that_is_killed(run: Run, phase: str) -> None:
+    run.reach(phase)
+    workers = below(run.process.pid)
+    assert len(workers) >= 2
+    run.process.kill()
+    seconds = eventually(lambda: not any(map(runs, workers)), 5)
+    print(f"{phase}: all had ended {seconds:.3f} s after SIGKILL")
+
+
+@pytest.mark.slow
+def test_an_error_in_the_driver_leaves_nothing(tmp_path: Path) -> None:
+    workers: set[int] = set()
+    with pytest.raises(ZeroDivisionError), engine(["cpu:0", "cpu:1"], tmp_path):
+        workers = below(os.getpid())
+        assert len(workers) >= 2
+        raise ZeroDivisionError
+    assert not any(map(runs, workers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", ["device", "entry"])
+def test_a_worker_that_cannot_start_is_told_in_one_line(tmp_path: Path, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    before = below(os.getpid())
+    names = ["cpu:0", "cuda:77" if broken == "device" else "cpu:1"]
+    with pytest.raises(RunError) as error:
+        engine(names, tmp_path, "fake_worker:broken" if broken == "entry" else None)
+    print(error.value)
+    assert f"device {names[1]}" in str(error.value) and "\n" not in str(error.value)
+    assert below(os.getpid()) <= before
+
+
+def engine(names: list[str], cache: Path, entry: str | None = None) -> ClusterEngine:
+    """Workers on this host, the last with another entry."""
+    usual = Spawn(1, echo=lambda line: None)
+    launchers = dict.fromkeys(names, usual) | ({names[-1]: Spawn(1, entry=entry, echo=lambda line: None)} if entry else {})
+    return ClusterEngine(
+        [Assignment(name, name.split(":")[0] if "cpu" in name else name) for name in names], cache=cache, launchers=launchers
+    )

@@ -1,0 +1,119 @@
+"""Who asks something of a worker that is gone gets an answer or an error, and is not kept waiting. Workers are threads, ended by hand."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from processes import eventually
+
+from katz_graph.bench.parity import random_models
+from katz_graph.bench.parity_reference import Case
+from katz_graph.bench.placed import pins, plan, reference
+from katz_graph.bench.requests import bare_context, sampler_region
+from katz_graph.bench.struck import FORGIVING, LINK
+from katz_graph.errors import Cancelled, RunError
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.launch.work import work
+from katz_graph.executor.requests import WorkerLost
+from katz_graph.executor.supervised import Patience
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.planner.region import Region
+
+FIRST, SECOND = "cpu:0", "cpu:1"
+SOON = 20.0  # seconds in which whoever waits has to be told
+
+
+@pytest.fixture(scope="module")
+def region(tmp_path_factory: pytest.TempPathFactory) -> Region:
+    torch.set_num_threads(1)
+    models = random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+    return sampler_region(Case("plain", models.pipeline, True, "euler", 4))
+
+
+@dataclass(frozen=True)
+class Starting:
+    """A worker's main that fails to come up from the third on."""
+
+    numbers: Iterator[int]
+
+    def __call__(self, connection: Connection) -> None:
+        if next(self.numbers) < 2:
+            work(connection)
+        else:
+            connection.receive()
+
+
+@contextmanager
+def engine(folder: Path, patience: Patience = FORGIVING, entry: Callable[[Connection], None] = work) -> Iterator[ClusterEngine]:
+    launchers = dict.fromkeys((FIRST, SECOND), InProcess(entry))
+    assignments = [Assignment(name) for name in launchers]
+    with ClusterEngine(assignments, cache=folder, link=LINK, launchers=launchers, patience=patience) as opened:
+        yield opened
+    eventually(lambda: not any(thread.name.startswith("katz-") for thread in threading.enumerate()), 5)
+
+
+def end(opened: ClusterEngine, name: str) -> None:
+    opened.cluster._supervisor._workers[name].end("the test wanted it")
+
+
+def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(region: Region, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool, engine(tmp_path, Patience(deaths=1)) as opened:
+        gone, there = (plan(opened, region, pins(name, name), batching=False) for name in (SECOND, FIRST))
+        end(opened, SECOND)
+        eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "dead", 5)
+        for ask in (
+            lambda: opened.cluster.call(SECOND, "identity"),
+            lambda: opened.cluster.run(gone, bare_context(opened)),
+        ):
+            with pytest.raises(RunError, match=f"device {SECOND}: its worker died 1 times .* the last time: the test wanted it"):
+                pool.submit(ask).result(SOON)
+        outcome = pool.submit(opened.cluster.run, there, bare_context(opened)).result(SOON)
+        assert torch.equal(outcome.samples, reference(region))
+
+
+def test_calls_survive_a_worker_that_is_lost_again_and_again(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool, engine(tmp_path) as opened:
+        ending = time.monotonic() + 3.0
+
+        def ask() -> int:
+            answers = 0
+            while time.monotonic() < ending:
+                try:
+                    answers += opened.cluster.call(SECOND, "identity").value["value_bytes"] == 4
+                except WorkerLost:  # twice in a row
+                    continue
+            return answers
+
+        asking = [pool.submit(ask) for _ in range(3)]
+        while time.monotonic() < ending:
+            time.sleep(random.random() * 0.05)
+            end(opened, SECOND)
+        answers = [one.result(SOON) for one in asking]
+    print(answers)
+    assert all(answers)
+
+
+def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with engine(tmp_path, entry=Starting(itertools.count())) as opened:
+            end(opened, SECOND)
+            eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "starting", 5)
+            waiting = pool.submit(opened.cluster.call, SECOND, "identity")
+            time.sleep(0.2)
+            assert not waiting.done()
+        with pytest.raises(Cancelled):
+            waiting.result(SOON)
+        with pytest.raises(Cancelled):
+            pool.submit(opened.cluster.call, FIRST, "identity").result(SOON)
