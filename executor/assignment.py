@@ -17,6 +17,7 @@ class Assignment:
     device: str = "cpu"  # as torch calls it
     threads: int = 1
     dtype: torch.dtype = torch.float32
+    spins: bool = False  # whether it may keep its processor awake while a request waits for another worker
     packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside of step regions
     control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
     policy: PolicyName = "lru"  # which of them goes first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -52,11 +53,11 @@ class ClusterEngine(Engine):
         patience: Patience = PATIENCE,
     ) -> None:
         names = [one.name for one in assignments]
+        launchers = launchers or {one.name: Spawn(one.threads) for one in assignments}
+        assignments = _spinning(assignments, launchers)
         self._cache, self._store = cache, CostStore(cache)
         self._local: LocalEngine | None = None
-        self.cluster = Cluster(
-            assignments, launchers or {one.name: Spawn(one.threads) for one in assignments}, network or Network(names), spares, patience
-        )
+        self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
         super().__init__(self.cluster, choices)
         self.opened = ExitStack()  # what is closed after the workers
         self._fleet = Fleet(names, self.choices.pins, self.choices.lane, time.monotonic)
@@ -142,3 +143,10 @@ class ClusterEngine(Engine):
             first = self.cluster.assignments[self.device.name]
             self._local = LocalEngine(EngineOptions(first.device, first.dtype, self.choices.batching, self._cache))
         return self._local
+
+
+def _spinning(assignments: Sequence[Assignment], launchers: Mapping[str, Launcher]) -> list[Assignment]:
+    """Workers wait awake where each of their threads has a processor of its own, in processes of this host."""
+    apart = all(isinstance(launcher, Spawn) for launcher in launchers.values())
+    enough = sum(one.threads for one in assignments) <= (os.cpu_count() or 1)
+    return [replace(one, spins=apart and enough and one.device == "cpu") for one in assignments]

@@ -41,6 +41,9 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 """Sends one message (kind, body) to the driver."""
 
 
+SPIN = 0.1  # seconds
+
+
 class Host:
     """Serves one device from `assign` until `close`."""
 
@@ -56,7 +59,7 @@ class Host:
         self._settings = Settings.read(packs=[Path(folder) for folder in assignment.packs])
         store = ModelStore(assignment.control_net_bytes, assignment.policy)
         self.models = Models(assignment.device, assignment.dtype, store)
-        self._worker = Worker(assignment.name)
+        self._worker = Worker(assignment.name, SPIN if assignment.spins else 0.0)
         self.mailbox = Mailbox(self._worker.wake)
         if (fault := _fault(torch.device(assignment.device))) is None:
             self._tell("assigned", {"name": assignment.name})

@@ -96,10 +96,12 @@ class Job:
 
 
 class Worker:
-    """Runs jobs until closed."""
+    """Runs jobs until closed. `spin`: seconds for which it looks again and again, before it sleeps, while requests wait for what others
+    send: a processor that sleeps takes a while to be as fast again."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, spin: float = 0.0) -> None:
         self.name = name
+        self._spin = spin
         self._jobs: list[Job] = []
         self._turns: Turns[Job] = Turns()
         self._changed = threading.Condition()
@@ -135,14 +137,20 @@ class Worker:
 
     def _loop(self) -> None:
         with torch.inference_mode():
-            while True:
-                with self._changed:
-                    while not (ready := self._ready()) and not (self._closing and not self._jobs):
-                        self._changed.wait()
-                    if not ready:
-                        return
-                    job = self._turns.choose(ready, lambda flow: self._is_resident(flow.task.weight_set))
-                self._advance(job)
+            while ready := self._await():
+                self._advance(self._turns.choose(ready, lambda flow: self._is_resident(flow.task.weight_set)))
+
+    def _await(self) -> list[Job]:
+        """The jobs that have something to do, once there are some; none when the worker was closed and all are done."""
+        spinning_ends = time.perf_counter() + self._spin
+        while True:
+            with self._changed:
+                if (ready := self._ready()) or (self._closing and not self._jobs):
+                    return ready
+                if not self._jobs or time.perf_counter() > spinning_ends:
+                    self._changed.wait()
+                    continue
+            time.sleep(0)
 
     def _ready(self) -> list[Job]:
         return [job for job in self._jobs if job.cancelled or job.task.ready]

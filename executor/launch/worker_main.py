@@ -16,6 +16,7 @@ import traceback
 from typing import Any
 
 BACKGROUND_NICENESS = 10
+SWITCH = 5e-4  # seconds; what arrives is taken in beside the thread that computes, which else keeps the interpreter for 5 ms
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ def assigned(devices: Mapping[str, str], threads: int, packs: tuple[str, ...]) -
     from katz_graph.executor.engine import dtype_for
 
     dtype = max((dtype_for(device) for device in devices.values()), key=lambda kind: kind.itemsize)
-    return [Assignment(name, device, threads, dtype, packs) for name, device in devices.items()]
+    return [Assignment(name, device, threads, dtype, packs=packs) for name, device in devices.items()]
 
 
 def given_link(session: Session) -> Link | None:
