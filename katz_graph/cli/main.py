@@ -25,7 +25,7 @@ Place = Annotated[list[str] | None, typer.Option(help="STAGE=DEVICE: pin a stage
 LinkOption = Annotated[
     str | None, typer.Option("--link", help="GBPS[,MS]: what links between devices are taken for; measured unless given")
 ]
-Allow = Annotated[str, typer.Option(help="approximations by name: stale-controlnet, async-lora")]
+Allow = Annotated[str, typer.Option(help="approximations by name: stale-controlnet")]
 ModelFolders = Annotated[
     list[Path] | None, typer.Option("--models", exists=True, file_okay=False, help="a folder of models (checkpoints/, loras/, ...)")
 ]
