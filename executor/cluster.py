@@ -32,7 +32,7 @@ GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
 
 
 class Cluster:
-    """Workers by device. `devices` and `links` are what the planner is told; `start` measures them."""
+    """Workers by device. `devices` and `links` are what the planner is told; whoever measures them fills them in."""
 
     def __init__(
         self,
@@ -204,7 +204,12 @@ class Cluster:
             self._cancel(request)
             request.again()
             request.waiting = True
-            self._later(lambda: self._begin(request) if not request.future.done() else None)
+            self._later(lambda: self._begin_waiting(request))
+
+    def _begin_waiting(self, request: Request) -> None:
+        """Begin a request that still waits, and that somebody still waits for."""
+        if request.waiting and not request.future.done() and self._requests.get(request.name) is request:
+            self._begin(request)
 
     def _cancel(self, request: Request) -> None:
         for device in request.devices:
@@ -341,8 +346,7 @@ class Cluster:
             if not present.done() and self._network.is_complete(name):
                 present.set_result(None)
         for request in list(self._requests.values()):
-            if request.waiting and not request.future.done():
-                self._begin(request)
+            self._begin_waiting(request)
 
 
 def _error(body: Mapping[str, Any]) -> KatzError:

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from katz_graph.context import Context, Tile
 from katz_graph.events import Busy, Planned
-from katz_graph.executor.execution import Timing
 from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.timing import Timing
 from katz_graph.models.features import TextEncoding
 from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +21,7 @@ from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
 from katz_graph.executor.portion import Portion
 from katz_graph.executor.stages import STAGES, Situation
+from katz_graph.executor.timing import Span, Timing
 from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
 from katz_graph.graph import Expansion
@@ -37,30 +37,6 @@ from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.process import Process, start_process
 
 LOADED = (ModelRecipe, ControlNetRecipe)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of time on a device, for traces: seconds on the clock of `time.perf_counter`."""
-
-    name: str
-    start: float
-    seconds: float
-    evaluation: int | None = None
-
-
-@dataclass(slots=True)
-class Timing:
-    """What a request took, in seconds. `load`: from files, nothing when all was there; `prepare`: what precedes the loop.
-
-    Patching of weights is part of whatever needed it.
-    """
-
-    load: float = 0.0
-    prepare: float = 0.0
-    denoise: float = 0.0
-    spans: list[Span] = field(default_factory=list)
-    samples: dict[tuple[str, int], list[float]] = field(default_factory=dict)  # of calls, by cost key and members, when asked for
 
 
 class Exchange(Protocol):

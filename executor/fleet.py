@@ -21,7 +21,8 @@ CONTROL = "controlnet"
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """What a request may use: devices, and pins by operation. `load`: seconds an evaluation of each ControlNet on its member."""
+    """What a request may use: devices, and pins by stage and operation. `sessions`: seconds that an evaluation of it asks of each
+    ControlNet on a member of the pool."""
 
     devices: tuple[str, ...]
     pins: Mapping[str, tuple[str, ...]]

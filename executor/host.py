@@ -42,6 +42,7 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 
 
 SPIN = 0.1  # seconds
+WORK = {**SERVICES, **PROBES}  # what can be called
 
 
 class Host:
@@ -57,6 +58,7 @@ class Host:
         torch.set_num_threads(assignment.threads)
         self._assignment = assignment
         self._settings = Settings.read(packs=[Path(folder) for folder in assignment.packs])
+        self._folders = self._settings.folders()
         store = ModelStore(assignment.control_net_bytes, assignment.policy)
         self.models = Models(assignment.device, assignment.dtype, store)
         self._worker = Worker(assignment.name, SPIN if assignment.spins else 0.0)
@@ -87,10 +89,8 @@ class Host:
         """Load what a portion needs, tell, and wait for `go`."""
         desk = _Desk(request, attempt, self.mailbox, self.peers)
         told = {"request": request, "attempt": attempt}
-        engine = cast(Engine, _NoEngine())
-        context = RunContext(
-            engine, self._settings.folders(), self._settings.output, {}, partial(self._event, told), partial(self._warn, told)
-        )
+        listen, warn = partial(self._event, told), partial(self._warn, told)
+        context = RunContext(cast(Engine, _NoEngine()), self._folders, self._settings.output, {}, listen, warn)
         ready = partial(self._tell, "ready", told)
         execution = Execution(portion, self.models, context, desk, self._runner, measure, hold=True, on_loaded=ready)
         job = self._worker.submit(execution)
@@ -110,7 +110,7 @@ class Host:
 
     def call(self, identifier: int, what: str, arguments: Sequence[Any]) -> None:
         """Do something of one unit and tell its value."""
-        task = Single(lambda: {**SERVICES, **PROBES}[what](self, *arguments))
+        task = Single(lambda: WORK[what](self, *arguments))
         self._worker.submit(task).future.add_done_callback(lambda future: self._returned(identifier, task, future))
 
     def _returned(self, identifier: int, task: Single, future: Future[Any]) -> None:
@@ -144,7 +144,7 @@ class Host:
     def _runner(self, operation: Operation) -> Callable[..., Any]:
         """The function of a node inside of a region: of the built-in packs, else of the folders that the driver named."""
         if operation.type not in self._types:
-            self._types |= load_registry(self._settings.packs, self._settings.folders())[0]
+            self._types |= load_registry(self._settings.packs, self._folders)[0]
         if operation.type not in self._types:
             raise RunError(f"node {operation.id} ({operation.type}): {self._assignment.name} has no pack with this type of node")
         return self._types[operation.type].run

@@ -14,7 +14,7 @@ from torch import Tensor
 from katz_graph.errors import RunError
 from katz_graph.events import Event
 from katz_graph.executor.engine import Outcome
-from katz_graph.executor.execution import Timing
+from katz_graph.executor.timing import Timing
 from katz_graph.planner.program import Program
 
 TRIES = 2  # attempts at a request before it fails

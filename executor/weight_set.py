@@ -63,8 +63,8 @@ class WeightSets:
             self._touched, self._resident = frozenset(), ()
             raise
         self._touched, self._resident = touched, wanted
-        if any(weight.is_cuda for weight in self._weights.values()):
-            torch.cuda.synchronize()
+        for device in {weight.device for weight in self._weights.values() if weight.is_cuda}:
+            torch.cuda.synchronize(device)
         return time.perf_counter() - begin
 
     def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from katz_graph import events, patches, recipe
 from katz_graph.context import Tile
-from katz_graph.executor import assignment, execution
+from katz_graph.executor import assignment, timing
 from katz_graph.executor.portion import Portion
 from katz_graph.executor.transport.mailbox import Address
 from katz_graph.models import features, load
@@ -77,8 +77,8 @@ _CLASSES: tuple[type, ...] = (
     events.Progressed,
     events.Sent,
     assignment.Assignment,
-    execution.Span,
-    execution.Timing,
+    timing.Span,
+    timing.Timing,
     Portion,
     load.ControlNetUse,
     Tile,

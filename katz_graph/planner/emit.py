@@ -28,6 +28,7 @@ class _Lists:
         self._program = program
         self._instances = Instances(program)
         self._begin = program.region.begin.id
+        self._segments = dict(zip((variant.name for variant in program.variants), program.segments, strict=True))
         self._before = {operation.id: operation for operation in program.before}
         self._made_before: dict[str, list[str]] = {}  # operation before the loop -> devices that compute it
         for call in program.before_calls:
@@ -56,8 +57,7 @@ class _Lists:
 
     def _evaluation(self, device: str, index: int, here: dict[Instance, None]) -> Iterator[Instruction]:
         variant, owner = self._instances.variant(index), device == self._program.owner
-        number = self._program.variants.index(variant)
-        segments = [segment for segment in self._program.segments[number] if segment.device == device]
+        segments = [segment for segment in self._segments[variant.name] if segment.device == device]
         operations = {operation.id: operation for operation in variant.operations}
         if not (segments or owner):
             return

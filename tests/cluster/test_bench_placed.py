@@ -9,7 +9,7 @@ import pytest
 from katz_graph.bench import controlnet, latent, sharing
 from katz_graph.bench.placed import Scale
 from katz_graph.executor.engine import Outcome
-from katz_graph.executor.execution import Span, Timing
+from katz_graph.executor.timing import Span, Timing
 
 TOY = Scale(channels=(16, 24, 32), side=8, steps=3, runs=1)
 

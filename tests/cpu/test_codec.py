@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from katz_graph import recipe
-from katz_graph.executor.execution import Span, Timing
+from katz_graph.executor.timing import Span, Timing
 from katz_graph.executor.transport.codec import as_bytes, decode, encode
 from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.mailbox import Address

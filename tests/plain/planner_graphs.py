@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from katz_graph.folders import MINI
-from katz_graph.graph import Graph, Link
+from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.identity import component
 from katz_graph.node import Node, NodeType
 from katz_graph.nodes import denoise, sampling
@@ -86,3 +86,24 @@ def compiled(region: Region, evaluations: int = 4, after: str = "emit", count: A
     } | known
     facts = Known(points(evaluations), decide_by_percent(evaluations), (1, 4, 16, 16), **known)
     return compile_region(region, facts, after)
+
+
+def deep_features(offset: int = 0, initial: bool = False) -> Graph:
+    """Deep blocks every other evaluation: the shallow ones read the deep features of the evaluation before."""
+    text = (prompt("a"),)
+    common = {"model": MODEL, "conditioning": text}
+    return Graph(
+        {
+            "begin": NodeCall(
+                "StepBegin", {"model": MODEL, "latent_image": LATENT, "steps": 4} | ({"initial_1": "features"} if initial else {})
+            ),
+            "pattern": NodeCall("StepPattern", {"step": Link("begin", 0), "every": 2, "offset": offset}),
+            "shallow": NodeCall("UNetEncoder", {"step": Link("begin", 0), "last_block": 0, **common}),
+            "deep": NodeCall("UNetEncoder", {"features": Link("shallow", 0), "first_block": 1, **common}),
+            "mid": NodeCall("UNetMid", {"features": Link("deep", 0), **common}),
+            "up": NodeCall("UNetDecoder", {"features": Link("mid", 0), "last_block": 1, **common}),
+            "switch": NodeCall("Switch", {"condition": Link("pattern", 0), "on_true": Link("up", 0), "on_false": Link("begin", 1)}),
+            "last": NodeCall("UNetDecoder", {"features": Link("switch", 0), "skips": Link("shallow", 0), "first_block": 2, **common}),
+            "end": NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("last", 1), "next_1": Link("switch", 0)}),
+        }
+    )

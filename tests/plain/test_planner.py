@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import networkx
 import pytest
-from planner_graphs import MODEL, REGISTRY, bound, compiled, prompt, sampler_region, use, work_of
+from planner_graphs import MODEL, REGISTRY, bound, compiled, deep_features, prompt, sampler_region, use, work_of
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link, NodeCall
@@ -103,27 +103,6 @@ def test_instructions_run_every_evaluation_in_order() -> None:
     program = compiled(sampler_region((prompt("a", use("edges", 0.0, 0.5)),), (), guidance=1.0), evaluations=4)
     runs = [(entry.target, entry.evaluation) for entry in program.instructions["cpu"] if entry.kind == "run"]
     assert runs == [("v0.0", 0), ("v0.0", 1), ("v1.0", 2), ("v1.0", 3)]
-
-
-def deep_features(offset: int = 0, initial: bool = False) -> Graph:
-    """Deep blocks every other evaluation: the shallow ones read the deep features of the evaluation before."""
-    text = (prompt("a"),)
-    common = {"model": MODEL, "conditioning": text}
-    return Graph(
-        {
-            "begin": NodeCall(
-                "StepBegin", {"model": MODEL, "latent_image": {}, "steps": 4} | ({"initial_1": "features"} if initial else {})
-            ),
-            "pattern": NodeCall("StepPattern", {"step": Link("begin", 0), "every": 2, "offset": offset}),
-            "shallow": NodeCall("UNetEncoder", {"step": Link("begin", 0), "last_block": 0, **common}),
-            "deep": NodeCall("UNetEncoder", {"features": Link("shallow", 0), "first_block": 1, **common}),
-            "mid": NodeCall("UNetMid", {"features": Link("deep", 0), **common}),
-            "up": NodeCall("UNetDecoder", {"features": Link("mid", 0), "last_block": 1, **common}),
-            "switch": NodeCall("Switch", {"condition": Link("pattern", 0), "on_true": Link("up", 0), "on_false": Link("begin", 1)}),
-            "last": NodeCall("UNetDecoder", {"features": Link("switch", 0), "skips": Link("shallow", 0), "first_block": 2, **common}),
-            "end": NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("last", 1), "next_1": Link("switch", 0)}),
-        }
-    )
 
 
 def test_deep_blocks_run_only_where_the_pattern_says() -> None:

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 from planner_devices import MS, RATE, SECONDS, STEP, devices, laid, linked, region, several, work
-from planner_graphs import LATENT, MODEL, bound, compiled, prompt, sampler_region
+from planner_graphs import MODEL, bound, compiled, deep_features, prompt, sampler_region
 
 from katz_graph.errors import RunError
-from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.planner.program import Device
 from katz_graph.planner.simulate import simulate
 from katz_graph.recipe import FileIdentity, Lora
@@ -103,24 +102,6 @@ def test_branches_apart_send_a_step_and_a_prediction() -> None:
     simulation = simulate(laid(base, dict.fromkeys(("negative.encoder", "negative.mid", "negative.decoder"), "cpu:1")))
     prediction = 4 * 16 * 16 * 4 / RATE
     assert simulation.period == pytest.approx(STEP + 34 * MS + prediction)
-
-
-def deep_features() -> Graph:
-    """Deep blocks every other evaluation, as in DeepCache: the shallow ones read the deep features of the evaluation before."""
-    common = {"model": MODEL, "conditioning": (prompt("a"),)}
-    return Graph(
-        {
-            "begin": NodeCall("StepBegin", {"model": MODEL, "latent_image": LATENT, "steps": 4}),
-            "pattern": NodeCall("StepPattern", {"step": Link("begin", 0), "every": 2, "offset": 0}),
-            "shallow": NodeCall("UNetEncoder", {"step": Link("begin", 0), "last_block": 0, **common}),
-            "deep": NodeCall("UNetEncoder", {"features": Link("shallow", 0), "first_block": 1, **common}),
-            "mid": NodeCall("UNetMid", {"features": Link("deep", 0), **common}),
-            "up": NodeCall("UNetDecoder", {"features": Link("mid", 0), "last_block": 1, **common}),
-            "switch": NodeCall("Switch", {"condition": Link("pattern", 0), "on_true": Link("up", 0), "on_false": Link("begin", 1)}),
-            "last": NodeCall("UNetDecoder", {"features": Link("switch", 0), "skips": Link("shallow", 0), "first_block": 2, **common}),
-            "end": NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("last", 1), "next_1": Link("switch", 0)}),
-        }
-    )
 
 
 def test_two_kinds_of_evaluation_in_turn_and_a_carried_value_from_elsewhere() -> None:

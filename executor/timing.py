@@ -1,0 +1,29 @@
+"""What a request took on a device, as it is told and printed. Plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time on a device, for traces: seconds on the clock of `time.perf_counter`."""
+
+    name: str
+    start: float
+    seconds: float
+    evaluation: int | None = None
+
+
+@dataclass(slots=True)
+class Timing:
+    """What a request took, in seconds. `load`: from files, nothing when all was there; `prepare`: what precedes the loop.
+
+    Patching of weights is part of whatever needed it.
+    """
+
+    load: float = 0.0
+    prepare: float = 0.0
+    denoise: float = 0.0
+    spans: list[Span] = field(default_factory=list)
+    samples: dict[tuple[str, int], list[float]] = field(default_factory=dict)  # of calls, by cost key and members, when asked for
