@@ -1,74 +1,74 @@
-"""Results of nodes by signature, and which of them are kept; and the objects that nodes keep for themselves. Knows nothing of graphs."""
+"""What one user's runs keep: results, the history that explains why nodes ran, and the objects that nodes keep for themselves."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
 
 from katz_graph.errors import InputError
-from katz_graph.executor.shown import Shown
+from katz_graph.executor.results import Entry, Policy, Results
 from katz_graph.executor.signature import Signature
 from katz_graph.executor.why import History
 from katz_graph.node import NodeType
 
-Policy = Literal["classic", "lru", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One node's outputs and what it has for editors. `parts` are the signatures of the nodes that it expanded to: they are kept as long
-    as it is. `shown`: what nodes inside its expansion have for editors."""
-
-    outputs: tuple[Any, ...]
-    parts: tuple[Signature, ...] = ()
-    ui: Mapping[str, Sequence[Any]] | None = None
-    shown: tuple[Shown, ...] = ()
+__all__ = ["Entry", "ResultCache"]
 
 
 class ResultCache:
-    """`classic` drops after each run what that run's graph does not use; `lru` keeps the `limit` used last; `none` keeps nothing.
+    """`classic` drops after each run what the graphs of the last `runs` do not use; `lru` keeps the `limit` used last; `none` nothing.
 
-    The object of a node stays while the node is in the graph of each run, unless nothing is kept.
+    The object of a node stays while the node is in the graph of each run, unless nothing is kept. Runs that go on at the same time each
+    need a cache of their own, made by `beside`; its results are shared.
     """
 
-    def __init__(self, policy: Policy = "classic", limit: int = 0) -> None:
-        self.policy, self.limit = policy, limit
+    def __init__(self, policy: Policy = "classic", limit: int = 0, runs: int = 1) -> None:
+        self._results = Results(policy, limit, runs)
         self.history = History()  # what decided the results of the last run
-        self._entries: OrderedDict[Signature, Entry] = OrderedDict()
         self._instances: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def parse(cls, text: str) -> ResultCache:
+    def parse(cls, text: str, runs: int = 1) -> ResultCache:
         """`classic`, `none`, or `lru:N`."""
         name, _, limit = text.partition(":")
         if name == "lru" and limit.isascii() and limit.isdigit() and int(limit) > 0:
             return cls("lru", int(limit))
         if text in ("classic", "none"):
-            return cls(text)  # type: ignore[arg-type]
+            return cls(text, runs=runs)  # type: ignore[arg-type]
         raise InputError(f"cache policy {text!r} is not known; choose classic, lru:N (N results) or none")
 
+    def beside(self) -> ResultCache:
+        """One with the same results, and with a history and objects of its own."""
+        other = ResultCache(self.policy)
+        other._results = self._results
+        return other
+
+    @property
+    def policy(self) -> Policy:
+        return self._results.policy
+
+    @property
+    def limit(self) -> int:
+        return self._results.limit
+
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._results)
 
     def get(self, signature: Signature) -> Entry | None:
-        with self._lock:
-            entry = self._entries.get(signature)
-            if entry is not None:
-                self._entries.move_to_end(signature)
-            return entry
+        return self._results.get(signature)
 
     def put(self, signature: Signature, entry: Entry) -> None:
-        if self.policy == "none":
-            return
-        with self._lock:
-            self._entries[signature] = entry
-            self._entries.move_to_end(signature)
-            while self.policy == "lru" and len(self._entries) > self.limit:
-                self._entries.popitem(last=False)
+        self._results.put(signature, entry)
+
+    def clear(self) -> None:
+        """Forget all results, also for those beside this one."""
+        self._results.clear()
+
+    def under_way(self) -> AbstractContextManager[None]:
+        """What a run asks for inside stays until it is over, whatever runs beside it end before."""
+        return self._results.under_way()
 
     def instance(self, node: str, kind: NodeType) -> Any:
         """The object of a node of this type, made when it is first asked for."""
@@ -84,14 +84,4 @@ class ResultCache:
         with self._lock:
             if self._instances:
                 self._instances = {} if self.policy == "none" else {key: self._instances[key] for key in nodes if key in self._instances}
-        if self.policy != "classic":
-            return
-        with self._lock:
-            pending, kept = list(used), set(used)
-            while pending:
-                entry = self._entries.get(pending.pop())
-                fresh = [part for part in entry.parts if part not in kept] if entry else []
-                kept.update(fresh)
-                pending += fresh
-            for signature in [known for known in self._entries if known not in kept]:
-                del self._entries[signature]
+        self._results.end_run(used)

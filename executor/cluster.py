@@ -6,7 +6,6 @@ The driver's side of the messages that `serve` obeys. It is not involved in a st
 from __future__ import annotations
 
 import itertools
-import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from typing import Any
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cancelling import cancellation, unless
 from katz_graph.executor.engine import Called, Outcome
 from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.network import Network
@@ -27,7 +27,6 @@ from katz_graph.executor.transport.outbox import Outbox
 from katz_graph.planner.program import Device, Link, Program
 
 ERRORS: Mapping[str, type[KatzError]] = {kind.__name__: kind for kind in (InputError, RunError, Cancelled)}
-PAUSE = 0.2  # seconds, at most, between looks whether the run was cancelled
 GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
 
 
@@ -54,6 +53,7 @@ class Cluster:
         self._numbers = itertools.count(1)
         self._closed = False
         self.on_vanished: Callable[[str], None] = lambda name: None  # a worker was lost, and with it what it held
+        self.on_given_up: Callable[[RunError], None] = lambda error: None  # a worker was lost and is not replaced
         self._supervisor = Supervisor(launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience)
 
     def start(self) -> None:
@@ -64,7 +64,7 @@ class Cluster:
                     if name not in self._connections:  # not lost and replaced already
                         self._appeared(name, connection)
             for name in self._assignments:
-                self._wait_for(name)
+                self._wait_for(name, Future())
         except BaseException:
             self.close()
             raise
@@ -101,7 +101,8 @@ class Cluster:
             connection.send(kind, body, descriptors)
 
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
-        request = Request(f"r{next(self._numbers)}", program, measure)
+        request = Request(f"r{next(self._numbers)}", program, measure, context.previews)
+        forget = context.on_cancel(lambda: request.news.put(None))
         try:
             with self._lock:
                 self._check_open()
@@ -109,10 +110,7 @@ class Cluster:
                 self._begin(request)
             while not request.future.done() or not request.news.empty():
                 context.check_cancelled()
-                try:
-                    news = request.news.get(timeout=PAUSE)
-                except queue.Empty:
-                    continue
+                news = request.news.get()
                 if isinstance(news, str):
                     context.warn(news)
                 elif news is not None:
@@ -123,28 +121,36 @@ class Cluster:
                 self._cancel(request)
             raise
         finally:
+            forget()
             with self._lock:
                 self._requests.pop(request.name, None)
 
-    def call(self, device: str, what: str, *arguments: Any) -> Called:
+    def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
         """Done again by the worker that replaces one that was lost."""
-        for tries in range(1, TRIES + 1):
-            identifier, future = next(self._numbers), Future[Called]()
-            self._ask(device, identifier, future, {"id": identifier, "what": what, "arguments": list(arguments)})
-            try:
-                return future.result()
-            except WorkerLost:
-                if tries == TRIES:
-                    raise
-            finally:
-                with self._lock:
-                    self._calls.pop(identifier, None)
+        with cancellation(context) as cancelled:
+            for tries in range(1, TRIES + 1):
+                identifier, future = next(self._numbers), Future[Called]()
+                try:
+                    self._ask(device, identifier, future, cancelled, {"id": identifier, "what": what, "arguments": list(arguments)})
+                    return unless(cancelled, future)
+                except WorkerLost:
+                    if tries == TRIES:
+                        raise
+                finally:
+                    self._end_call(identifier)
         raise AssertionError("unreachable")
 
-    def _ask(self, device: str, identifier: int, future: Future[Called], body: Mapping[str, Any]) -> None:
+    def _end_call(self, identifier: int) -> None:
+        """Forget a call; have the worker do so where it has not begun with it."""
+        with self._lock:
+            device, future = self._calls.pop(identifier, ("", None))
+            if future is not None and not future.done():
+                self._send(device, "drop", {"id": identifier})
+
+    def _ask(self, device: str, identifier: int, future: Future[Called], cancelled: Future[None], body: Mapping[str, Any]) -> None:
         """Send a call as soon as there is a worker that will be known to be lost if it is."""
         while True:
-            present = self._wait_for(device)
+            present = self._wait_for(device, cancelled)
             with self._lock:
                 self._check_open()
                 if present is self._present[device]:
@@ -154,11 +160,11 @@ class Cluster:
                     except TypeError as error:
                         raise Unsendable(f"{body['what']} on {device}: {error}") from None
 
-    def _wait_for(self, device: str) -> Future[None]:
+    def _wait_for(self, device: str, cancelled: Future[None]) -> Future[None]:
         """Until a worker has its assignment and its connections; what says that it does, until it is lost."""
         with self._lock:
             present = self._present[device]
-        present.result()
+        unless(cancelled, present)
         return present
 
     def _check_open(self) -> None:
@@ -179,7 +185,8 @@ class Cluster:
         try:
             for device in request.devices:
                 portion = portion_of(request.program, device)
-                self._send(device, "begin", {**told, "portion": portion, "measure": request.measure})
+                wanted = {"measure": request.measure, "previews": request.previews}
+                self._send(device, "begin", {**told, "portion": portion, **wanted})
         except TypeError as error:
             self._cancel(request)
             request.future.set_exception(Unsendable(str(error)))
@@ -332,6 +339,7 @@ class Cluster:
 
     def _given_up(self, name: str, error: RunError) -> None:
         """A worker was lost for good."""
+        self.on_given_up(error)
         with self._lock:
             if self._present[name].done():
                 self._present[name] = Future()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -57,6 +58,7 @@ class ClusterEngine(Engine):
         assignments = _spinning(assignments, launchers)
         self._cache, self._store = cache, CostStore(cache)
         self._local: LocalEngine | None = None
+        self._starting = threading.Lock()
         self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
         super().__init__(self.cluster, choices)
         self.opened = ExitStack()  # what is closed after the workers
@@ -121,9 +123,7 @@ class ClusterEngine(Engine):
 
     def _sampled_here(self, region: Region, context: Context, why: str) -> tuple[LatentSamples, LatentSamples]:
         context.warn(f"sampler {region.name} runs on one device of this process: {why}")
-        local = self._here()
-        local.report = self.report
-        return local.sample(region, context)
+        return self._here().sample(region, context)
 
     def _resources_of(self, ticket: Ticket) -> Resources:
         resources = self._resources()
@@ -138,11 +138,20 @@ class ClusterEngine(Engine):
         self._learn()
         return measured
 
+    def unload(self) -> None:
+        """Have all workers let go of their models. For when nothing runs: what needs one afterwards loads it again."""
+        for name in self.cluster.assignments:
+            self.cluster.call(name, "unload")
+        if self._local is not None:
+            self._local.close()
+            self._local = None
+
     def _here(self) -> LocalEngine:
-        if self._local is None:
-            first = self.cluster.assignments[self.device.name]
-            self._local = LocalEngine(EngineOptions(first.device, first.dtype, self.choices.batching, self._cache))
-        return self._local
+        with self._starting:
+            if self._local is None:
+                first = self.cluster.assignments[self.device.name]
+                self._local = LocalEngine(EngineOptions(first.device, first.dtype, self.choices.batching, self._cache))
+            return self._local
 
 
 def _spinning(assignments: Sequence[Assignment], launchers: Mapping[str, Launcher]) -> list[Assignment]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +12,11 @@ from typing import Any
 
 from katz_graph.context import Engine
 from katz_graph.errors import Cancelled, InputError
-from katz_graph.events import Event, Listener
+from katz_graph.events import Event, Listener, Previewed
 from katz_graph.folders import Folders
+from katz_graph.measured import Measured
+
+PREVIEWS_APART = 0.25  # seconds, at least, between two pictures of one node
 
 
 def _ignore(_: Any) -> None:
@@ -20,7 +25,10 @@ def _ignore(_: Any) -> None:
 
 @dataclass(slots=True)
 class RunContext:
-    """What a graph run needs from outside. `files` and `warnings` collect what the run said."""
+    """What a graph run needs from outside. `files`, `warnings` and `measured` collect what the run said.
+
+    Any thread may cancel it. `previews`: samplers show pictures as they go on, at most four a second.
+    """
 
     engine: Engine
     folders: Folders
@@ -29,9 +37,16 @@ class RunContext:
     listener: Listener = _ignore
     on_warning: Callable[[str], None] = _ignore
     on_picture: Callable[[bytes], None] | None = None  # the client's end; None where there is no client
+    previews: bool = False
+    on_file: Callable[[Path], None] = _ignore
     files: list[Path] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    _cancelled: threading.Event = field(default_factory=threading.Event)
+    measured: Measured = field(default_factory=Measured)
+    clock: Callable[[], float] = time.monotonic
+    _shown: dict[str, float] = field(default_factory=dict)  # when each node had its last preview
+    _cancelled: bool = False
+    _on_cancel: dict[object, Callable[[], None]] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def warn(self, message: str) -> None:
         if message not in self.warnings:
@@ -39,10 +54,19 @@ class RunContext:
             self.on_warning(message)
 
     def report(self, event: Event) -> None:
+        if self._cancelled:
+            return  # what a worker still does is no part of the run
+        if isinstance(event, Previewed):
+            self._shown[event.node] = self.clock()
+        self.measured.listen(event)
         self.listener(event)
+
+    def wants_preview(self, node: str) -> bool:
+        return self.previews and self.clock() - self._shown.get(node, -math.inf) >= PREVIEWS_APART
 
     def wrote(self, path: Path) -> None:
         self.files.append(path)
+        self.on_file(path)
 
     def deliver(self, picture: bytes) -> None:
         if self.on_picture is None:
@@ -50,8 +74,26 @@ class RunContext:
         self.on_picture(picture)
 
     def cancel(self) -> None:
-        self._cancelled.set()
+        """Have the run end soon: what it waits for is waited for no longer."""
+        with self._lock:
+            self._cancelled = True
+            waiting = list(self._on_cancel.values())
+        for act in waiting:
+            act()
 
     def check_cancelled(self) -> None:
-        if self._cancelled.is_set():
+        if self._cancelled:
             raise Cancelled("cancelled")
+
+    def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
+        key = object()
+        with self._lock:
+            self._on_cancel[key] = act
+            cancelled = self._cancelled
+        if cancelled:
+            act()
+        return lambda: self._forget(key)
+
+    def _forget(self, key: object) -> None:
+        with self._lock:
+            self._on_cancel.pop(key, None)

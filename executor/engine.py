@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.context import Context, Tile
-from katz_graph.events import Busy, Planned
+from katz_graph.events import Busy, Planned, Sampled
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.timing import Timing
 from katz_graph.models.features import TextEncoding
@@ -52,24 +52,10 @@ class Workers(Protocol):
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
         """Carry out a program that went through all passes; `measure`: every call timed by itself."""
 
-    def call(self, device: str, what: str, *arguments: Any) -> Called:
-        """Have one of `services` done on a device."""
+    def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
+        """Have one of `services` done on a device, for a run that may be cancelled: what is under way then goes on, for nobody."""
 
     def close(self) -> None: ...
-
-
-@dataclass(slots=True)
-class Report:
-    """What sampling and the VAE took in this engine's life, for figures that are printed."""
-
-    programs: list[Program] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    vae: float = 0.0
-
-    @property
-    def timings(self) -> list[Timing]:
-        """Of each request, on the device that advanced its sampler."""
-        return [outcome.timings[program.owner] for program, outcome in zip(self.programs, self.outcomes, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +75,6 @@ class Engine:
     def __init__(self, workers: Workers, choices: Choices | None = None) -> None:
         self.workers = workers
         self.choices = choices or Choices()
-        self.report = Report()
 
     def __enter__(self) -> Self:
         return self
@@ -119,8 +104,8 @@ class Engine:
     def _carried_out(self, region: Region, program: Program, context: Context) -> tuple[LatentSamples, LatentSamples]:
         context.report(Planned(region.name, program))
         outcome = self.workers.run(program, context)
-        self.report.programs.append(program)
-        self.report.outcomes.append(outcome)
+        own = outcome.timings[program.owner]
+        context.report(Sampled(region.name, program, own.load, own.prepare, own.denoise, outcome.attempts))
         for device, timing in outcome.timings.items():
             for span in timing.spans:
                 context.report(Busy(device, span.name, region.name, span.start, span.seconds, span.evaluation))
@@ -143,7 +128,6 @@ class Engine:
     def _vae(self, stage: str, what: str, context: Context, *arguments: Any) -> Tensor:
         called = self._call(stage, what, context, *arguments)
         result, notes = called.value
-        self.report.vae += called.seconds
         for note in notes:
             context.warn(f"{stage.replace('_', ' ')}: {note}")
         return cast(Tensor, result)
@@ -151,7 +135,7 @@ class Engine:
     def _call(self, stage: str, what: str, context: Context, *arguments: Any) -> Called:
         """On the device that the stage is pinned to, else on the first."""
         device = self.choices.pins.get(stage, (self.device.name,))[0]
-        called = self.workers.call(device, what, *arguments)
+        called = self.workers.call(device, what, *arguments, context=context)
         context.report(Busy(device, stage.replace("_", " "), "", called.start, called.seconds))
         return called
 

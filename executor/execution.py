@@ -16,7 +16,7 @@ from torch import Tensor
 from katz_graph.compat.current import running
 from katz_graph.context import Context
 from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.events import Evaluated
+from katz_graph.events import Evaluated, Previewed
 from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
 from katz_graph.executor.portion import Portion
@@ -25,8 +25,11 @@ from katz_graph.executor.timing import Span, Timing
 from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
 from katz_graph.graph import Expansion
+from katz_graph.models.family import architecture
 from katz_graph.models.residency import NoRoom
 from katz_graph.models.text_recipe import clips
+from katz_graph.picture.latent_spaces import LinearMap, linear_map
+from katz_graph.picture.preview import latent_picture
 from katz_graph.planner.facts import weight_sets
 from katz_graph.planner.instances import Instances
 from katz_graph.planner.program import Call, Instance, Instruction
@@ -84,6 +87,7 @@ class Execution:
         self._model: ModelRecipe = program.region.begin.inputs["model"]
         self._owns = portion.owns
         self._process: Process | None = None  # where the sampler is
+        self._colours = _colours(self._model) if context.previews else None  # of its previews
         self._situation = Situation(models, program.shape)
         self._instances = Instances(program)
         self._before = Values()
@@ -269,10 +273,13 @@ class Execution:
 
     def _advance(self) -> None:
         """Hand the prediction to the sampler."""
-        assert self._process is not None  # only the list of the device that owns it says so
+        process = self._process
+        assert process is not None  # only the list of the device that owns it says so
         prediction = self._now.resolve(self._instances.variant(self._evaluation).prediction)
-        self._check_finite(prediction, self._step(self._process))
-        self._process.advance(prediction)
+        self._check_finite(prediction, self._step(process))
+        if self._colours is not None and self._context.wants_preview(self.program.name):
+            self._context.report(Previewed(self.program.name, latent_picture(process.estimate(prediction), self._colours)))
+        process.advance(prediction)
 
     def _call(self, call: Call, operations: Mapping[str, Operation], values: Values) -> None:
         members = [operations[name] for name in call.operations]
@@ -314,6 +321,10 @@ class Execution:
                 f"node {self.program.name}: the latent became NaN or infinite in step {step.step + 1} "
                 f"(evaluation {step.index + 1} of {len(self.program.schedule)}); try another dtype, VAE or a lower guidance"
             )
+
+
+def _colours(model: ModelRecipe) -> LinearMap | None:
+    return linear_map(model.latent_scale, architecture(model.unet).latent_channels)
 
 
 def _instance(instruction: Instruction) -> Instance:

@@ -88,7 +88,7 @@ class _GraphRun:
         self.registry, self.context, self.cache, self.regions = registry, context, cache, regions
         self.file = graph
         self.nodes: dict[str, NodeState] = {}
-        self.tasks = Tasks(context.check_cancelled, context.warn)
+        self.tasks = Tasks(context)
         self.calls = Calls(self.nodes, context, cache, self.tasks, Hidden(self.nodes, graph, context))
         self.telling = Telling(graph, self.nodes, cache, on_event)
         self.ready: list[tuple[tuple[bool, int, int], str]] = []

@@ -53,6 +53,7 @@ class Host:
         self._types = dict(types)
         self.peers: dict[str, Peer] = {}
         self._parts: dict[tuple[str, int], tuple[Execution, Job]] = {}
+        self._calls: dict[int, Job] = {}
 
     def assign(self, assignment: Assignment) -> None:
         torch.set_num_threads(assignment.threads)
@@ -85,12 +86,12 @@ class Host:
         self.peers[name] = Peer(name, connection, self.mailbox, bulk, lambda _, why: self._tell("lost", {**told, "message": why}))
         self._tell("connected", told)
 
-    def begin(self, request: str, attempt: int, portion: Portion, measure: bool) -> None:
+    def begin(self, request: str, attempt: int, portion: Portion, measure: bool, previews: bool) -> None:
         """Load what a portion needs, tell, and wait for `go`."""
         desk = _Desk(request, attempt, self.mailbox, self.peers)
         told = {"request": request, "attempt": attempt}
         listen, warn = partial(self._event, told), partial(self._warn, told)
-        context = RunContext(cast(Engine, _NoEngine()), self._folders, self._settings.output, {}, listen, warn)
+        context = RunContext(cast(Engine, _NoEngine()), self._folders, self._settings.output, {}, listen, warn, previews=previews)
         ready = partial(self._tell, "ready", told)
         execution = Execution(portion, self.models, context, desk, self._runner, measure, hold=True, on_loaded=ready)
         job = self._worker.submit(execution)
@@ -111,9 +112,16 @@ class Host:
     def call(self, identifier: int, what: str, arguments: Sequence[Any]) -> None:
         """Do something of one unit and tell its value."""
         task = Single(lambda: WORK[what](self, *arguments))
-        self._worker.submit(task).future.add_done_callback(lambda future: self._returned(identifier, task, future))
+        self._calls[identifier] = job = self._worker.submit(task)
+        job.future.add_done_callback(lambda future: self._returned(identifier, task, future))
+
+    def drop(self, identifier: int) -> None:
+        """Nobody waits for a call any longer: leave it out unless it has begun."""
+        if (job := self._calls.get(identifier)) is not None:
+            job.cancel()
 
     def _returned(self, identifier: int, task: Single, future: Future[Any]) -> None:
+        self._calls.pop(identifier, None)
         error = future.exception()
         if error is None:
             try:

@@ -11,6 +11,7 @@ import torch
 
 from katz_graph.context import Context
 from katz_graph.executor.calibrate import calibrated
+from katz_graph.executor.cancelling import cancellation, unless
 from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Called, Choices, Engine, Outcome
 from katz_graph.executor.execution import Execution
@@ -50,13 +51,21 @@ class LocalWorkers:
 
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
         job = self.submit(program, context, measure)
-        samples, denoised = job.result()
+        samples, denoised = self._result(job, context)
         return Outcome(samples, denoised, {self.devices[0].name: cast(Execution, job.task).timing})
 
-    def call(self, device: str, what: str, *arguments: Any) -> Called:
+    def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
         task = Single(lambda: SERVICES[what](self, *arguments))
-        value = self._worker.submit(task).result()
+        value = self._result(self._worker.submit(task), context)
         return Called(value, task.start, task.seconds)
+
+    def _result(self, job: Job, context: Context | None) -> Any:
+        try:
+            with cancellation(context) as cancelled:
+                return unless(cancelled, job.future)
+        except BaseException:
+            job.cancel()
+            raise
 
     def close(self) -> None:
         self._worker.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -47,6 +48,7 @@ class Models:
         self.device = torch.device(device)
         self.dtype = dtype
         self.store = store or ModelStore()
+        self.lora_merges, self.lora_seconds = 0, 0.0  # how often a model's LoRAs were not those that were wanted, and what that took
         self._sets: dict[Component, WeightSets] = {}
         self._merged: dict[MergedComponent, Any] = {}  # the latest last
         self._upscaler = lru_cache(maxsize=UPSCALERS_KEPT)(partial(load_upscaler, device=self.device))
@@ -59,6 +61,16 @@ class Models:
             for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
                 self._module(encoder.encoder, part)
                 self.store.tokenizer(encoder.tokenizer)
+
+    def unload(self) -> None:
+        """Let go of all that is not in use."""
+        self._sets.clear()
+        self._merged.clear()
+        self._upscaler.cache_clear()
+        self.store.clear()
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def unet(self, recipe: ModelRecipe) -> Any:
         module = self._module(recipe.unet, "unet")
@@ -144,4 +156,6 @@ class Models:
     def _resident(self, part: Component, module: Any, loras: tuple[Lora, ...], target: str) -> None:
         if part not in self._sets:
             self._sets[part] = WeightSets(module, target)
-        self._sets[part].use(loras)
+        if seconds := self._sets[part].use(loras):
+            self.lora_merges += 1
+            self.lora_seconds += seconds

@@ -35,6 +35,7 @@ class Request:
     name: str
     program: Program
     measure: bool = False
+    previews: bool = False
     attempt: int = 0
     tries: int = 1  # attempts that ended with a fault, and this one; those for which there was no room do not count
     waiting: bool = False  # for a worker to be replaced

@@ -45,11 +45,13 @@ def _obey(host: Host, outbox: Outbox, message: Message) -> None:
         case "dial":
             meeting.dial(outbox.send, host.connect, body)
         case "begin":
-            host.begin(body["request"], body["attempt"], body["portion"], body["measure"])
+            host.begin(body["request"], body["attempt"], body["portion"], body["measure"], body["previews"])
         case "go":
             host.go(body["request"], body["attempt"])
         case "cancel":
             host.cancel(body["request"], body["attempt"])
+        case "drop":
+            host.drop(body["id"])
         case "call":
             host.call(body["id"], body["what"], body["arguments"])
         case _:

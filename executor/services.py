@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -72,6 +74,32 @@ def control_net_use(worker: Served) -> ControlNetUse:
     return worker.models.store.controlnet_use
 
 
+def memory(worker: Served) -> Mapping[str, int]:
+    """Bytes of the device's memory, or of the host's: all, free, what torch has reserved there, and what of that is unused."""
+    device = worker.models.device
+    if device.type != "cuda":
+        return {"total": host_memory("MemTotal"), "free": host_memory("MemAvailable"), "reserved": 0, "unused": 0}
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    return {"total": total, "free": free, "reserved": reserved, "unused": reserved - torch.cuda.memory_allocated(device)}
+
+
+def host_memory(what: str) -> int:
+    """A figure of /proc/meminfo in bytes."""
+    found = re.search(rf"^{what}:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return 0 if found is None else int(found[1]) * 1024
+
+
+def lora_use(worker: Served) -> tuple[int, float]:
+    """How often LoRAs were merged into a model anew, and the seconds that it took."""
+    return worker.models.lora_merges, worker.models.lora_seconds
+
+
+def unload(worker: Served) -> None:
+    """Let go of all models that are not in use, and of the memory that they took."""
+    worker.models.unload()
+
+
 SERVICES: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
@@ -84,5 +112,8 @@ SERVICES: Mapping[str, Callable[..., Any]] = {
         load_control_net,
         drop_control_net,
         control_net_use,
+        memory,
+        lora_use,
+        unload,
     )
 }

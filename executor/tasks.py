@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from katz_graph.context import Context
 from katz_graph.errors import RunError
 
-ATTENTION = 0.05  # seconds between looks at whether the run was cancelled
 PATIENCE = 1.0  # seconds that cancelled tasks get to clean up
 
 Done = Callable[[], Any]  # gives the result of something finished, or raises what it raised
 
 
 class Tasks:
-    """What was started and is not finished. `check` raises when the run was cancelled; `warn` hears of tasks that nobody awaits."""
+    """What was started and is not finished. The run hears of tasks that nobody awaits; waiting ends when it is cancelled."""
 
-    def __init__(self, check: Callable[[], None], warn: Callable[[str], None]) -> None:
-        self._check, self._warn = check, warn
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: set[asyncio.Task[Any]] = set()
         self._finished: deque[tuple[Any, Done]] = deque()
@@ -50,11 +50,8 @@ class Tasks:
 
     def wait(self) -> None:
         """Wait until something finishes."""
-        while self._running and not self._finished and self._loop is not None:
-            self._check()
-            handle = self._loop.call_later(ATTENTION, self._loop.stop)
-            self._run_forever(self._loop)
-            handle.cancel()
+        if self._loop is not None:
+            self._run_while(self._loop, lambda: bool(self._running and not self._finished))
 
     def settle(self, value: Any) -> Any:
         """The result of an awaitable, waited for now; anything else as it is."""
@@ -62,11 +59,7 @@ class Tasks:
             return value
         task, loop = self._task([value]), self.open()
         task.add_done_callback(lambda done: loop.stop())
-        while not task.done():
-            self._check()
-            handle = loop.call_later(ATTENTION, loop.stop)
-            self._run_forever(loop)
-            handle.cancel()
+        self._run_while(loop, lambda: not task.done())
         return _result(task)[0]
 
     def close(self) -> None:
@@ -103,6 +96,21 @@ class Tasks:
             self._loop.set_exception_handler(self._complain)
         return self._loop
 
+    def _run_while(self, loop: asyncio.AbstractEventLoop, waiting: Callable[[], bool]) -> None:
+        """Until whoever ends the waiting, or cancels the run, has stopped the loop."""
+
+        def stop() -> None:
+            with suppress(RuntimeError):  # it is closed: the run is over
+                loop.call_soon_threadsafe(loop.stop)
+
+        forget = self._context.on_cancel(stop)
+        try:
+            while waiting():
+                self._context.check_cancelled()
+                self._run_forever(loop)
+        finally:
+            forget()
+
     def _run_forever(self, loop: asyncio.AbstractEventLoop) -> None:
         with suppress(SystemExit):  # it is the result of its task, too
             loop.run_forever()
@@ -116,7 +124,7 @@ class Tasks:
     def _complain(self, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
         error = about.get("exception")
         what = f"{type(error).__name__}: {error}" if error is not None else str(about.get("message"))
-        self._warn(f"something that an asynchronous node left behind failed: {what.splitlines()[0] if what else ''}")
+        self._context.warn(f"something that an asynchronous node left behind failed: {what.splitlines()[0] if what else ''}")
 
 
 async def _all(values: Sequence[Any], pending: Mapping[int, asyncio.Future[Any]]) -> list[Any]:

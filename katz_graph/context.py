@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -67,6 +67,13 @@ class Context(Protocol):
     def metadata(self) -> Mapping[str, Any]:
         """Text chunks for pictures that this run writes: `prompt` (the workflow) and what the plan says of itself."""
 
+    @property
+    def previews(self) -> bool:
+        """Whether this run shows pictures that are not done yet."""
+
+    def wants_preview(self, node: str) -> bool:
+        """Whether such a picture of a node would be shown now: not soon after the last one."""
+
     def warn(self, message: str) -> None:
         """Tell the person one line without stopping."""
 
@@ -81,3 +88,7 @@ class Context(Protocol):
 
     def check_cancelled(self) -> None:
         """Raise when the run was cancelled."""
+
+    def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
+        """Have `act` called, in any thread, when the run is cancelled, or now if it was; until what this returns is called. It may come
+        late: after that, too."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from katz_graph.planner.program import Program
 
 
@@ -25,6 +27,26 @@ class Evaluated:
     node: str
     done: int
     total: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Previewed:
+    """What a node's picture looks like by now: uint8 [h, w, 3]; `picture.preview.as_jpeg` makes it a file."""
+
+    node: str
+    picture: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A sampler is done: seconds on the device that advanced it, and how many attempts it took."""
+
+    node: str
+    program: Program
+    load: float
+    prepare: float
+    denoise: float
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +79,5 @@ class Sent:
     client: str | None = None
 
 
-Event = Planned | Evaluated | Busy | Progressed | Sent
+Event = Planned | Evaluated | Previewed | Sampled | Busy | Progressed | Sent
 Listener = Callable[[Event], None]

@@ -150,7 +150,7 @@ class Folders:
         choices = self.choices(kind)
         suggestion = suggest(name, choices) or (f"; there is {listed(choices)}" if choices else "; there is none")
         searched = ", ".join(map(str, self._roots(kind))) or "nothing: no model folder is given"
-        return f"{show(name)} is not in {kind}{suggestion} (searched {searched})"
+        return f"{show(name)} is not in {kind}{suggestion}" + (f" (searched {searched})" if self.paths else "")
 
     def _roots(self, kind: str) -> list[Path]:
         if _base(kind) in PEOPLES_FILES:

@@ -26,6 +26,7 @@ SchedulerName = Literal[SCHEDULER_NAMES]  # type: ignore[valid-type]
 Strength = Annotated[float, Field(ge=0.0, le=10.0), Widget(step=0.01)]
 Share = Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.01)]  # of one thing against another, or of a whole
 Text = Annotated[str, Widget(multiline=True)]
+PromptText = Annotated[str, Widget(multiline=True, dynamic_prompts=True)]
 Pixels = Annotated[int, Field(ge=0, le=16384)]
 WholeCells = Annotated[int, Field(ge=0, le=16384), Widget(step=8)]  # pixels, in steps of a latent cell
 Side = Annotated[int, Field(ge=1, le=16384)]  # pixels

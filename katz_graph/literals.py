@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from katz_graph.node import ANY, Input
 from katz_graph.wording import listed, show, suggest
 
 CHOICES_SHOWN = 12
 
+LiteralFault = Literal["link_expected", "wrong_type", "too_small", "too_large", "not_a_choice"]
+
+
+class LiteralError(ValueError):
+    """A literal that its input does not take: the line for people, and what kind of fault it is."""
+
+    def __init__(self, fault: LiteralFault, message: str) -> None:
+        super().__init__(message)
+        self.fault = fault
+
 
 def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> Any:
-    """The value with the input's type. ValueError says what came and what was expected; InputError is the check's own line."""
+    """The value with the input's type. LiteralError says what came and what was expected; InputError is the check's own line."""
     if expected.socket == ANY:
         return value
     plain = PLAIN.get(expected.socket)
     if plain is None and not expected.knob and expected.check is None:
-        raise ValueError(f"got {show(value)}, expected a link to an output of type {expected.socket}")
+        raise LiteralError("link_expected", f"got {show(value)}, expected a link to an output of type {expected.socket}")
     try:
         taken = value if plain is None else plain(value)
         checked = taken if expected.check is None else expected.check(taken)
@@ -27,8 +37,24 @@ def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> An
         if within_bounds:
             _in_bounds(taken, expected)
     except ValueError:
-        raise ValueError(f"got {show(value)}, expected {expectation(expected)}{_nearest(value, expected)}") from None
+        message = f"got {show(value)}, expected {expectation(expected)}{_nearest(value, expected)}"
+        raise LiteralError(_fault(value, expected), message) from None
     return checked
+
+
+def _fault(value: Any, expected: Input) -> LiteralFault:
+    """Why a value was not taken."""
+    if expected.choices is not None:
+        return "not_a_choice"
+    try:
+        number = PLAIN[expected.socket](value)
+    except (KeyError, ValueError):
+        return "wrong_type"
+    if isinstance(number, str):
+        return "wrong_type"
+    if expected.minimum is not None and number <= expected.minimum:
+        return "too_small"
+    return "too_large" if expected.maximum is not None and number >= expected.maximum else "wrong_type"
 
 
 def expectation(expected: Input) -> str:

@@ -39,10 +39,14 @@ class FileChoice:
 
 @dataclass(frozen=True, slots=True)
 class Widget:
-    """How the editor shows a knob; it changes nothing in what is accepted."""
+    """How the editor shows a knob; it changes nothing in what is accepted.
+
+    `dynamic_prompts`: an editor chooses one of `{a|b}` each time that it sends the text.
+    """
 
     step: float | None = None
     multiline: bool = False
+    dynamic_prompts: bool = False
     control_after_generate: bool = False
     upload: bool = False
 
@@ -137,9 +141,9 @@ class Node(BaseModel):
 
     `context: Context` in `run` gives the running graph's services.
 
-    Class arguments: `category`; `output=True` for a node that is run for its effect; `names=(...)` for the names of outputs;
-    `lazy=(...)` for wires that `needs` asks for one by one; `stage="..."` for a node of the denoising loop; `takes_lists=True` for a
-    node whose wires deliver the whole list of what came (its knobs are the first of theirs); `gives_lists=(...)` marks outputs that
+    Class arguments: `title` for people; `category`; `output=True` for a node that is run for its effect; `names=(...)` for the names of
+    outputs; `lazy=(...)` for wires that `needs` asks for one by one; `stage="..."` for a node of the denoising loop; `takes_lists=True`
+    for a node whose wires deliver the whole list of what came (its knobs are the first of theirs); `gives_lists=(...)` marks outputs that
     are lists.
     """
 
@@ -152,7 +156,6 @@ class Node(BaseModel):
     node_stage: ClassVar[str | None] = None
     node_takes_lists: ClassVar[bool] = False
     node_gives_lists: ClassVar[tuple[bool, ...]] = ()
-    node_display_name: ClassVar[str] = ""
 
     @classmethod
     def __init_subclass__(
@@ -165,7 +168,6 @@ class Node(BaseModel):
         stage: str | None = None,
         takes_lists: bool = False,
         gives_lists: tuple[bool, ...] = (),
-        title: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init_subclass__(**kwargs)
@@ -176,7 +178,6 @@ class Node(BaseModel):
         cls.node_stage = stage
         cls.node_takes_lists = takes_lists
         cls.node_gives_lists = gives_lists
-        cls.node_display_name = title or cls.__name__
 
     @classmethod
     def describe(cls) -> NodeType:
@@ -224,7 +225,7 @@ class Node(BaseModel):
         fingerprint = getattr(cls, "fingerprint", None)
         return NodeType(
             name=cls.__name__,
-            display_name=cls.node_display_name,
+            display_name=cls.model_config.get("title") or cls.__name__,
             category=cls.node_category,
             description=WRAPPED.sub(" ", inspect.cleandoc(cls.__doc__ or "")),
             inputs=inputs,

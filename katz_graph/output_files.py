@@ -62,19 +62,25 @@ def _target(directory: Path, prefix: str) -> tuple[Path, str]:
 
 
 def _claim(folder: Path, stem: str, ending: str, temporary: Path) -> Path:
-    """Give the finished file the first free number. A hard link fails where the name exists, so that two runs never take the same."""
+    """Give the finished file the first free number."""
     pattern = re.compile(re.escape(stem) + r"_(\d+)_" + re.escape(ending))
     taken = (pattern.fullmatch(entry.name) for entry in folder.iterdir())
     number = max((int(match[1]) for match in taken if match), default=0) + 1
-    while True:
-        path = folder / f"{stem}_{number:05}_{ending}"
-        try:
-            os.link(temporary, path)
-            return path
-        except FileExistsError:
-            number += 1
-        except OSError:  # a file system without hard links: take the name first, then put the file there
-            with suppress(FileExistsError):
-                path.touch(exist_ok=False)
-                return temporary.replace(path)
-            number += 1
+    while not take(temporary, path := folder / f"{stem}_{number:05}_{ending}"):
+        number += 1
+    return path
+
+
+def take(temporary: Path, path: Path) -> bool:
+    """Give a finished file its name, unless the name is taken. A hard link fails where it is, so that two never share one."""
+    try:
+        os.link(temporary, path)
+        return True
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links: take the name first, then put the file there
+        with suppress(FileExistsError):
+            path.touch(exist_ok=False)
+            temporary.replace(path)
+            return True
+        return False

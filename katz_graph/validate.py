@@ -15,10 +15,11 @@ from katz_graph.cycles import describe_cycle, find_cycles
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.literals import check_literal
+from katz_graph.literals import LiteralError, check_literal
 from katz_graph.node import ANY, Input, NodeType
 from katz_graph.planner.region import region_problems
-from katz_graph.wording import listed, nearest, node_name, one_line, shorten, show, suggest
+from katz_graph.problem import Problem, ProblemKind
+from katz_graph.wording import listed, nearest, node_name, show, suggest
 
 SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
 
@@ -26,25 +27,8 @@ WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}  # soc
 
 Types = Mapping[str, NodeType]
 Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]
-RULES: tuple[Rule, ...] = (region_problems,)
-"""Checks over several nodes, as (node, input, message). They see graphs whose links and types are sound."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong. `node` is empty for what concerns the whole graph, `input` for what concerns a whole node."""
-
-    node: str
-    type: str
-    input: str
-    message: str
-    severity: Literal["error", "warning"] = "error"
-    title: str = ""
-
-    def __str__(self) -> str:
-        if not self.node:
-            return one_line(self.message)
-        return one_line(f"{node_name(self.node, self.type, self.title)}{f', {shorten(self.input)}' if self.input else ''}: {self.message}")
+RULES: Mapping[ProblemKind, Rule] = {"region": region_problems}
+"""Checks over several nodes, as (node, input, message), by the kind of what they find. They see graphs whose links and types are sound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +58,7 @@ class Checked:
         return self.graph
 
 
-def validate(graph: Graph, types: Types, folders: Folders | None = None, rules: Iterable[Rule] = RULES) -> list[Problem]:
+def validate(graph: Graph, types: Types, folders: Folders | None = None, rules: Mapping[ProblemKind, Rule] = RULES) -> list[Problem]:
     """All problems of a graph, in the order of the file."""
     return list(check(graph, types, folders, rules).problems)
 
@@ -83,7 +67,7 @@ def check(
     graph: Graph,
     types: Types,
     folders: Folders | None = None,
-    rules: Iterable[Rule] = RULES,
+    rules: Mapping[ProblemKind, Rule] = RULES,
     targets: Iterable[str] | None = None,
 ) -> Checked:
     """All problems of a graph, and the graph with checked literals. Without `folders`, names of files are not checked.
@@ -105,11 +89,12 @@ def check(
     found += (problem for node in own if node in sound and node not in wrong for problem in _own_problems(node, graph, checked, types))
     if sound:
         whole = checked if not unsound else Graph({identifier: checked.nodes[identifier] for identifier in order if identifier in sound})
-        found += [Problem(node, graph.nodes[node].type, name, message) for rule in rules for node, name, message in rule(whole, types)]
+        for rule_kind, rule in rules.items():
+            found += [Problem(rule_kind, node, graph.nodes[node].type, name, message) for node, name, message in rule(whole, types)]
     problems = [problem if problem.node in needed else replace(problem, severity="warning") for problem in found]
     if not wanted:
         problems.append(_no_output(types))
-    failing = downstream(single.sources, {problem.node for problem in problems if problem.severity == "error"})
+    failing = downstream(single.sources, {problem.node for problem in problems if problem.severity == "error" and problem.node})
     refused = tuple(target for target in wanted if target in failing)
     runnable = tuple(target for target in wanted if target not in failing)
     return Checked(checked, tuple(sorted(problems, key=lambda problem: order.get(problem.node, len(order)))), runnable, refused)
@@ -130,18 +115,16 @@ def upstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[
 def downstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
     """The roots and all that reads them, directly or not."""
     pending = list(roots)
-    if not pending:
-        return set()
-    readers: dict[str, list[str]] = {}
+    return upstream(readers(sources), pending) if pending else set()
+
+
+def readers(sources: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
+    """For each node those that read it; `sources` has what each node reads."""
+    found: dict[str, list[str]] = {identifier: [] for identifier in sources}
     for identifier, read in sources.items():
         for source in read:
-            readers.setdefault(source, []).append(identifier)
-    return upstream(_Readers(readers), pending)
-
-
-class _Readers(dict[str, list[str]]):
-    def __missing__(self, identifier: str) -> list[str]:
-        return []
+            found[source].append(identifier)
+    return found
 
 
 class _SingleNodes:
@@ -163,13 +146,14 @@ class _SingleNodes:
     def node(self, identifier: str, call: NodeCall) -> NodeCall:
         """The node with checked literals."""
 
-        def report(name: str, message: str, severity: Literal["error", "warning"] = "error") -> None:
-            self.problems.append(Problem(identifier, call.type, name, message, severity, call.title))
+        def report(fault: ProblemKind, name: str, message: str, severity: Literal["error", "warning"] = "error") -> None:
+            self.problems.append(Problem(fault, identifier, call.type, name, message, severity, call.title))
 
         kind = self.types.get(call.type)
         if kind is None:
             self.unsound.add(identifier)
-            report("", f"there is no node type of this name{self._suggest(call.type, self.types)}; `katz nodes` lists what there is")
+            near = self._suggest(call.type, self.types)
+            report("unknown_type", "", f"there is no node type of this name{near}; `katz nodes` lists what there is")
         inputs: dict[str, Any] = {}
         sources = self.sources[identifier] = []
         for name, value in call.inputs.items():
@@ -177,28 +161,31 @@ class _SingleNodes:
             if isinstance(value, Link):
                 if value.node in self.graph.nodes:
                     sources.append(value.node)
-                for message in self._link(identifier, value, None if kind is not None and kind.links_unchecked else expected):
-                    report(name, message)
+                for fault, message in self._link(identifier, value, None if kind is not None and kind.links_unchecked else expected):
+                    report(fault, name, message)
                 inputs[name] = value
             elif expected is not None and (value is not None or expected.required):
                 try:
                     inputs[name] = self._literal(value, expected, kind is not None and name in kind.unchecked)
-                except (ValueError, InputError) as error:
-                    report(name, str(error))
+                except LiteralError as error:
+                    report(error.fault, name, str(error))
+                except InputError as error:
+                    report("not_a_choice" if expected.socket == "COMBO" else "refused", name, str(error))
             elif kind and expected is None and kind.undeclared == "all":
                 inputs[name] = value
             if kind and expected is None and (kind.undeclared == "none" or (kind.undeclared == "links" and not isinstance(value, Link))):
-                report(name, f"{call.type} has no input of this name{self._suggest(name, kind.inputs)}; it takes no part", "warning")
+                near = self._suggest(name, kind.inputs)
+                report("unknown_input", name, f"{call.type} has no input of this name{near}; it takes no part", "warning")
         for name, missing in kind.inputs.items() if kind else ():
             if missing.required and name not in call.inputs:
-                report(name, f"is missing; expected {_expected_source(missing)}")
+                report("missing_input", name, f"is missing; expected {_expected_source(missing)}")
         return NodeCall(call.type, inputs, call.title)
 
-    def _link(self, reader: str, link: Link, expected: Input | None) -> Iterator[str]:
+    def _link(self, reader: str, link: Link, expected: Input | None) -> Iterator[tuple[ProblemKind, str]]:
         source = self.graph.nodes.get(link.node)
         if source is None:
             self.unsound.add(reader)
-            yield f"links to node {show(link.node)}, which is not in the workflow"
+            yield "dead_link", f"links to node {show(link.node)}, which is not in the workflow"
             return
         kind = self.types.get(source.type)
         if kind is None:
@@ -207,10 +194,10 @@ class _SingleNodes:
             self.unsound.add(reader)
             outputs = ", ".join(f"{number} ({output.name})" for number, output in enumerate(kind.outputs))
             name = node_name(link.node, source.type, source.title)
-            yield f"links to output {link.output} of {name}, which has {outputs or 'no outputs'}"
+            yield "dead_link", f"links to output {link.output} of {name}, which has {outputs or 'no outputs'}"
         elif expected and not connects(kind.outputs[link.output].socket, expected.socket):
             came, name = kind.outputs[link.output], node_name(link.node, source.type, source.title)
-            yield f"got {came.socket} from output {link.output} ({came.name}) of {name}, expected {expected.socket}"
+            yield "link_type", f"got {came.socket} from output {link.output} ({came.name}) of {name}, expected {expected.socket}"
 
     def _literal(self, value: Any, expected: Input, unchecked: bool) -> Any:
         checked = check_literal(value, expected, within_bounds=not unchecked)
@@ -223,7 +210,7 @@ class _SingleNodes:
                 except InputError as error:
                     self._files[key] = str(error)
             if refused := self._files[key]:
-                raise ValueError(refused)
+                raise LiteralError("not_a_choice", refused)
         return checked
 
     def _suggest(self, name: str, known: Mapping[str, Any]) -> str:
@@ -250,7 +237,7 @@ def _cycle_problem(graph: Graph, cycle: Sequence[str]) -> Problem:
     call = graph.nodes[cycle[0]]
     path = describe_cycle(cycle, graph.nodes)
     message = f"stands in a cycle: {path}; remove a link (a loop over steps uses the slots of StepBegin and StepEnd)"
-    return Problem(cycle[0], call.type, "", message, "error", call.title)
+    return Problem("cycle", cycle[0], call.type, "", message, "error", call.title, tuple(cycle))
 
 
 def _wanted(graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[str] | None) -> list[str]:
@@ -275,14 +262,16 @@ def _own_problems(node: str, graph: Graph, checked: Graph, types: Types) -> Iter
     assert own_check is not None
     literals = {name: value for name, value in call.inputs.items() if not isinstance(value, Link)}
     sockets = {name: types[graph.nodes[link.node].type].outputs[link.output].socket for name, link in call.links()}
+    kind: ProblemKind = "refused"
     try:
         found = list(own_check(literals, sockets))
     except (Exception, SystemExit) as error:
-        found = [("", f"its own check of its inputs failed: {type(error).__name__}: {error}")]
+        kind, found = "check_failed", [("", f"its own check of its inputs failed: {type(error).__name__}: {error}")]
     for name, message in found:
-        yield Problem(node, call.type, name, message, "error", call.title)
+        yield Problem(kind, node, call.type, name, message, "error", call.title)
 
 
 def _no_output(types: Types) -> Problem:
     outputs = listed(sorted(name for name, kind in types.items() if kind.is_output))
-    return Problem("", "", "", f"the workflow has no output node, so nothing would run; add one of {outputs or 'those that packs bring'}")
+    message = f"the workflow has no output node, so nothing would run; add one of {outputs or 'those that packs bring'}"
+    return Problem("no_output", "", "", "", message)

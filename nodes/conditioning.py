@@ -10,7 +10,7 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction, Pixels, Text
+from katz_graph.knobs import Fraction, Pixels, PromptText
 from katz_graph.models.learned import identities, with_learned_words
 from katz_graph.models.text_recipe import parts
 from katz_graph.node import Node, Widget
@@ -24,7 +24,7 @@ MOST_TEXTS = 256
 class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Prompt)"):
     """A prompt. `(word:1.2)` weighs, `\\(` escapes, `embedding:NAME` is a textual inversion; encoded in chunks of 75 tokens."""
 
-    text: Text
+    text: PromptText
 
     def fingerprint(self, context: Context) -> Any:
         return identities((self.text,), context.folders)
@@ -42,8 +42,8 @@ class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
     crop_h: Pixels = 0
     target_width: Pixels = 1024
     target_height: Pixels = 1024
-    text_g: Text
-    text_l: Text
+    text_g: PromptText
+    text_l: PromptText
 
     def fingerprint(self, context: Context) -> Any:
         return identities((self.text_l, self.text_g), context.folders)
@@ -60,7 +60,7 @@ class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):
     ascore: Annotated[float, Field(ge=0.0, le=1000.0), Widget(step=0.01)] = 6.0
     width: Pixels = 1024
     height: Pixels = 1024
-    text: Text
+    text: PromptText
 
     def fingerprint(self, context: Context) -> Any:
         return identities((self.text,), context.folders)

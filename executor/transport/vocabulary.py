@@ -73,6 +73,7 @@ _CLASSES: tuple[type, ...] = (
     program.Prediction,
     program.Program,
     events.Evaluated,
+    events.Previewed,
     events.Busy,
     events.Progressed,
     events.Sent,

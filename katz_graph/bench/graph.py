@@ -38,6 +38,7 @@ class QuietContext:
     """A context for nodes that need nothing."""
 
     metadata: Mapping[str, Any] = {}
+    previews = False
     output_directory = Path()
     folders = Folders()
 
@@ -53,7 +54,13 @@ class QuietContext:
 
     def report(self, event: Event) -> None: ...
 
+    def wants_preview(self, node: str) -> bool:
+        return False
+
     def check_cancelled(self) -> None: ...
+
+    def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
+        return act
 
 
 def _type(name: str, inputs: tuple[Input, ...], run: Callable[[Context, Mapping[str, Any]], Any], is_output: bool = False) -> NodeType:

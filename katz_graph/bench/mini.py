@@ -18,6 +18,7 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import Engine
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.folders import MINI
+from katz_graph.measured import Measured
 from katz_graph.mini.evaluate import BOUNDS, evaluate, failures
 from katz_graph.mini.judge import load_judge
 from katz_graph.mini.train_judge import examine
@@ -31,10 +32,10 @@ JUDGE_BOUND = 0.98
 
 
 class EnginePaint:
-    """Paints captions with the engine: the callable that the evaluation asks for."""
+    """Paints captions with the engine: the callable that the evaluation asks for. `measured` counts over all pictures."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        self.engine, self.measured = engine, Measured()
         self.model, self.clip, self.vae = pipeline_recipes(MINI / "pipeline")
 
     def __call__(
@@ -70,6 +71,7 @@ class EnginePaint:
         }
         expansion = expand_sampling("StepBegin", begin, model, positive, negative, GUIDANCE)
         context = bare_context(self.engine)
+        context.measured = self.measured
         latent, _ = self.engine.sample(bind(expansion.graph, expansion.outputs[0].node), context)
         return self.engine.decode_latent(self.vae, latent["samples"], context)
 

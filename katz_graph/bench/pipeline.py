@@ -101,9 +101,10 @@ def _plan(engine: ClusterEngine, region: Region, places: Pins, allowed: frozense
 
 
 def _timed(engine: ClusterEngine, name: str, program: Program, runs: int) -> Track:
-    track = Track(name, engine, program)
-    track.run()
-    track.outcomes += [track.run() for _ in range(runs)]
+    track = Track(name, engine, lambda: program)
+    track.warm_up()
+    for _ in range(runs):
+        track.run()
     return track
 
 

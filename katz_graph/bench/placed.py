@@ -5,7 +5,7 @@ devices share.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 
@@ -97,58 +97,88 @@ def reference(region: Region) -> Tensor:
 
 @dataclass(slots=True)
 class Track:
-    """A program on its engine, with what its runs took."""
+    """A way to carry out a request, planned anew for every run with what is known then; with the programs and what they took."""
 
     name: str
     engine: ClusterEngine
-    program: Program
+    plan: Callable[[], Program]
+    programs: list[Program] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
 
     def run(self) -> Outcome:
-        return self.engine.cluster.run(self.program, bare_context(self.engine))
+        """One run that counts."""
+        self.programs.append(self.plan())
+        self.outcomes.append(self.engine.cluster.run(self.program, bare_context(self.engine)))
+        return self.outcomes[-1]
+
+    def warm_up(self) -> None:
+        self.engine.cluster.run(self.plan(), bare_context(self.engine))
+
+    @property
+    def program(self) -> Program:
+        """The last one."""
+        return self.programs[-1]
 
     @property
     def sampling(self) -> list[float]:
         """Seconds of the loop, on the device that has the sampler."""
-        return [outcome.timings[self.program.owner].denoise for outcome in self.outcomes]
+        runs = zip(self.programs, self.outcomes, strict=True)
+        return [outcome.timings[program.owner].denoise for program, outcome in runs]
 
     @property
     def whole(self) -> list[float]:
         """Seconds of all that the plan predicts: with what precedes the loop."""
-        return [
-            outcome.timings[self.program.owner].prepare + seconds for outcome, seconds in zip(self.outcomes, self.sampling, strict=True)
-        ]
+        runs = zip(self.programs, self.outcomes, self.sampling, strict=True)
+        return [outcome.timings[program.owner].prepare + seconds for program, outcome, seconds in runs]
 
     @property
-    def planned(self) -> float:
-        assert self.program.prediction is not None  # the program went through all passes
-        return self.program.prediction.planned
+    def planned(self) -> list[float]:
+        """Seconds that the programs predicted."""
+        return [program.prediction.planned for program in self.programs if program.prediction is not None]
 
     def row(self) -> list[object]:
-        return [self.name, self.planned, median(self.whole), min(self.whole), max(self.whole)]
+        return [self.name, median(self.planned), median(self.whole), min(self.whole), max(self.whole)]
 
 
-def take_turns(tracks: Sequence[Track], runs: int) -> None:
-    """Run each once to load and warm up, then all in turns, so that a busy moment of the machine meets all of them."""
+def take_turns(tracks: Sequence[Track], runs: int, first: Callable[[], Stages]) -> list[Stages]:
+    """Warm up, then run all in turns, behind a measurement of the stages: what is compared was measured within seconds of each other, since
+    a machine shared with others is a third slower at one time than at another."""
     for track in tracks:
-        track.run()
+        track.warm_up()
+    stages = []
     for _ in range(runs):
+        stages.append(first())
         for track in tracks:
-            track.outcomes.append(track.run())
+            track.run()
+    return stages
+
+
+def middle(stages: Sequence[Stages]) -> Stages:
+    """The median of each time over several measurements."""
+    by_call: dict[tuple[str, int], list[StageTime]] = {}
+    for measured in stages:
+        for call, time in measured.times.items():
+            by_call.setdefault(call, []).append(time)
+    return Stages([_middle(times) for times in by_call.values()])
+
+
+def _middle(times: Sequence[StageTime]) -> StageTime:
+    alone, busy = ([seconds for time in times if (seconds := getattr(time, how)) is not None] for how in ("alone", "busy"))
+    return replace(times[0], alone=median(alone) if alone else None, busy=median(busy) if busy else None)
 
 
 class Stages:
     """Measured seconds of the stages of the loop, by stage and members of a call."""
 
     def __init__(self, times: Sequence[StageTime]) -> None:
-        self._times = {(time.stage, time.members): time for time in times if time.stage in COSTED}
+        self.times = {(time.stage, time.members): time for time in times if time.stage in COSTED}
 
     def alone(self, call: Call) -> float:
-        return self._known(self._times[call.stage, len(call.operations)].alone, call)
+        return self._known(self.times[call.stage, len(call.operations)].alone, call)
 
     def busy(self, call: Call) -> float:
         """While the other workers do the same work."""
-        return self._known(self._times[call.stage, len(call.operations)].busy, call)
+        return self._known(self.times[call.stage, len(call.operations)].busy, call)
 
     def _known(self, seconds: float | None, call: Call) -> float:
         assert seconds is not None, call  # profiled with this request on these devices
@@ -156,12 +186,12 @@ class Stages:
 
     @property
     def metrics(self) -> dict[str, dict[str, float | None]]:
-        return {_title(time): {"alone": time.alone, "busy": time.busy} for time in self._times.values()}
+        return {_title(time): {"alone": time.alone, "busy": time.busy} for time in self.times.values()}
 
     def rows(self) -> list[list[object]]:
         """Of one call, alone and busy."""
-        alone = [[f"{_title(time)} alone", time.roofline, time.alone or 0.0, "", ""] for time in self._times.values()]
-        return alone + [[f"{_title(time)} busy", "", time.busy or 0.0, "", ""] for time in self._times.values()]
+        alone = [[f"{_title(time)} alone", time.roofline, time.alone or 0.0, "", ""] for time in self.times.values()]
+        return alone + [[f"{_title(time)} busy", "", time.busy or 0.0, "", ""] for time in self.times.values()]
 
 
 def _title(time: StageTime) -> str:

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -35,7 +36,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         expected = [reference(region) for region in regions]
         with ClusterEngine([Assignment(device) for device in (*BASES, SHARED)], cache=folder) as engine:
             tracks = [
-                Track(f"request on {base}, at once", engine, plan(engine, region, pins(base, SHARED)))
+                Track(f"request on {base}, at once", engine, partial(plan, engine, region, pins(base, SHARED)))
                 for base, region in zip(BASES, regions, strict=True)
             ]
             apart, together = _rounds(tracks, scale.runs)
@@ -66,14 +67,12 @@ def _rounds(tracks: Sequence[Track], runs: int) -> tuple[list[float], list[float
         for number in range(runs + 1):
             started = time.perf_counter()
             for track in tracks:
-                track.run()
+                track.warm_up()
             between = time.perf_counter()
-            outcomes = list(pool.map(Track.run, tracks))
+            list(pool.map(Track.run if number else Track.warm_up, tracks))
             if number:
                 apart.append(between - started)
                 together.append(time.perf_counter() - between)
-                for track, outcome in zip(tracks, outcomes, strict=True):
-                    track.outcomes.append(outcome)
     return apart, together
 
 

@@ -117,9 +117,10 @@ def run(number: int = PROMPTS) -> BenchResult:
                 similarities[kind] = engine.similarities
         choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=True)
         with ClusterEngine([Assignment("cpu:0"), Assignment("cpu:1")], choices, link=SLOW) as cluster:
+            paint = EnginePaint(cluster)
             for kind, one in asked.items():
-                pictures[kind]["stale"] = one.painted(EnginePaint(cluster))
-            delayed = sum(bool(program.delayed) for program in cluster.report.programs)
+                pictures[kind]["stale"] = one.painted(paint)
+            delayed = sum(bool(program.delayed) for program in paint.measured.programs)
         found = {kind: compared(one, model, pictures[kind], similarities[kind]) for kind, one in asked.items()}
     return _result(found, delayed, number)
 

@@ -94,6 +94,28 @@ def plan(
 
 
 @app.command()
+def submit(
+    workflow: WorkflowArgument,
+    server: Annotated[str, typer.Option(metavar="URL", help="of a running katz serve")] = "http://127.0.0.1:8188",
+    sets: Sets = None,
+    seed: Seed = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="KATZ_TOKEN", help="what the server asks for; on the command line others here can read it")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="where pictures go")] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="print the job's id and leave")] = False,
+    deadline: Annotated[float | None, typer.Option(metavar="SECONDS", help="refuse or give up what cannot be done by then", min=0)] = None,
+    priority: Annotated[float | None, typer.Option(help="place in the queue: the lowest goes first; others count up from 1")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a workflow on a server and fetch its pictures."""
+    from katz_graph.cli.submit import SubmitOptions
+    from katz_graph.cli.submit import submit as submit_workflow
+
+    submit_workflow(SubmitOptions(workflow, server, sets or (), seed, token, output, not no_wait, as_json, deadline, priority))
+
+
+@app.command()
 def convert(
     source: Annotated[
         Path, typer.Argument(metavar="IN", help="a workflow of any format, or a picture that carries one", show_default=False)
@@ -152,6 +174,86 @@ def profile(
         return
     folders = (models or (), packs or (), input, None, extra_model_paths or ())
     profile_workflow(Options(workflow, sets or (), None, devices, threads, (), None, "", *folders), as_json)
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="the address to listen on; any but loopback needs a token")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any that is free", min=0, max=65535)] = 8188,
+    data: Annotated[Path, typer.Option(help="the server's own folder: jobs, people's settings and files")] = Path("katz-data"),
+    token: Annotated[
+        str | None, typer.Option(envvar="KATZ_TOKEN", help="what clients have to show; on the command line others here can read it")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="a file with the token")] = None,
+    models: ModelFolders = None,
+    packs: PackFolders = None,
+    extra_model_paths: Annotated[
+        list[Path] | None, typer.Option("--extra-model-paths", "--extra-model-paths-config", help="an extra_model_paths.yaml")
+    ] = None,
+    input: InputFolder = None,
+    output: Annotated[Path | None, typer.Option("--output", "--output-directory", help="where pictures go")] = None,
+    devices: Devices = None,
+    cpu: Annotated[bool, typer.Option("--cpu", help="the same as --devices cpu")] = False,
+    threads: Threads = None,
+    place: Place = None,
+    link: LinkOption = None,
+    allow: Allow = "",
+    cache: Annotated[str | None, typer.Option(help="which results stay in memory: classic, lru:N, none")] = None,
+    cache_classic: Annotated[bool, typer.Option("--cache-classic", help="the same as --cache classic")] = False,
+    cache_lru: Annotated[int | None, typer.Option(metavar="N", min=0, help="the same as --cache lru:N; 0: classic")] = None,
+    cache_none: Annotated[bool, typer.Option("--cache-none", help="the same as --cache none")] = False,
+    jobs_at_once: Annotated[int | None, typer.Option(min=1, help="one for each device, unless given")] = None,
+    queue_limit: Annotated[int, typer.Option(min=1, help="jobs that wait; one more is refused with the time to come again")] = 64,
+    max_upload_size: Annotated[float, typer.Option(metavar="MB", min=0, help="of a picture that is uploaded")] = 100,
+    allowed_host: Annotated[list[str] | None, typer.Option(help="a further name that clients call this server by")] = None,
+    allowed_origin: Annotated[list[str] | None, typer.Option(help="a further web page that may use it: https://example.org")] = None,
+    previews: Annotated[bool, typer.Option(help="show the running picture to its owner")] = True,
+    keep_days: Annotated[float | None, typer.Option(min=0, help="age at which finished jobs are forgotten; never, unless given")] = None,
+    keep_gb: Annotated[float | None, typer.Option(min=0, help="of finished jobs' temporary files")] = None,
+    drain_seconds: Annotated[float, typer.Option(min=0, help="for running jobs at the end, before they go back to the queue")] = 30,
+    log_json: Annotated[bool, typer.Option("--log-json", help="log a JSON object a line")] = False,
+    multi_user: Annotated[bool, typer.Option("--multi-user", help="settings apart for each name in the header Comfy-User")] = False,
+    frontend: Annotated[Path | None, typer.Option(metavar="DIR", help="a built front end to serve at /")] = None,
+) -> None:
+    """Serve workflows over HTTP and websockets, with a queue that survives a crash."""
+    from dataclasses import replace
+
+    from katz_graph.cli import serve as server
+    from katz_graph.web.options import Limits, ServeOptions
+
+    if cpu and devices not in (None, "cpu"):
+        raise InputError(f"give one of --cpu and --devices {devices}")
+    limits = replace(Limits(), queue=queue_limit, upload_bytes=server.megabytes(max_upload_size))
+    server.serve(
+        ServeOptions(
+            host=host,
+            port=port,
+            data=data,
+            token=server.read_token(token, token_file),
+            allowed_hosts=server.listed(allowed_host),
+            allowed_origins=server.listed(allowed_origin),
+            models=tuple(models or ()),
+            packs=tuple(packs or ()),
+            input=input,
+            output=output,
+            extra_model_paths=tuple(extra_model_paths or ()),
+            devices=devices or "cpu",
+            threads=threads,
+            place=tuple(place or ()),
+            link=link,
+            allow=allow,
+            cache=server.CacheChoice(cache, cache_classic, cache_lru, cache_none).chosen(),
+            jobs_at_once=jobs_at_once,
+            previews=previews,
+            keep_days=keep_days,
+            keep_bytes=server.gigabytes(keep_gb),
+            drain_seconds=drain_seconds,
+            json_logs=log_json,
+            frontend=frontend,
+            multi_user=multi_user,
+            limits=limits,
+        )
+    )
 
 
 @app.command()

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from katz_graph.cli.devices import threads_for
 from katz_graph.cli.engines import choices, given_link, use_threads
 from katz_graph.cli.session import Options, Session, open_session
+from katz_graph.devices import threads_for
 from katz_graph.errors import InputError, RunError
 
 if TYPE_CHECKING:

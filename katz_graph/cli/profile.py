@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.cli.devices import DeviceList, check_present, parse_devices, threads_for
-from katz_graph.cli.engines import open_engine, start_workers, use_threads
+from katz_graph.cli.engines import open_engine, use_threads
 from katz_graph.cli.plan import compile_workflow
 from katz_graph.cli.session import Options, open_session
+from katz_graph.devices import DeviceList, check_present, parse_devices, threads_for
 from katz_graph.settings import Settings
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def _measured_here(devices: DeviceList, threads: int) -> tuple[Device, ...]:
 
 
 def _measured_together(devices: DeviceList, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], Link]]:
+    from katz_graph.executor.starting import start_workers
+
     with start_workers(devices, threads, lambda line: print(line, file=sys.stderr), None, Settings.read().cache) as engine:
         engine.measure(again=True)
         engine.cluster.links = engine.measured_links(again=True)

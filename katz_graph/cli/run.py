@@ -6,12 +6,11 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from katz_graph.approximations import in_force, made_with
 from katz_graph.cli.engines import open_engine
 from katz_graph.cli.overrides import first_seed
 from katz_graph.cli.progress import EvaluationProgress
@@ -25,8 +24,7 @@ from katz_graph.formats.ui_write import to_ui
 from katz_graph.wording import listed
 
 if TYPE_CHECKING:
-    from katz_graph.executor.engine import Report
-    from katz_graph.planner.program import Program
+    from katz_graph.measured import Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,8 @@ def run(options: Options, how: RunOptions) -> None:
             progress.listen(event)
             if isinstance(event, Busy):
                 spans.append(event)
-            elif isinstance(event, Planned) and approximations([event.program]):
-                texts["katz"] = made_with(session, approximations([event.program]))
+            elif isinstance(event, Planned) and (approximated := in_force([event.program])):
+                texts["katz"] = made_with(session.devices.text, approximated)
 
         context = RunContext(engine, session.folders, session.settings.output, texts, listen, session.warn)
         failure: KatzError | None = None
@@ -83,7 +81,7 @@ def run(options: Options, how: RunOptions) -> None:
             failure = error
     total = time.perf_counter() - started
     if not isinstance(failure, Cancelled):
-        _tell(session, how, engine.report, context.files, total)
+        _tell(session, how, context.measured, context.files, total)
     if how.trace is not None:
         write_trace(how.trace, spans)
     if session.problems and not isinstance(failure, Cancelled):
@@ -98,47 +96,30 @@ def metadata(session: Session) -> dict[str, str]:
     texts = {"prompt": json.dumps(to_api(session.graph))}
     with contextlib.suppress(InputError):  # spare nodes may have links that lead nowhere, which the editor's format cannot say
         texts["workflow"] = json.dumps(to_ui(replace(session.workflow, graph=session.graph), signatures(session.registry)))
-    return texts | {"katz": made_with(session, [])}
+    return texts | {"katz": made_with(session.devices.text, [])}
 
 
-def made_with(session: Session, approximated: Sequence[str]) -> str:
-    """What a picture says of how it was made."""
-    return json.dumps({"approximations": list(approximated), "devices": session.devices.text, "version": version("katz-graph")})
-
-
-def approximations(programs: Iterable[Program]) -> list[str]:
-    """Those that were in force."""
-    return ["stale-controlnet"] if any(program.delayed for program in programs) else []
-
-
-def _tell(session: Session, how: RunOptions, report: Report, files: list[Path], total: float) -> None:
-    predicted = sum(program.prediction.planned for program in report.programs if program.prediction)
-    seconds = {
-        "total": total,
-        "load": sum(timing.load for timing in report.timings),
-        "prepare": sum(timing.prepare for timing in report.timings),
-        "denoise": sum(timing.denoise for timing in report.timings),
-        "vae": report.vae,
-    }
+def _tell(session: Session, how: RunOptions, measured: Measured, files: list[Path], total: float) -> None:
+    predicted, seconds = measured.predicted, {"total": total, **measured.seconds}
     for file in files:
         session.say(f"wrote {file}")
-    if report.programs:
+    if predicted is not None:
         sampling = seconds["prepare"] + seconds["denoise"]
         session.say(f"sampling took {sampling:.2f} s, predicted {predicted:.2f} s; the whole run took {total:.2f} s")
     if not how.as_json:
         return
     from katz_graph.planner.present import as_json
 
-    plans = [as_json(program) for program in report.programs]
+    plans = [as_json(program) for program in measured.programs]
     print(
         json.dumps(
             {
                 "outputs": [str(file) for file in files],
                 "seed": first_seed(session.graph),
                 "seconds": seconds,
-                "predicted_seconds": predicted if report.programs else None,
+                "predicted_seconds": predicted,
                 "plan": plans[0] if len(plans) == 1 else plans,
-                "approximations": approximations(report.programs),
+                "approximations": in_force(measured.programs),
             }
         )
     )

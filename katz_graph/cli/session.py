@@ -13,8 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from katz_graph.cli.devices import DeviceList, check_present, parse_devices, parse_link, parse_places
+from katz_graph.approximations import allowed_names
 from katz_graph.cli.overrides import find_node, set_inputs, set_seed
+from katz_graph.devices import DeviceList, check_present, parse_devices, parse_link, parse_places
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders
 from katz_graph.formats.read import read_workflow
@@ -23,8 +24,6 @@ from katz_graph.graph import Graph
 from katz_graph.packs import Registry, load_registry
 from katz_graph.settings import Settings
 from katz_graph.validate import check
-
-APPROXIMATIONS = ("stale-controlnet", "async-lora")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +137,3 @@ def check_writable(folder: Path, option: str) -> None:
         raise InputError(f"{option}: {existing} is not a folder")
     if not os.access(existing, os.W_OK):
         raise InputError(f"{option}: {existing} cannot be written to")
-
-
-def allowed_names(names: str) -> frozenset[str]:
-    """Approximations out of a list with commas. InputError for one that does not exist."""
-    found = frozenset(filter(None, (part.strip() for part in names.split(","))))
-    for name in sorted(found):
-        if name not in APPROXIMATIONS:
-            raise InputError(f"--allow {name}: no such approximation; choose from {', '.join(APPROXIMATIONS)}")
-        if name == "async-lora":
-            raise InputError("--allow async-lora: LoRAs are not loaded beside the first steps yet; leave it out")
-    return found

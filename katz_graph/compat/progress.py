@@ -1,11 +1,14 @@
-"""Progress of a pack's node, for those who watch the run."""
+"""Progress of a pack's node and its pictures on the way, for those who watch the run."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from katz_graph.compat.current import current
-from katz_graph.events import Progressed
+from katz_graph.events import Previewed, Progressed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ProgressBar:
@@ -15,12 +18,29 @@ class ProgressBar:
         self.total, self.current, self.node_id = total, 0, node_id
 
     def update_absolute(self, value: int, total: int | None = None, preview: Any = None) -> None:
+        """`preview`: (format, Pillow's image, longest side), a picture [H, W, 3] or [B, H, W, 3] in 0..1, or Pillow's image."""
         self.total = self.total if total is None else total
         self.current = min(value, self.total)
         now = current()
-        if now is not None:
-            now.context.check_cancelled()
-            now.context.report(Progressed(str(self.node_id or now.node), self.current, self.total))
+        if now is None:
+            return
+        now.context.check_cancelled()
+        node = str(self.node_id or now.node)
+        now.context.report(Progressed(node, self.current, self.total))
+        if preview is not None and now.context.wants_preview(node):
+            now.context.report(Previewed(node, _picture(preview)))
 
     def update(self, value: int) -> None:
         self.update_absolute(self.current + value)
+
+
+def _picture(preview: Any) -> Tensor:
+    """uint8 [h, w, 3]"""
+    import numpy
+    import torch
+
+    image = preview[1] if isinstance(preview, tuple) else preview
+    if isinstance(image, torch.Tensor):
+        first = image.reshape(-1, *image.shape[-3:])[0]
+        return first[..., :3].float().mul(255).round().clamp(0, 255).to(torch.uint8).cpu()
+    return torch.from_numpy(numpy.array(image.convert("RGB")))

@@ -77,7 +77,7 @@ class Declared:
             check=_literal_check(socket),
             refresh=None if choices is None or several else lambda: self._refreshed(name),
             raw=bool(options.get("rawLink")),
-            options=options,
+            options=options | {"options": list(choices)} if several and choices is not None else options,
         )
 
     def _refreshed(self, name: str) -> tuple[Any, ...]:

@@ -5,14 +5,21 @@ PNG: text chunks (PNG specification, third edition, section 11.3.3). WebP: EXIF 
 
 from __future__ import annotations
 
+import io
 import re
 import struct
 import warnings
 import zlib
-from typing import BinaryIO
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 from katz_graph.errors import InputError
+from katz_graph.formats.native import FORMAT, VERSION, is_native
+from katz_graph.formats.strict_json import parse_json
+from katz_graph.formats.ui_document import is_ui
 
+LIMIT = 64 * 2**20  # bytes of JSON; 10,000 nodes take about 1 MB
 PNG = b"\x89PNG\r\n\x1a\n"
 TEXT_CHUNKS = (b"tEXt", b"zTXt", b"iTXt")
 EXIF_TAGS = (0x010E, 0x010F, 0x0110)  # description, make and model: where save nodes write
@@ -20,8 +27,61 @@ BROKEN_OFF = ".*(larger than file|corrupt|truncated)"  # what Pillow warns of an
 LABELLED = re.compile(r"\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A workflow that a picture carries, as parsed JSON of whatever format, and the editor's document where one stands beside it."""
+
+    document: Any
+    editor: Mapping[str, Any] | None = None
+
+
+def workflow_from_picture(data: bytes) -> Any:
+    """The document in a PNG or WebP. A graph with an editor's document beside it is Katz Graph's wrapper, that one being its `workflow`.
+
+    InputError when there is none, or it cannot be read.
+    """
+    found = carried(io.BytesIO(data))
+    if found is None:
+        raise InputError("is no PNG or WebP picture")
+    document, editor = found.document, found.editor
+    if editor is None or not isinstance(document, Mapping) or is_native(document) or is_ui(document):
+        return document
+    return {"format": FORMAT, "version": VERSION, "graph": document, "workflow": editor}
+
+
+def carried(stream: BinaryIO) -> Carried | None:
+    """What a picture carries; None when the file is neither PNG nor WebP. InputError when it carries nothing that can be read.
+
+    Katz Graph's wrapper in `workflow`, which knows the run options, goes before the graph in `prompt`, and that before an editor's.
+    """
+    head = stream.read(len(PNG) + 4)
+    stream.seek(0)
+    if head.startswith(PNG):
+        kind, texts = "PNG", png_texts(stream, LIMIT)
+    elif is_webp(head):
+        kind, texts = "WebP", webp_texts(stream, LIMIT)
+    else:
+        return None
+    prompt, beside = texts.get("prompt"), texts.get("workflow")
+    if not (prompt or beside):
+        raise InputError(f"is a {kind} without a workflow; only pictures saved with their metadata carry one")
+    around = _mapping(beside or "")
+    if around and around.get("format") == FORMAT:
+        return Carried(around)
+    try:
+        document = parse_json(prompt or beside or "")
+    except InputError as error:
+        raise inside(error) from None
+    return Carried(document, around if prompt and around and is_ui(around) else None)
+
+
+def inside(error: InputError) -> InputError:
+    """What is wrong with a workflow, said of one that a picture carries."""
+    return InputError("\n".join(f"the workflow inside the picture {line}" for line in str(error).split("\n")))
+
+
 def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """The text chunks of a PNG by key. InputError for more than `limit` bytes, or a broken file."""
+    """The text chunks of a PNG by key. InputError for more than `limit` bytes in all, or a broken file."""
     stream.read(len(PNG))
     texts: dict[str, str] = {}
     while True:
@@ -42,6 +102,7 @@ def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
         stream.seek(4, 1)
         if len(data) == size:
             key, text = _decoded(kind, data, limit)
+            limit -= len(text)
             texts.setdefault(key, text)
 
 
@@ -113,3 +174,11 @@ def _inflated(data: bytes, limit: int) -> bytes:
     if inflater.unconsumed_tail:
         raise InputError(f"is a PNG with a compressed text of more than {limit:,} bytes")
     return text
+
+
+def _mapping(text: str) -> Mapping[str, Any] | None:
+    try:
+        document = parse_json(text)
+    except InputError:
+        return None
+    return document if isinstance(document, Mapping) else None

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api
-from katz_graph.formats.image import PNG, is_webp, png_texts, webp_texts
-from katz_graph.formats.native import FORMAT, from_native, is_native
+from katz_graph.formats.image import LIMIT, PNG, Carried, carried, inside, is_webp
+from katz_graph.formats.native import from_native, is_native
 from katz_graph.formats.signature import Signature, Signatures, signatures
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.formats.ui import from_ui
@@ -20,7 +20,6 @@ from katz_graph.formats.workflow import Workflow
 from katz_graph.node import NodeType
 from katz_graph.wording import one_line, suggest
 
-LIMIT = 64 * 2**20  # bytes of JSON; 10,000 nodes take about 1 MB
 HEAD = 4096  # bytes that tell what a file is
 FOREIGN = {
     b"\xff\xd8\xff": "a JPEG picture, which carries no workflow",
@@ -82,12 +81,13 @@ def _read(stream: BinaryIO, known: Signatures) -> Workflow:
     head = stream.read(HEAD)
     if not head:
         raise InputError("is empty")
-    for kind, recognised, read in (("PNG", head.startswith(PNG), png_texts), ("WebP", is_webp(head), webp_texts)):
-        if recognised:
-            if not stream.seekable():
-                raise InputError(f"is a {kind} in a pipe; give the file itself")
-            stream.seek(0)
-            return _from_texts(kind, read(stream, LIMIT), known)
+    if head.startswith(PNG) or is_webp(head):
+        if not stream.seekable():
+            raise InputError("is a picture in a pipe; give the file itself")
+        stream.seek(0)
+        found = carried(stream)
+        assert found is not None
+        return _of_picture(found, known)
     for magic, meaning in FOREIGN.items():
         if head.startswith(magic):
             raise InputError(f"is {meaning}")
@@ -107,19 +107,12 @@ def _utf8(data: bytes) -> str:
         raise InputError(f"is not UTF-8 text (line {line}, byte {error.start:,}); save it as UTF-8") from None
 
 
-def _from_texts(kind: str, texts: Mapping[str, str], known: Signatures) -> Workflow:
-    """Katz Graph's wrapper in `workflow`, which knows the run options, goes before the graph in `prompt`, and that before an editor's."""
-    prompt, beside = texts.get("prompt"), texts.get("workflow")
-    if not (prompt or beside):
-        raise InputError(f"is a {kind} without a workflow; only pictures saved with their metadata carry one")
-    around = _mapping(beside or "")
+def _of_picture(found: Carried, known: Signatures) -> Workflow:
     try:
-        if around and around.get("format") == FORMAT:
-            return from_native(around)
-        workflow = _parse(parse_json(prompt or beside or ""), known)
+        workflow = _parse(found.document, known)
     except InputError as error:
-        raise InputError("\n".join(f"the workflow inside the {kind} {line}" for line in str(error).split("\n"))) from None
-    return _with_surroundings(workflow, around, known) if prompt and around and is_ui(around) else workflow
+        raise inside(error) from None
+    return workflow if found.editor is None else _with_surroundings(workflow, found.editor, known)
 
 
 def _with_surroundings(workflow: Workflow, editor: Mapping[str, Any], known: Signatures) -> Workflow:
@@ -129,14 +122,6 @@ def _with_surroundings(workflow: Workflow, editor: Mapping[str, Any], known: Sig
         return replace(workflow, layout=beside.layout, run=beside.run, extra=beside.extra)
     except InputError as error:
         return replace(workflow, notes=(*workflow.notes, f"the layout beside the graph was left out: {str(error).splitlines()[0]}"))
-
-
-def _mapping(text: str) -> Mapping[str, Any] | None:
-    try:
-        document = parse_json(text)
-    except InputError:
-        return None
-    return document if isinstance(document, Mapping) else None
 
 
 def _named(path: str, error: InputError) -> InputError:

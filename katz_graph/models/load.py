@@ -118,6 +118,14 @@ class ModelStore:
                 self._residency.forget(key)
                 del self._kept[key]
 
+    def clear(self) -> None:
+        """Let go of all modules, but for ControlNets that are in use."""
+        with self._lock:
+            for key in [key for key in self._kept if not self._residency.is_pinned(key)]:
+                if key in self._residency:
+                    self._residency.forget(key)
+                del self._kept[key]
+
     @property
     def controlnets_in_use(self) -> bool:
         """Whether somebody is inside of `using_controlnet`."""

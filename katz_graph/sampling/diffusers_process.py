@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import diffusers
@@ -14,8 +15,10 @@ from torch import Tensor
 from katz_graph.errors import InputError
 from katz_graph.sampling.evaluation import Evaluation, Step
 from katz_graph.sampling.noise import seeded
+from katz_graph.sampling.prediction import to_denoised
 from katz_graph.sampling.spec import DiffusersSpec
 
+PREDICTIONS = ("epsilon", "v_prediction", "sample")  # those whose denoised latent we can tell
 NEEDED = ("set_timesteps", "scale_model_input", "add_noise", "step")
 
 
@@ -100,6 +103,13 @@ class DiffusersProcess:
         self._x = self._scheduler.step(prediction, timestep, self._x, **self._step_arguments, return_dict=False)[0]
         self._done += 1
         self._prepare_step()
+
+    def estimate(self, prediction: Tensor) -> Tensor:
+        """In sigma space, to which the model's input, of unit variance, is brought; that itself for an unknown kind of prediction."""
+        assert self._step is not None  # there is a current step
+        x = self._step.model_input.float() * math.sqrt(self._step.sigma**2 + 1)
+        kind = self._scheduler.config.get("prediction_type", "epsilon")
+        return to_denoised(prediction, replace(self._step, x=x, parametrisation=kind)) if kind in PREDICTIONS else x
 
     @property
     def result(self) -> Tensor:

@@ -31,6 +31,9 @@ class Process(Protocol):
     def advance(self, prediction: Tensor) -> None:
         """Take the guided prediction [B, C, h, w] of the current step: denoised, or the raw output if the step says raw."""
 
+    def estimate(self, prediction: Tensor) -> Tensor:
+        """The denoised latent [B, C, h, w] that a prediction of the current step means. Changes nothing."""
+
     @property
     def result(self) -> Tensor:
         """The final latent [B, C, h, w]; RuntimeError before the end."""
@@ -86,10 +89,13 @@ class SamplingProcess:
         if self._step is None:
             raise RuntimeError("the sampling is done: there is no step to advance")
         self._done += 1
-        denoised = self._mask.after(prediction) if self._mask else prediction
+        denoised = self.estimate(prediction)
         if self._step.step != self._denoised_step:
             self._denoised, self._denoised_step = denoised, self._step.step
         self._resume(denoised)
+
+    def estimate(self, prediction: Tensor) -> Tensor:
+        return self._mask.after(prediction) if self._mask else prediction
 
     @property
     def result(self) -> Tensor:

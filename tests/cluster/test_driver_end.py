@@ -22,7 +22,8 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DRIVER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
 sys.path.insert(0, {here!r})
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.supervisor import Supervisor

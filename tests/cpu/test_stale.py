@@ -83,7 +83,7 @@ def stale(case: Case, measured: Path) -> Stale:
 
         context.listener = listen
         latent = engine.sample(sampler_region(case), context)[0]["samples"]
-        (program,) = engine.report.programs
+        (program,) = context.measured.programs
         return Stale(latent, sorted(ran["cpu:1"]), program.delayed)
 
 

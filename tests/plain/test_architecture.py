@@ -59,7 +59,9 @@ def test_imports_go_one_way() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("arguments", [["nodes"], ["nodes", "KSampler"], ["models"], ["plan", "--help"], ["run", "--help"], ["--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["nodes"], ["nodes", "KSampler"], ["models"], ["plan", "--help"], ["run", "--help"], ["serve", "--help"], ["--help"]]
+)
 def test_commands_that_need_no_model_import_no_model_library(arguments: list[str]) -> None:
     code = (
         "import sys\nsys.argv = ['katz', *sys.argv[1:]]\nfrom katz_graph.cli.main import main\n"
@@ -69,6 +71,20 @@ def test_commands_that_need_no_model_import_no_model_library(arguments: list[str
     result = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.rsplit("heavy:", 1)[1].split() == []
+
+
+def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
+    """What can crash or hang is in the runner's process; the server starts it, and knows its facts."""
+    modules = sorted(".".join(("katz_graph", *file.relative_to(ROOT).with_suffix("").parts)) for file in (ROOT / "web").glob("**/*.py"))
+    server = [module.removesuffix(".__init__") for module in modules if ".runner." not in module]
+    code = (
+        "import importlib, sys\nfor module in sys.argv[1:]:\n    importlib.import_module(module)\n"
+        "heavy = ('torch', 'diffusers', 'transformers', 'katz_graph.executor', 'katz_graph.nodes')\n"
+        "print(*(name for name in sys.modules if name.startswith(heavy)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *server], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
 
 
 def test_every_package_is_declared() -> None:

@@ -179,12 +179,9 @@ class Watch:
 
     def __enter__(self) -> RecordingContext:
         self.context = RecordingContext(cancel_after=STEPS)
-        self.timer = threading.Timer(SECONDS, self.stop)
+        self.timer = threading.Timer(SECONDS, self.context.cancel)
         self.timer.start()
         return self.context
-
-    def stop(self) -> None:
-        self.context.cancel_after = 0
 
     def __exit__(self, *_: object) -> None:
         self.timer.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -622,9 +623,11 @@ def test_cancelling_stops_asynchronous_nodes_and_what_they_left_behind() -> None
     assert log == ["cleaned up"]
     document["3"] = node("Sleep", name="x", seconds=60.0)
     document["4"] = node("Save", value=["3", 0])
+    context = RecordingContext()
+    threading.Timer(0.5, context.cancel).start()
     started = time.perf_counter()
     with pytest.raises(Cancelled):
-        run_v1(document, {"Leaves": Leaves, "Sleep": sleeper([])}, context=RecordingContext(cancel_after=6))
+        run_v1(document, {"Leaves": Leaves, "Sleep": sleeper([])}, context=context)
     assert time.perf_counter() - started < 3
 
 

@@ -223,8 +223,8 @@ def test_rules_see_sound_graphs_only_and_their_problems_are_listed() -> None:
         return [("1", "value", "is odd")]
 
     sound = from_api({"1": node("Number", value=3), "2": node("Save", value=["1", 0]), "3": node("Sticker")})
-    assert str(check(sound, TYPES, rules=[rule]).errors[0]) == "node 1 (Number), value: is odd"
-    check(from_api({"1": node("Save", value=["9", 0])}), TYPES, rules=[rule])
+    assert str(check(sound, TYPES, rules={"region": rule}).errors[0]) == "node 1 (Number), value: is odd"
+    check(from_api({"1": node("Save", value=["9", 0])}), TYPES, rules={"region": rule})
     assert seen == [["1", "2"]]
 
 
@@ -307,5 +307,5 @@ def test_rules_see_what_the_sound_outputs_need() -> None:
         return []
 
     document = {"1": node("Number"), "2": node("Save", value=["1", 0]), "3": node("Nunber"), "4": node("Save", value=["3", 0])}
-    assert check(from_api(document), TYPES, rules=[rule]).targets == ("2",)
+    assert check(from_api(document), TYPES, rules={"region": rule}).targets == ("2",)
     assert seen == [["1", "2"]]

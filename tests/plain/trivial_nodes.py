@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -149,6 +149,8 @@ class RecordingContext:
     said: list[str] = field(default_factory=list)
     cancel_after: int | None = None
     asked: int = 0
+    previews: bool = False
+    acts: list[Callable[[], None]] = field(default_factory=list)
 
     def warn(self, message: str) -> None:
         self.said.append(message)
@@ -161,6 +163,18 @@ class RecordingContext:
         self.asked += 1
         if self.cancel_after is not None and self.asked > self.cancel_after:
             raise Cancelled("cancelled")
+
+    def wants_preview(self, node: str) -> bool:
+        return self.previews
+
+    def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
+        self.acts.append(act)
+        return lambda: self.acts.remove(act)
+
+    def cancel(self) -> None:
+        self.cancel_after = 0
+        for act in tuple(self.acts):
+            act()
 
 
 @dataclass

@@ -18,7 +18,16 @@ from katz_graph.compat.v3.ui import as_dict
 from katz_graph.node import NodeType
 
 HIDDEN = "hidden_"  # before the names of hidden values, so that an input may have the same name
-FLAGS = {"is_deprecated": "DEPRECATED", "is_experimental": "EXPERIMENTAL", "is_api_node": "API_NODE", "not_idempotent": "NOT_IDEMPOTENT"}
+SAID = {
+    "is_deprecated": "DEPRECATED",
+    "is_experimental": "EXPERIMENTAL",
+    "is_dev_only": "DEV_ONLY",
+    "is_api_node": "API_NODE",
+    "not_idempotent": "NOT_IDEMPOTENT",
+    "has_intermediate_output": "HAS_INTERMEDIATE_OUTPUT",
+    "search_aliases": "SEARCH_ALIASES",
+    "essentials_category": "ESSENTIALS_CATEGORY",
+}
 OPTIONAL_METHODS = {"validate_inputs": "VALIDATE_INPUTS", "fingerprint_inputs": "IS_CHANGED", "check_lazy_status": "check_lazy_status"}
 
 
@@ -74,7 +83,7 @@ def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
         "FUNCTION": "execute",
         "execute": execute_async if inspect.iscoroutinefunction(kind.execute) else execute,
         "__module__": kind.__module__,
-        **{theirs: True for ours, theirs in FLAGS.items() if getattr(schema, ours)},
+        **{theirs: value for ours, theirs in SAID.items() if (value := getattr(schema, ours))},
         **{theirs: _method(getattr(kind, ours), theirs) for ours, theirs in OPTIONAL_METHODS.items() if hasattr(kind, ours)},
     }
     return type(schema.node_id, (), members)

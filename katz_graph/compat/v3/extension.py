@@ -20,7 +20,7 @@ class ComfyExtension:
 
 class _Execution:
     async def set_progress(self, value: float, max_value: float, node_id: str | None = None, preview_image: Any = None, **_: Any) -> None:
-        ProgressBar(int(max_value), node_id).update_absolute(int(value))
+        ProgressBar(int(max_value), node_id).update_absolute(int(value), preview=preview_image)
 
 
 class _NodeReplacement:
@@ -40,7 +40,7 @@ class ComfyAPI:
 
 class _ExecutionSync:
     def set_progress(self, value: float, max_value: float, node_id: str | None = None, preview_image: Any = None, **_: Any) -> None:
-        ProgressBar(int(max_value), node_id).update_absolute(int(value))
+        ProgressBar(int(max_value), node_id).update_absolute(int(value), preview=preview_image)
 
 
 class ComfyAPISync:

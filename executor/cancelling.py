@@ -1,0 +1,39 @@
+"""Waiting that ends at once when a run is cancelled. Knows nothing of what is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from katz_graph.context import Context
+from katz_graph.errors import Cancelled
+
+Awaited = TypeVar("Awaited")
+
+
+@contextmanager
+def cancellation(context: Context | None) -> Iterator[Future[None]]:
+    """Fails with Cancelled as soon as the run is cancelled, which no context never is."""
+    cancelled: Future[None] = Future()
+
+    def fail() -> None:
+        with suppress(InvalidStateError):  # cancelled again
+            cancelled.set_exception(Cancelled("cancelled"))
+
+    forget = None if context is None else context.on_cancel(fail)
+    try:
+        yield cancelled
+    finally:
+        if forget is not None:
+            forget()
+
+
+def unless(cancelled: Future[None], awaited: Future[Awaited]) -> Awaited:
+    """What a future comes to, unless it is cancelled first."""
+    both: tuple[Future[Any], ...] = (awaited, cancelled)
+    wait(both, return_when=FIRST_COMPLETED)
+    if cancelled.done():
+        cancelled.result()
+    return awaited.result()

@@ -1,0 +1,56 @@
+"""Starts the workers that a device list asks for, and the engine over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from katz_graph.devices import DeviceList
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.engine import Choices, dtype_for
+from katz_graph.executor.network import Network
+from katz_graph.planner.program import Link
+
+
+def start_workers(
+    devices: DeviceList,
+    threads: int,
+    say: Callable[[str], None],
+    choices: Choices | None,
+    cache: Path | None,
+    link: Link | None = None,
+    packs: tuple[str, ...] = (),
+    spares: bool = False,
+) -> ClusterEngine:
+    """A worker for each device: processes of this host, or Ray actors. RunError when one does not start; close the engine.
+
+    `spares`: another one waits, to stand in for one that is lost.
+    """
+    if devices.launcher == "spawn":
+        say(f"starting {len(devices.choices)} workers: {', '.join(devices.names)}")
+        assignments = assigned({one.name: one.device for one in devices.choices}, threads, packs)
+        return ClusterEngine(assignments, choices, cache, link, spares)
+    from katz_graph.executor.launch.ray import RayCluster
+
+    with ExitStack() as opened:
+        ray = opened.enter_context(RayCluster())
+        places = {f"ray:{number}": place for number, place in enumerate(ray.places(len(devices.choices)))}
+        say("starting workers: " + ", ".join(f"{name} ({place.device} on {place.host})" for name, place in places.items()))
+        engine = ClusterEngine(
+            assigned({name: place.device for name, place in places.items()}, threads, packs),
+            choices,
+            cache,
+            link,
+            launchers={name: ray.launcher(place, threads) for name, place in places.items()},
+            network=Network(tuple(places), {name: place.host for name, place in places.items()}),
+        )
+        engine.opened.push(opened.pop_all())
+        return engine
+
+
+def assigned(devices: Mapping[str, str], threads: int, packs: tuple[str, ...]) -> list[Assignment]:
+    """All workers of a run compute in one type, since they hand each other what they computed: that of the slowest kind of device."""
+    dtype = max((dtype_for(device) for device in devices.values()), key=lambda kind: kind.itemsize)
+    return [Assignment(name, device, threads, dtype, packs=packs) for name, device in devices.items()]

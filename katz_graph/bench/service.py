@@ -1,0 +1,125 @@
+"""`katz bench service`: what the server costs beside the work: a step, a look at the queue, and how soon a cancelled job stops."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from websockets.sync.client import ClientConnection, connect
+
+from katz_graph.bench.result import BenchResult
+from katz_graph.bench.served import Served, painting, processor_seconds, serving
+
+STEP = 0.025  # seconds of the step that costs are compared with
+COST_BOUND = 0.01
+QUEUE_BOUND = 0.005  # seconds, median
+STOP_BOUND = 0.05  # seconds beyond one step
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """`history`: jobs that the server remembers when the queue is asked for."""
+
+    steps: int = 200
+    side: int = 128
+    history: int = 1000
+    asked: int = 300
+    cancels: int = 10
+
+
+def run(scale: Scale | None = None) -> BenchResult:
+    scale = scale or Scale()
+    with tempfile.TemporaryDirectory() as name, serving(Path(name)) as server:
+        for _ in range(scale.history):
+            while server.submit(_nothing()).status == 429:
+                time.sleep(0.02)
+        _drained(server)
+        with _watching(server, "bench") as socket:
+            _timed(server, socket, painting(0, 2, scale.side))  # loads
+            plain, cost, events = _timed(server, socket, painting(1, scale.steps, scale.side))
+            step = plain / scale.steps
+            asked = [server.get("/queue").seconds for _ in range(scale.asked)]
+            stops = [_stopped(server, socket, number, scale) for number in range(scale.cancels)]
+        server.stop()
+    beyond = max(seconds - step for seconds in stops)
+    metrics: dict[str, Any] = {
+        "step_seconds": step,
+        "server_seconds_a_step": cost / scale.steps,
+        "server_share_of_a_step": cost / scale.steps / STEP,
+        "messages": events,
+        "queue_p50": median(asked),
+        "queue_p99": sorted(asked)[int(0.99 * len(asked))],
+        "stop_p50": median(stops),
+        "stop_most": max(stops),
+        "stop_beyond_a_step": beyond,
+    }
+    bounds = {
+        "server_share_of_a_step": f"< {COST_BOUND}",
+        "queue_p50": f"< {QUEUE_BOUND}",
+        "stop_beyond_a_step": f"<= {STOP_BOUND}",
+    }
+    ok = metrics["server_share_of_a_step"] < COST_BOUND and metrics["queue_p50"] < QUEUE_BOUND and beyond <= STOP_BOUND
+    return BenchResult("service", ok, metrics, bounds, ("what", "figure"), [[what, value] for what, value in metrics.items()])
+
+
+def _nothing() -> dict[str, Any]:
+    """A graph that needs no model."""
+    return {
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}},
+        "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
+    }
+
+
+@contextmanager
+def _watching(server: Served, client: str) -> Iterator[ClientConnection]:
+    with connect(f"ws://127.0.0.1:{server.port}/ws?clientId={client}", max_size=None) as socket:
+        yield socket
+
+
+def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> tuple[float, float, int]:
+    """Seconds from its start to its end; processor seconds of the server's own process meanwhile; messages that came."""
+    before = processor_seconds(server.pid)
+    identifier = server.submit(prompt, client_id="bench").data["prompt_id"]
+    started, messages = 0.0, 0
+    while True:
+        message = socket.recv(timeout=120)
+        messages += 1
+        if isinstance(message, bytes):
+            continue
+        event = json.loads(message)
+        if event["type"] == "executing" and event["data"]["node"] == "5":
+            started = time.perf_counter()
+        if event["type"] == "executing" and event["data"]["node"] is None and event["data"]["prompt_id"] == identifier:
+            return time.perf_counter() - started, processor_seconds(server.pid) - before, messages
+
+
+def _stopped(server: Served, socket: ClientConnection, number: int, scale: Scale) -> float:
+    """Seconds from asking that a job be cancelled, by its route or by an interrupt, until it is told to be over."""
+    identifier = server.submit(painting(100 + number, 10 * scale.steps, scale.side), client_id="bench").data["prompt_id"]
+    _until(socket, lambda event: event["type"] == "progress" and event["data"]["value"] >= 3)
+    asked = time.perf_counter()
+    answer = server.post("/interrupt", {"prompt_id": identifier}) if number % 2 else server.post(f"/api/jobs/{identifier}/cancel")
+    assert answer.status == 200, answer
+    _until(socket, lambda event: event["type"] == "execution_interrupted")
+    seconds = time.perf_counter() - asked
+    _until(socket, lambda event: event["type"] == "executing" and event["data"]["node"] is None)
+    return seconds
+
+
+def _until(socket: ClientConnection, wanted: Any) -> None:
+    while True:
+        message = socket.recv(timeout=60)
+        if isinstance(message, str) and wanted(json.loads(message)):
+            return
+
+
+def _drained(server: Served) -> None:
+    while server.get("/prompt").data["exec_info"]["queue_remaining"]:
+        time.sleep(0.05)

@@ -1,0 +1,86 @@
+"""`katz serve`: options of the command line to a server's options."""
+
+from __future__ import annotations
+
+import re
+import stat
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from katz_graph.approximations import allowed_names
+from katz_graph.cli.session import check_writable
+from katz_graph.devices import parse_devices, parse_link, parse_places
+from katz_graph.errors import InputError
+from katz_graph.web.options import MB, ServeOptions
+from katz_graph.web.serve import serve as serve_forever
+
+SHORTEST_TOKEN = 16
+POLICY = re.compile(r"classic|none|lru:[1-9][0-9]{0,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheChoice:
+    """The ways of saying which results stay in memory, of which one may be used."""
+
+    text: str | None = None
+    classic: bool = False
+    lru: int | None = None
+    none: bool = False
+
+    def chosen(self) -> str:
+        """As `--cache` has it. InputError when there are several."""
+        lru = None if self.lru is None else f"lru:{self.lru}" if self.lru > 0 else "classic"
+        said = [text for text in (self.text, "classic" if self.classic else None, lru, "none" if self.none else None) if text is not None]
+        if len(said) > 1:
+            raise InputError("give one of --cache, --cache-classic, --cache-lru and --cache-none")
+        if said and not POLICY.fullmatch(said[0]):
+            raise InputError(f"--cache {said[0]}: choose classic, lru:N (N results) or none")
+        return said[0] if said else "classic"
+
+
+def serve(options: ServeOptions) -> None:
+    """Check what can be checked at once, then serve until a signal. InputError names the option."""
+    parse_places(options.place, parse_devices(options.devices).names)
+    allowed_names(options.allow)
+    parse_link(options.link)
+    check_writable(options.data.absolute(), "--data")
+    if options.output is not None:
+        check_writable(options.output.absolute(), "--output")
+    if options.frontend is not None and not (options.frontend / "index.html").is_file():
+        raise InputError(f"--frontend {options.frontend}: there is no index.html in it")
+    serve_forever(options, lambda line: print(line, flush=True))
+
+
+def read_token(token: str | None, file: Path | None) -> str | None:
+    """The token that clients have to show. InputError when it cannot be read, or can be guessed."""
+    if token is not None and file is not None:
+        raise InputError("give one of --token and --token-file")
+    if file is not None:
+        try:
+            token = file.read_text(encoding="utf-8").strip()
+            if stat.S_IMODE(file.stat().st_mode) & 0o077:
+                print(f"warning: {file} can be read by others on this machine; chmod 600 keeps it yours", file=sys.stderr)
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--token-file {file}: {getattr(error, 'strerror', None) or 'not text'}") from None
+    if token is None:
+        return None
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise InputError(f"the token has to be at least {SHORTEST_TOKEN} printable characters without spaces: openssl rand -hex 32")
+    return token
+
+
+def megabytes(value: float) -> int:
+    """Bytes of an option in MB."""
+    return int(value * MB)
+
+
+def gigabytes(value: float | None) -> int | None:
+    """Bytes of an option in GB."""
+    return None if value is None else int(value * 1024 * MB)
+
+
+def listed(values: Sequence[str] | None) -> tuple[str, ...]:
+    """Options that may be given several times, or with commas."""
+    return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())

@@ -1,0 +1,231 @@
+"""`katz submit`: a workflow to pictures on a server, with the progress, lines and exit codes of `katz run`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from katz_graph.cli.overrides import first_seed, set_inputs, set_seed
+from katz_graph.cli.progress import EvaluationProgress
+from katz_graph.cli.remote import Server, Unreachable, node_problems
+from katz_graph.cli.session import check_run_options, check_writable
+from katz_graph.cli.watch import Listener, follow, open_line
+from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.events import Evaluated
+from katz_graph.folders import TEMP
+from katz_graph.formats.api import to_api
+from katz_graph.formats.object_info import from_object_info
+from katz_graph.formats.read import read_workflow
+from katz_graph.formats.signature import Signatures, signatures, unknown_types
+from katz_graph.formats.ui_write import to_ui
+from katz_graph.formats.workflow import Workflow
+from katz_graph.packs import Registry, load_registry
+from katz_graph.settings import Settings
+from katz_graph.web.events import Ended, JobEvent, NodeDone, PlanMade, Previewed, Progress, Warned
+from katz_graph.wording import listed, one_line, shorten
+
+ATTEMPTS = 5  # at handing a workflow over, when lines drop
+PAUSE = 1.0  # seconds between them
+SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOptions:
+    """What the command line said. `deadline` is in seconds from now; `priority` a place in the queue, lowest first."""
+
+    workflow: Path
+    server: str
+    sets: Sequence[str] = ()
+    seed: int | None = None
+    token: str | None = None
+    output: Path | None = None
+    wait: bool = True
+    as_json: bool = False
+    deadline: float | None = None
+    priority: float | None = None
+
+
+def submit(options: SubmitOptions) -> None:
+    """Hand the workflow over, wait for its end unless told otherwise, and fetch its pictures."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    server = Server(options.server, options.token)
+    settings = Settings.read(output=options.output)
+    if options.wait:
+        check_writable(settings.output, "--output")
+    workflow, known, notes = _prepared(options, settings, server)
+    for note in notes:
+        console.print(escape(note))
+    job, client = str(uuid.uuid4()), uuid.uuid4().hex
+    watcher = _Watcher(server, job, settings.output, console)
+    try:
+        line = open_line(server, client) if options.wait else None  # before the job begins, so that nothing of it is missed
+        with line or contextlib.nullcontext():
+            answer = _handed_over(server, job, _body(options, workflow, known, job, client))
+            refused = node_problems(answer.get("node_errors"))
+            if line is None:
+                print(json.dumps({"job": job, "number": answer.get("number")}) if options.as_json else job)
+            else:
+                with EvaluationProgress(console) as watcher.progress:
+                    ended = follow(server, client, line, job, Listener(watcher.listen, watcher.queued, watcher.say))
+                watcher.fetch(ended)
+                watcher.tell(ended, first_seed(workflow.graph), options.as_json)
+    except KeyboardInterrupt:
+        with contextlib.suppress(KatzError):
+            server.post(f"/api/jobs/{job}/cancel", {})
+        raise Cancelled("cancelled") from None
+    if refused:
+        raise RunError("\n".join((*refused, "some outputs were refused")))
+
+
+def _prepared(options: SubmitOptions, settings: Settings, server: Server) -> tuple[Workflow, Signatures, list[str]]:
+    """The workflow with its overrides, and lines for the person. What packs of the server call their inputs, the server is asked for."""
+    registry, _ = load_registry(settings.packs, settings.folders())
+    known, workflow = signatures(registry), read_workflow(options.workflow, registry)
+    if unknown_types(workflow.graph, known):
+        foreign = from_object_info(server.get("/object_info"))
+        known, workflow = signatures(registry, foreign), read_workflow(options.workflow, registry, foreign)
+    check_run_options(workflow.run)
+    graph, notes = _overridden(options, workflow, registry)
+    notes = [f"set {note}" for note in notes] + [f"warning: {note}" for note in workflow.notes]
+    decided = [name for name in workflow.run if name != "seed"]
+    if decided:
+        notes.append(f"warning: run options that are the server's to decide were left out: {listed(decided)}")
+    return replace(workflow, graph=graph), known, notes
+
+
+def _overridden(options: SubmitOptions, workflow: Workflow, registry: Registry) -> tuple[Any, list[str]]:
+    graph, notes = set_inputs(workflow.graph, registry, options.sets)
+    seed = options.seed if options.seed is not None else workflow.run.get("seed")
+    if seed is None:
+        return graph, notes
+    graph, changed = set_seed(graph, registry, seed)
+    return graph, [*notes, *changed]
+
+
+def _body(options: SubmitOptions, workflow: Workflow, known: Signatures, job: str, client: str) -> dict[str, Any]:
+    body: dict[str, Any] = {"prompt": to_api(workflow.graph), "prompt_id": job, "client_id": client}
+    with contextlib.suppress(InputError):  # spare nodes may have links that lead nowhere, which the editor's format cannot say
+        body["extra_data"] = {"extra_pnginfo": {"workflow": to_ui(workflow, known)}}
+    if options.deadline is not None:
+        body["deadline_seconds"] = options.deadline
+    if options.priority is not None:
+        body["number"] = options.priority
+    return body
+
+
+def _handed_over(server: Server, job: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The server's answer. Handed over again when the line drops before it: the key keeps the job from running twice."""
+    for attempt in range(ATTEMPTS):
+        try:
+            answer = server.post("/prompt", body, {"Idempotency-Key": job})
+        except Unreachable as error:
+            if error.refused or attempt == ATTEMPTS - 1:
+                raise
+            time.sleep(PAUSE)
+            continue
+        if isinstance(answer, Mapping) and answer.get("prompt_id") == job:
+            return answer
+        break
+    raise InputError(f"--server {server.root}: did not take the job in; is that a Katz Graph server?")
+
+
+class _Watcher:
+    """Shows what happens to a job, and keeps what the last line of `--json` needs."""
+
+    progress: EvaluationProgress
+
+    def __init__(self, server: Server, job: str, output: Path, console: Console) -> None:
+        self._server, self._job, self._output, self._console = server, job, output, console
+        self._plans: dict[str, Any] = {}
+        self._files: list[Path] = []
+        self._place: int | None = None
+
+    def say(self, message: str) -> None:
+        self._console.print(escape(message))
+
+    def queued(self, before: int) -> None:
+        if before != self._place:
+            self._place = before
+            self.say(f"job {self._job} waits" + (f" behind {before} other{'s' if before > 1 else ''}" if before else ", and is next"))
+
+    def listen(self, event: JobEvent) -> None:
+        match event:
+            case Progress():
+                self.progress.listen(Evaluated(event.display, event.value, event.maximum))
+            case PlanMade():
+                self._plans[event.node] = event.plan
+            case Warned():
+                self._console.print(f"[yellow]warning:[/] {escape(event.message)}")
+            case NodeDone(ui=ui) if ui is not None:
+                for text in ui.get("text", ()):
+                    self.say(str(text))
+            case Previewed(lasting=True):
+                self._keep(event)
+
+    def fetch(self, ended: Ended) -> None:
+        """Download what output nodes wrote. RunError for names that no server of ours gives."""
+        for entry in _files(ended.outputs):
+            target = _free(self._local(entry))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._server.download("/view", entry, target)
+            self._files.append(target)
+
+    def tell(self, ended: Ended, seed: int | None, as_json: bool) -> None:
+        """Where the pictures are, and how long it took. Raises what the job failed with."""
+        for file in self._files:
+            self.say(f"wrote {file}")
+        seconds = ended.seconds
+        if ended.status == "completed" and ended.predicted is not None:
+            sampling = seconds.get("prepare", 0.0) + seconds.get("denoise", 0.0)
+            total = seconds.get("total", 0.0)
+            self.say(f"sampling took {sampling:.2f} s, predicted {ended.predicted:.2f} s; the whole run took {total:.2f} s")
+        if as_json:
+            plans = list(self._plans.values())
+            told = {"job": self._job, "outputs": [str(file) for file in self._files], "seed": seed, "seconds": dict(seconds)}
+            planned = {"predicted_seconds": ended.predicted, "plan": plans[0] if len(plans) == 1 else plans}
+            print(json.dumps({**told, **planned, "approximations": list(ended.approximations)}))
+        if ended.status == "cancelled":
+            raise RunError(f"job {self._job} was cancelled on the server")
+        if ended.status == "failed":
+            raise RunError(ended.error.message if ended.error is not None else "the job failed")
+
+    def _keep(self, event: Previewed) -> None:
+        """A picture that a node sends instead of saving it."""
+        name = f"{self._job[:8]}_{one_line(event.display).replace('/', '_')}.{SUFFIXES.get(event.media_type, 'png')}"
+        target = _free(self._output / name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(event.image)
+        self._files.append(target)
+
+    def _local(self, entry: Mapping[str, str]) -> Path:
+        parts = [*PurePosixPath(entry["subfolder"]).parts, entry["filename"]]
+        if any(part in ("", ".", "..") or set(part) & set("/\\\0") for part in parts):
+            raise RunError(f"the server names a file {one_line(shorten('/'.join(parts)))}, which is outside of its folder")
+        return self._output.joinpath(*([TEMP] if entry["type"] == "temp" else []), *parts)
+
+
+def _files(outputs: Mapping[str, Mapping[str, Sequence[Any]]]) -> Iterable[dict[str, str]]:
+    """The files among outputs, as `/view` is asked for them."""
+    for kinds in outputs.values():
+        for entries in kinds.values():
+            for entry in entries:
+                if isinstance(entry, Mapping) and isinstance(entry.get("filename"), str) and entry.get("type") in ("output", "temp"):
+                    yield {"filename": entry["filename"], "subfolder": str(entry.get("subfolder") or ""), "type": entry["type"]}
+
+
+def _free(path: Path) -> Path:
+    """This path, or the same with a number where a file is there already."""
+    candidate, number = path, 0
+    while candidate.exists():
+        number += 1
+        candidate = path.with_stem(f"{path.stem} ({number})")
+    return candidate

@@ -1,0 +1,126 @@
+"""Following a job on a server over its native channel until it ends, through lines that drop and servers that restart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+from pydantic import ValidationError
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from katz_graph.cli.remote import Server, Unreachable
+from katz_graph.errors import InputError, RunError
+from katz_graph.web.events import JOB_EVENT, Ended, JobEvent, PlanMade, Progress
+from katz_graph.web.native import SUBPROTOCOL
+
+PATIENCE = 120.0  # seconds without a connection
+PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)  # between attempts; the last one again and again
+FRAME_BYTES = 512 * 2**20
+CLOSING = 1.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who follows: what happens is heard, `queued` says how many jobs wait before this one, `say` is for lines about the connection."""
+
+    hear: Callable[[JobEvent], None]
+    queued: Callable[[int], None]
+    say: Callable[[str], None]
+
+
+def follow(server: Server, client: str, line: ClientConnection, job: str, listener: Listener) -> Ended:
+    """How the job ended. `line` is taken over, and replaced when it drops; plans and progress are told again then.
+
+    Unreachable when the server was away for too long; the job goes on there. RunError when the server does not know the job.
+    """
+    away: float | None = None
+    attempts = 0
+    connected: ClientConnection | None = line
+    while True:
+        try:
+            with connected if connected is not None else open_line(server, client) as socket:
+                connected = None
+                if away is not None:
+                    listener.say("connected again")
+                away, attempts = None, 0
+                socket.send(msgpack.packb({"type": "watch", "job": job}))
+                for event in _events(socket, job, listener.queued):
+                    if isinstance(event, Ended):
+                        return event
+                    listener.hear(event)
+        except (Unreachable, ConnectionClosed) as error:
+            now = time.monotonic()
+            if away is None:
+                away = now
+                listener.say("the line to the server is lost; the job goes on there, trying again")
+            elif now - away > PATIENCE:
+                reason = str(error) if isinstance(error, Unreachable) else f"--server {server.root}: closes every connection"
+                raise Unreachable(f"{reason}; gave up after {PATIENCE:.0f} s, job {job} goes on there", refused=False) from None
+            time.sleep(PAUSES[min(attempts, len(PAUSES) - 1)])
+            attempts += 1
+
+
+def open_line(server: Server, client: str) -> ClientConnection:
+    """The native channel of a client. Unreachable, or InputError when the server refuses or speaks something else."""
+    try:
+        socket = connect(
+            server.websocket(client),
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            additional_headers=server.headers,
+            compression=None,
+            max_size=FRAME_BYTES,
+            close_timeout=CLOSING,
+        )
+    except InvalidStatus as error:
+        if error.response.status_code >= 500:  # while it starts or ends
+            raise server.unreachable(error) from None
+        raise server.refusal(error.response.status_code, bytes(error.response.body or b"")) from None
+    except (OSError, WebSocketException) as error:
+        raise server.unreachable(error) from None
+    if socket.subprotocol != SUBPROTOCOL:
+        socket.close()
+        raise InputError(f"--server {server.root}: does not speak {SUBPROTOCOL}; is that a Katz Graph server?")
+    return socket
+
+
+def _events(socket: ClientConnection, job: str, queued: Callable[[int], None]) -> Iterator[JobEvent]:
+    """What happens to a job, its state when it is asked for included."""
+    for data in socket:
+        frame = msgpack.unpackb(data) if isinstance(data, bytes) else {}
+        kind = frame.get("type")
+        if kind in ("snapshot", "queue"):
+            places = (frame.get("queue") or {} if kind == "snapshot" else frame).get("places") or {}
+            if job in places:
+                queued(places[job])
+        elif kind == "job" and frame["id"] == job:
+            yield from _told(frame["job"], job)
+        elif kind == "event":
+            event = _parsed(frame["event"])
+            if event is not None and event.job == job:
+                yield event
+
+
+def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[JobEvent]:
+    if known is None:
+        raise RunError(f"the server does not know job {job} any more")
+    state = known.get("state") or {}
+    for node, plan in state.get("plans", {}).items():
+        yield PlanMade(job, node, plan)
+    for node, told in state.get("nodes", {}).items():
+        if told["status"] == "running":
+            yield Progress(job, node, told["display"], told["value"], told["maximum"])
+    if (ended := _parsed(known.get("result"))) is not None:
+        yield ended
+
+
+def _parsed(event: Any) -> JobEvent | None:
+    """None for what a newer server says."""
+    try:
+        return JOB_EVENT.validate_python(event)
+    except ValidationError:
+        return None

@@ -1,0 +1,47 @@
+"""What sampling and the VAE took in one run, collected from its events. Knows nothing of engines and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from katz_graph.events import Busy, Event, Sampled
+
+if TYPE_CHECKING:
+    from katz_graph.planner.program import Program
+
+VAE = ("vae encode", "vae decode")
+
+
+@dataclass(slots=True)
+class Measured:
+    """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended."""
+
+    samplers: list[Sampled] = field(default_factory=list)
+    vae: float = 0.0
+
+    def listen(self, event: Event) -> None:
+        if isinstance(event, Sampled):
+            self.samplers.append(event)
+        elif isinstance(event, Busy) and not event.node and event.name in VAE:
+            self.vae += event.seconds
+
+    @property
+    def programs(self) -> list[Program]:
+        return [sampler.program for sampler in self.samplers]
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Of all samplers on the devices that advanced them: load, prepare and denoise; and of the VAE."""
+        return {
+            "load": sum(sampler.load for sampler in self.samplers),
+            "prepare": sum(sampler.prepare for sampler in self.samplers),
+            "denoise": sum(sampler.denoise for sampler in self.samplers),
+            "vae": self.vae,
+        }
+
+    @property
+    def predicted(self) -> float | None:
+        """Seconds of sampling as planned; None where nothing was sampled."""
+        return sum(program.prediction.planned for program in self.programs if program.prediction) if self.samplers else None

@@ -1,0 +1,36 @@
+"""Small pictures to watch a sampler by: of a latent by the linear map of its latent space, without a VAE; and as JPEG."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import conv2d, pad
+
+from katz_graph.picture.latent_spaces import LinearMap
+
+LONGEST, SHORTEST, CELL = 512, 128, 8  # pixels of a preview's longer side, and of a latent's cell where that is between them
+QUALITY = 80  # of JPEG
+
+
+def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
+    """The first of scaled latents [B, C, h, w] as uint8 [h, w, 3] on the CPU."""
+    cells = latent[:1].detach().float()
+    side = 3 if len(colours.rows) > cells.shape[1] else 1
+    weight = torch.tensor(colours.rows, device=cells.device).view(-1, side, side, 3).permute(3, 0, 1, 2)
+    reach = side // 2
+    around = pad(cells, (reach,) * 4, mode="replicate")
+    shown = conv2d(around, weight, torch.tensor(colours.bias, device=cells.device))[0].movedim(0, -1)
+    return ((shown + 1) * 127.5).nan_to_num(127.5).clamp(0, 255).to(torch.uint8).cpu()
+
+
+def as_jpeg(picture: Tensor) -> bytes:
+    """uint8 [h, w, 3] as JPEG, eight times as large, though its longer side is not under 128 nor over 512 pixels."""
+    longer = max(picture.shape[:2])
+    ratio = min(max(longer * CELL, SHORTEST), LONGEST) / longer
+    height, width = (max(round(side * ratio), 1) for side in picture.shape[:2])
+    written = io.BytesIO()
+    Image.fromarray(picture.numpy()).resize((width, height), Image.Resampling.BILINEAR).save(written, "JPEG", quality=QUALITY)
+    return written.getvalue()

@@ -1,0 +1,195 @@
+"""A cancelled run ends at once, whatever it waits for, and what it has left on a worker is in nobody's way. Workers are threads."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import eventually
+from test_waiting import FIRST, SECOND, Starting, end
+
+from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity_reference import Case
+from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.bench.struck import LINK
+from katz_graph.errors import Cancelled
+from katz_graph.events import Evaluated, Event
+from katz_graph.executor import execution, host, local
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.context import RunContext
+from katz_graph.executor.engine import Engine
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.local import LocalEngine
+from katz_graph.planner.region import Region
+
+AT_ONCE = 0.05  # seconds, where nobody else needs the processor
+ALLOWED = 0.3  # seconds here, where others do
+LONG = 1.0  # seconds that a call or an evaluation is made to take
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    torch.set_num_threads(1)
+    return random_models(tmp_path_factory.mktemp("sd1"), "sd1")
+
+
+@pytest.fixture(scope="module")
+def region(models: Models) -> Region:
+    return sampler_region(Case("plain", models.pipeline, False, "euler", 4))
+
+
+@pytest.fixture(scope="module", params=["worker", "here"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    if request.param == "here":
+        opened: Engine = LocalEngine()
+    else:
+        folder = tmp_path_factory.mktemp("costs")
+        opened = ClusterEngine([Assignment("cpu:0")], cache=folder, launchers={"cpu:0": InProcess()})
+    with opened:
+        yield opened
+
+
+@pytest.fixture
+def services(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two more things that a worker can be asked for: `nap`, which takes a while, and `sign`, which leaves its name in this list."""
+    signed: list[str] = []
+
+    def nap(worker: Any) -> None:
+        signed.append("nap")
+        time.sleep(LONG)
+
+    more = {"nap": nap, "sign": lambda worker, name: signed.append(name)}
+    monkeypatch.setattr(host, "WORK", {**host.WORK, **more})
+    monkeypatch.setattr(local, "SERVICES", {**local.SERVICES, **more})
+    return signed
+
+
+@contextmanager
+def cancelled_soon(context: RunContext, what: Callable[[], object], when: Callable[[], bool]) -> Iterator[None]:
+    """Runs `what` in a thread, cancels once `when`, and expects it to end at once, with Cancelled."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(what)
+        eventually(when, 20)
+        started = time.perf_counter()
+        context.cancel()
+        with pytest.raises(Cancelled):
+            asked.result(20)
+        print(f"ended after {(time.perf_counter() - started) * 1e3:.1f} ms")
+        assert time.perf_counter() - started < ALLOWED
+        yield
+
+
+def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
+    engine: Engine, region: Region, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = sample(engine, region)  # loads what both need
+    working = threading.Event()
+    begun: list[float] = []
+    middle = execution.STAGES["unet_mid"]
+
+    def slow(*given: Any) -> Any:
+        begun.append(time.perf_counter())
+        working.set()
+        time.sleep(LONG)
+        return middle(*given)
+
+    stages = {**execution.STAGES, "unet_mid": slow}
+    monkeypatch.setattr(execution, "STAGES", stages)
+    context = bare_context(engine)
+    long = sampler_region(Case("long", models.pipeline, False, "euler", 100, guidance=1.0))
+    with cancelled_soon(context, lambda: engine.sample(long, context), working.is_set):
+        stages["unet_mid"] = middle
+        assert torch.equal(sample(engine, region), expected)
+        print(f"the next one had its picture {time.perf_counter() - begun[0] - LONG:.2f} s after the evaluation that was under way")
+    assert len(begun) == 1
+
+
+def test_a_call_is_not_waited_for_and_goes_on(engine: Engine, services: list[str]) -> None:
+    context = bare_context(engine)
+    device = engine.device.name
+    with cancelled_soon(context, lambda: engine.workers.call(device, "nap", context=context), lambda: services == ["nap"]):
+        engine.workers.call(device, "sign", "the next")
+    assert services == ["nap", "the next"]
+
+
+def test_a_call_that_waits_for_its_turn_is_left_out(engine: Engine, services: list[str]) -> None:
+    context, device = bare_context(engine), engine.device.name
+    with ThreadPoolExecutor(1) as pool:
+        nap = pool.submit(engine.workers.call, device, "nap")
+        eventually(lambda: services == ["nap"], 20)
+        asked = threading.Event()
+
+        def ask() -> None:
+            asked.set()
+            engine.workers.call(device, "sign", "cancelled", context=context)
+
+        with cancelled_soon(context, ask, asked.is_set):
+            assert not nap.done()
+            nap.result(20)
+            engine.workers.call(device, "sign", "the next")
+    assert services == ["nap", "the next"]
+
+
+def test_what_was_cancelled_before_does_not_begin(engine: Engine, region: Region, services: list[str]) -> None:
+    context = bare_context(engine)
+    context.cancel()
+    with pytest.raises(Cancelled):
+        engine.workers.call(engine.device.name, "nap", context=context)
+    with pytest.raises(Cancelled):
+        engine.sample(region, context)
+
+
+def test_who_waits_for_a_worker_to_come_back(tmp_path: Path) -> None:
+    launchers = dict.fromkeys((FIRST, SECOND), InProcess(Starting(itertools.count())))
+    with ClusterEngine([Assignment(name) for name in launchers], cache=tmp_path, link=LINK, launchers=launchers) as opened:
+        end(opened, SECOND)
+        eventually(lambda: SECOND not in opened.cluster._connections, 5)
+        context = bare_context(opened)
+        asked = threading.Event()
+
+        def ask() -> None:
+            asked.set()
+            opened.cluster.call(SECOND, "identity", context=context)
+
+        with cancelled_soon(context, ask, asked.is_set):
+            pass
+
+
+def test_two_runs_at_once_are_told_apart(region: Region, models: Models, tmp_path: Path) -> None:
+    """Events, warnings and figures of a run go to its own context, and one that is cancelled leaves the other alone."""
+    other = sampler_region(Case("other", models.pipeline, False, "euler", 7, seed=3))
+    long = sampler_region(Case("cancelled", models.pipeline, False, "euler", 500, seed=4))
+    launchers = dict.fromkeys(("cpu:0", "cpu:1"), InProcess())
+    with ClusterEngine([Assignment(name) for name in launchers], cache=tmp_path, launchers=launchers) as opened:
+        contexts = [bare_context(opened) for _ in range(3)]
+        seen: list[list[Event]] = [[], [], []]
+        for context, events in zip(contexts, seen, strict=True):
+            context.listener = events.append
+        regions = [replace(one, name=name) for one, name in zip((region, other, long), "abc", strict=True)]
+        with ThreadPoolExecutor(3) as pool:
+            running = [pool.submit(opened.sample, one, context) for one, context in zip(regions, contexts, strict=True)]
+            made = [one.result(60)[0]["samples"] for one in running[:2]]
+            eventually(lambda: any(isinstance(event, Evaluated) for event in seen[2]), 20)
+            contexts[2].cancel()
+            with pytest.raises(Cancelled):
+                running[2].result(20)
+        alone = [sample(opened, one) for one in regions[:2]]
+    assert all(torch.equal(*pair) for pair in zip(made, alone, strict=True))
+    assert [[sampler.node for sampler in context.measured.samplers] for context in contexts] == [["a"], ["b"], []]
+    assert [[event.done for event in events if isinstance(event, Evaluated)] for events in seen[:2]] == [
+        list(range(1, 5)),
+        list(range(1, 8)),
+    ]
+    for events, name in zip(seen, "abc", strict=True):
+        assert {event.node for event in events if isinstance(event, Evaluated)} == {name}
+    assert all(context.measured.seconds["denoise"] > 0 for context in contexts[:2])

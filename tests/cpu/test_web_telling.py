@@ -1,0 +1,134 @@
+"""What a run reports, as events of a job: batching, pace, names of nodes and files, and which error it was."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from katz_graph.errors import InputError, RunError
+from katz_graph.events import Busy, Evaluated, Progressed
+from katz_graph.executor import events as graph
+from katz_graph.executor.failure import node_failure
+from katz_graph.executor.requests import WorkerLost
+from katz_graph.web.events import Cached, JobEvent, NodeDone, NodeStarted, Previewed, Progress, Segment, Timeline, Wrote
+from katz_graph.web.runner.order import Order
+from katz_graph.web.runner.runs import pictures_texts
+from katz_graph.web.runner.telling import PACE, Telling, described, plain
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def telling(folder: Path = Path("output")) -> tuple[Telling, list[JobEvent], Clock]:
+    told: list[JobEvent] = []
+    clock = Clock()
+    return Telling("j", folder, told.append, clock), told, clock
+
+
+def event(kind: graph.EventKind, node: str, origin: str | None = None, **options: Any) -> graph.NodeEvent:
+    return graph.NodeEvent(kind, node, f"Type{node}", "", origin or node, **options)
+
+
+def test_what_was_cached_before_the_first_node_is_told_at_once_and_later_ones_one_by_one() -> None:
+    tells, told, _ = telling()
+    tells.on_node(event("cached", "1"))
+    tells.on_node(event("cached", "2", ui={"text": ["there"]}))
+    assert told == []
+    tells.on_node(event("start", "3"))
+    tells.on_node(event("cached", "4"))
+    tells.close()
+    assert [one.nodes for one in told if isinstance(one, Cached)] == [("1", "2"), ("4",)]
+    assert [one.node for one in told if isinstance(one, NodeDone) and one.cached] == ["1", "2", "4"]
+    assert tells.outputs == {"2": {"text": ["there"]}} and tells.cached == 3 and tells.ran == 0
+
+
+def test_every_job_says_once_what_was_cached_even_when_nothing_was() -> None:
+    tells, told, _ = telling()
+    tells.close()
+    assert [type(one) for one in told] == [Cached]
+
+
+def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_the_pace() -> None:
+    tells, told, clock = telling()
+    tells.on_node(event("start", "5"))
+    tells.on_node(event("start", "5.end", "5"))
+    for step in range(1, 101):
+        clock.now += PACE / 10
+        tells.listen(Evaluated("5", step, 100))
+    steps = [one for one in told if isinstance(one, Progress)]
+    assert {(one.node, one.display) for one in steps} == {("5.end", "5")}
+    assert 10 <= len(steps) <= 12 and steps[-1].value == 100
+    tells.listen(Progressed("5", 3, 7))
+    assert told[-1] == steps[-1]  # too soon after the last
+
+
+def test_what_devices_did_is_told_with_the_node_in_seconds_since_the_start() -> None:
+    tells, told, clock = telling()
+    tells.on_node(event("start", "5"))
+    tells.listen(Busy("cpu", "vae decode", "", clock.now + 1.5, 0.25))
+    tells.listen(Busy("cpu", "step", "5", clock.now + 2.0, 0.5, 3))
+    tells.on_node(event("done", "5", seconds=3.0))
+    (timeline,) = [one for one in told if isinstance(one, Timeline)]
+    assert timeline == Timeline("j", "5", (Segment("cpu", "vae decode", 1.5, 0.25), Segment("cpu", "step", 2.0, 0.5, 3)))
+    assert told.index(timeline) < next(number for number, one in enumerate(told) if isinstance(one, NodeDone))
+
+
+def test_files_are_told_by_their_place_and_others_not_at_all(tmp_path: Path) -> None:
+    tells, told, _ = telling(tmp_path)
+    inside = tells.wrote(tmp_path / "a" / "x.png"), tells.wrote(tmp_path / "temp" / "y.png")
+    assert inside == (True, True) and tells.wrote(tmp_path.parent / "z.png") is False
+    assert told == [Wrote("j", "a/x.png", "output"), Wrote("j", "y.png", "temp")]
+
+
+def test_the_error_of_a_lost_worker_is_told_apart_from_a_node_s_own() -> None:
+    """Clients may send the one again; the other is theirs to change."""
+    lost = node_failure("node 5 (KSampler)", WorkerLost("cpu:1: killed by SIGKILL"))
+    assert described(lost, "5", "KSampler").kind == "WorkerLost"
+    assert described(node_failure("node 1", InputError("wrong")), "1").kind == "InputError"
+    assert described(node_failure("node 1", ValueError("shapes"))).kind == "RunError"
+    tells, _, _ = telling()
+    tells.on_node(event("start", "5"))
+    tells.on_node(event("failed", "5", error=lost))
+    tells.on_node(event("failed", "6", error=RunError("later")))
+    assert tells.failure is not None and (tells.failure.kind, tells.failure.node, tells.failure.node_type) == ("WorkerLost", "5", "Type5")
+
+
+def test_a_picture_that_a_node_sends_is_never_dropped_for_a_newer_one() -> None:
+    tells, told, _ = telling()
+    tells.on_node(event("start", "9.1", "9"))
+    tells.picture(b"png")
+    assert told[-1] == Previewed("j", "9.1", "9", b"png", "image/png", lasting=True)
+    assert isinstance(told[-2], NodeStarted)
+
+
+def test_whatever_a_pack_shows_becomes_plain_data() -> None:
+    class Strange:
+        def __str__(self) -> str:
+            return "strange"
+
+    deep: list[Any] = []
+    deep.append(deep)
+    shown = plain({"a": (1, float("inf")), 2: Strange(), "tensor": torch.zeros(2), "set": {3}})
+    assert shown == {"a": [1, None], "2": "strange", "tensor": "tensor([0., 0.])", "set": [3]}
+    assert isinstance(plain(deep), str)
+
+
+def test_pictures_carry_what_the_client_wants_in_them_but_never_under_our_names() -> None:
+    wanted = {"workflow": {"nodes": []}, "prompt": "forged", "katz": "forged", "bad\nname": 1, "€": 1, "": 1, "x" * 80: 1}
+    texts = pictures_texts(Order("j", {"1": {}}, ("1",), extra={"extra_pnginfo": wanted}), "cpu*2")
+    assert set(texts) == {"workflow", "prompt", "katz"} and texts["prompt"] == '{"1": {}}' and "cpu*2" in texts["katz"]
+    assert set(pictures_texts(Order("j", {}, (), extra={"extra_pnginfo": "no object"}), "cpu")) == {"prompt", "katz"}
+
+
+def test_times_are_since_the_epoch() -> None:
+    tells, told, _ = telling()
+    tells.close()
+    assert isinstance(told[0], Cached) and abs(told[0].at - time.time()) < 5

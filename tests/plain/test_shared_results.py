@@ -1,0 +1,96 @@
+"""Runs that go on at the same time: they share results, none loses what it needs, and users keep their histories and objects apart."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from trivial_nodes import Ran, RecordingContext, node, run
+
+from katz_graph.executor.cache import Entry, ResultCache
+from katz_graph.web.runner.caches import USERS, Caches
+
+
+def total(number: int) -> dict[str, Any]:
+    return {"1": node("Number", value=number), "2": node("Add", a=["1", 0], b=1), "3": node("Save", value=["2", 0])}
+
+
+def test_a_run_that_ends_leaves_what_another_one_still_uses() -> None:
+    """Classic keeps the last run's results; a run under way must find again what it had, whatever quick ones end meanwhile."""
+    shared = ResultCache()
+    long, quick = shared.beside(), shared.beside()
+    with long.under_way():
+        run(total(1), long)  # it has these results and goes on
+        with quick.under_way():
+            run(total(2), quick)
+        run(total(3), quick)
+        assert run(total(1), long).nodes("cached") == ["3"]
+
+
+def test_when_all_are_over_the_results_of_the_last_runs_stay_and_no_others() -> None:
+    shared = ResultCache.parse("classic", runs=2)
+    for number in (1, 2, 3):
+        run(total(number), shared)
+    assert [run(total(number), shared).nodes("cached") for number in (2, 3)] == [["3"], ["3"]]
+    assert run(total(1), shared).nodes("start") == ["1", "2", "3"]
+    assert len(shared) == 6  # of two runs
+
+
+def test_what_is_forgotten_is_run_again() -> None:
+    shared = ResultCache()
+    run(total(1), shared)
+    shared.beside().clear()
+    assert len(shared) == 0 and run(total(1), shared).nodes("cached") == []
+
+
+def test_a_limit_and_none_hold_for_all_together() -> None:
+    shared = ResultCache.parse("lru:2")
+    for number in range(10):
+        shared.beside().put(bytes([number]), Entry((number,)))
+    assert len(shared) == 2 and shared.beside().get(bytes([9])) is not None
+    nothing = ResultCache.parse("none").beside()
+    nothing.put(b"1", Entry((1,)))
+    assert len(nothing) == 0
+
+
+def test_many_runs_at_once_give_what_they_give_alone() -> None:
+    shared = ResultCache()
+    done: list[Ran] = []
+
+    def work(number: int) -> None:
+        for round_ in range(10):
+            own = shared.beside()
+            with own.under_way():
+                context = RecordingContext()
+                done.append(run(total(number + round_ % 3), own, context=context))
+                assert context.said in ([], [repr(number + round_ % 3 + 1)])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 80 and all(not one.result.failures for one in done)
+
+
+def test_users_keep_their_own_histories_and_a_user_is_lent_one_cache_at_a_time() -> None:
+    caches = Caches(ResultCache())
+    with caches.lent("ann") as hers:
+        run(total(1), hers)
+        with caches.lent("ann") as beside:
+            assert beside is not hers and run(total(2), beside).why("2") == "new"
+    with caches.lent("bob") as his:
+        assert run(total(2), his).nodes("cached") == ["3"]  # results are everybody's
+    with caches.lent("carl") as his:
+        assert run(total(3), his).why("1") == "new"
+    with caches.lent("ann") as hers:
+        assert "changed from 1 to 4" in run(total(4), hers).why("1")
+
+
+def test_only_so_many_users_are_remembered() -> None:
+    caches = Caches(ResultCache())
+    for user in range(USERS + 1):
+        with caches.lent(str(user)) as own:
+            run(total(1), own)
+    with caches.lent("0") as first:
+        assert run(total(2), first).why("1") == "new"

@@ -1,0 +1,410 @@
+"""Routes as the convention's clients use them, over a runner that runs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from web_server import GRAPH, Served, serving
+
+from katz_graph.web.events import JobError
+from katz_graph.web.options import Limits
+from katz_graph.web.runner.checking import Checked
+
+UUID = "0b5bd7a4-4b5a-4f5a-8f7e-0123456789ab"
+PICTURE = {"2": {"images": [{"filename": "a_00001_.png", "subfolder": "", "type": "output"}]}}
+
+
+def run(folder: Path, scenario: Callable[[Served], Awaitable[None]], limits: Limits | None = None, **options: Any) -> None:
+    async def main() -> None:
+        async with serving(folder, limits, **options) as server:
+            await scenario(server)
+
+    asyncio.run(main())
+
+
+def test_a_job_from_queue_to_history(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        extra = {"extra_pnginfo": {"workflow": {"id": "w1"}}, "auth_token_comfy_org": "s3cret", "note": 1}
+        answer = await server.client.post("/prompt", json={"prompt": GRAPH, "client_id": "alice", "extra_data": extra, "prompt_id": UUID})
+        assert answer.json() == {"prompt_id": UUID, "number": answer.json()["number"], "node_errors": {}}
+        waiting = await server.submit(client_id="bob")
+        queue = (await server.client.get("/queue")).json()
+        (number, id, prompt, data, targets) = queue["queue_running"][0]
+        assert (id, prompt, targets) == (UUID, GRAPH, ["2"])
+        assert data["note"] == 1 and data["create_time"] > 1.7e12
+        assert queue["queue_pending"][0][1] == waiting and queue["queue_pending"][0][0] > number
+        assert (await server.client.get("/api/prompt")).json() == {"exec_info": {"queue_remaining": 2}}
+        server.runner.end(UUID, outputs=PICTURE)
+        entry = await server.finished(UUID)
+        assert entry["prompt"][:3] == [number, UUID, GRAPH]
+        assert entry["outputs"] == PICTURE
+        assert (entry["status"]["status_str"], entry["status"]["completed"]) == ("success", True)
+        assert [name for name, _ in entry["status"]["messages"]] == ["execution_start", "execution_success"]
+        everything = ""
+        for path in ("/queue", "/history", f"/history/{UUID}", "/api/jobs", f"/api/jobs/{UUID}", "/katz/queue"):
+            everything += (await server.client.get(path)).text
+        assert not {"alice", "bob", "s3cret", "client_id"} & set(everything.replace('"', " ").split())
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b"\xff\xfe",
+        b'{"prompt": []}',
+        b'{"prompt": "x"}',
+        b'{"prompt": {}, "number": "abc"}',
+        b'{"prompt": {}, "number": NaN}',
+        b'{"prompt": {"1": {"inputs": {"a": Infinity}}}}',
+        b'{"prompt": {}, "number": 1e999}',
+        b'{"prompt": {}, "number": 1' + b"0" * 400 + b"}",
+        b'{"prompt": {}, "extra_data": []}',
+        b'{"prompt": {}, "extra_data": {"extra_pnginfo": 7}}',
+        b'{"prompt": {}, "client_id": {}}',
+        b'{"prompt": {}, "front": "yes"}',
+        b'{"prompt": {}, "partial_execution_targets": "2"}',
+        b'{"prompt": {}, "deadline_seconds": -1}',
+        b'{"prompt": {}, "prompt": {}}',
+        b'{"prompt": {"a": "\\ud800"}}',
+        b"[" * 5000,
+        b'{"prompt": ' * 101 + b"1" + b"}" * 101,
+    ],
+)
+def test_malformed_prompts_are_400_in_the_convention_s_shape(tmp_path: Path, body: bytes) -> None:
+    async def scenario(server: Served) -> None:
+        answer = await server.client.post("/prompt", content=body)
+        assert answer.status_code == 400, answer.text
+        assert set(answer.json()["error"]) == {"type", "message", "details", "extra_info"}
+        assert answer.json()["node_errors"] == {}
+        assert not server.runner.checked
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [({}, "no_prompt"), ({"prompt": None}, "no_prompt"), ({"prompt": GRAPH, "prompt_id": UUID.upper()}, "invalid_prompt_id")]
+    + [({"prompt": GRAPH, "prompt_id": value}, "invalid_prompt_id") for value in ("x", UUID.replace("-", ""), 7, f"{{{UUID}}}")],
+)
+def test_what_is_wrong_has_the_convention_s_name(tmp_path: Path, body: dict[str, Any], kind: str) -> None:
+    async def scenario(server: Served) -> None:
+        answer = await server.client.post("/prompt", json=body)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, kind)
+
+    run(tmp_path, scenario)
+
+
+def test_refused_prompts_say_why_without_paths_of_the_server(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        problem = {
+            "type": "value_not_in_list",
+            "message": "x",
+            "details": f"looked in {tmp_path}/input/a and /usr/lib/x.py",
+            "extra_info": {},
+        }
+        errors = {"2": {"errors": [problem], "dependent_outputs": ["2"], "class_type": "SaveImage"}}
+        error = {"type": "prompt_outputs_failed_validation", "message": "m", "details": "", "extra_info": {}}
+        server.runner.refusal = Checked(None, (), ("2",), error, errors, (), None)
+        answer = await server.client.post("/prompt", json={"prompt": GRAPH})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["type"] == "prompt_outputs_failed_validation"
+        assert answer.json()["node_errors"]["2"]["errors"][0]["details"] == "looked in input/a and x.py"
+        server.runner.refusal = Checked(GRAPH, ("2",), ("3",), None, errors, (), None)
+        partly = await server.client.post("/prompt", json={"prompt": GRAPH})
+        assert partly.status_code == 200 and partly.json()["node_errors"]["2"]["class_type"] == "SaveImage"
+
+    run(tmp_path, scenario)
+
+
+def test_a_full_queue_answers_429_with_a_time_and_keys_still_find_their_job(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        await server.submit()
+        await server.settled(lambda: len(server.state.jobs.running) == 1)
+        key = {"Idempotency-Key": "k1"}
+        first = await server.client.post("/prompt", json={"prompt": GRAPH}, headers=key)
+        await server.submit()
+        refused = await server.client.post("/prompt", json={"prompt": GRAPH})
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["type"] == "queue_full"
+        assert len(server.runner.checked) == 3  # refusals are cheap: nobody looked at the prompt
+        again = await server.client.post("/prompt", json={"prompt": GRAPH}, headers=key)
+        assert again.json()["prompt_id"] == first.json()["prompt_id"]
+        other = await server.client.post("/prompt", json={"prompt": {**GRAPH, "9": GRAPH["1"]}}, headers=key)
+        assert other.status_code in (409, 422)
+        assert 'katz_jobs_refused_total{reason="queue_full"} 1.0' in (await server.client.get("/metrics")).text
+
+    run(tmp_path, scenario, Limits(queue=2))
+
+
+def test_an_id_is_taken_once(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        await server.submit(prompt_id=UUID)
+        answer = await server.client.post("/prompt", json={"prompt": GRAPH, "prompt_id": UUID})
+        assert answer.status_code in (400, 409)
+        assert "node_errors" in answer.json()
+
+    run(tmp_path, scenario)
+
+
+def test_shutting_down_refuses_new_jobs_and_says_so(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        assert (await server.client.get("/readyz")).status_code == 200
+        server.state.draining = True
+        answer = await server.client.post("/prompt", json={"prompt": GRAPH})
+        assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
+        assert (await server.client.get("/readyz")).status_code == 503
+        assert (await server.client.get("/livez")).status_code == 200
+
+    run(tmp_path, scenario)
+
+
+def test_queue_is_cleared_and_single_jobs_deleted_while_the_running_one_goes_on(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        running = await server.submit()
+        await server.settled(lambda: server.runner.taken)
+        waiting = [await server.submit() for _ in range(3)]
+        answer = await server.client.post("/queue", content=json.dumps({"delete": [waiting[1], running, "no such"]}))
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert [item[1] for item in (await server.client.get("/queue")).json()["queue_pending"]] == [waiting[0], waiting[2]]
+        await server.client.post("/queue", json={"clear": True})
+        queue = (await server.client.get("/queue")).json()
+        assert queue["queue_pending"] == [] and queue["queue_running"][0][1] == running
+        assert server.runner.cancelled == []
+
+    run(tmp_path, scenario)
+
+
+def test_interrupt_takes_no_body_or_the_id_of_a_running_job(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        first = await server.submit()
+        await server.settled(lambda: server.runner.taken)
+        second = await server.submit()
+        assert (await server.client.post("/interrupt", json={"prompt_id": second})).status_code == 200
+        assert server.runner.cancelled == []
+        assert (await server.client.post("/interrupt")).status_code == 200
+        assert (await server.finished(first))["status"]["messages"][-1][0] == "execution_interrupted"
+        assert (await server.client.get(f"/api/jobs/{first}")).json()["status"] == "cancelled"
+        await server.settled(lambda: [job.id for job in server.runner.taken] == [first, second])
+
+    run(tmp_path, scenario)
+
+
+def test_jobs_in_one_list(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        workflow = {"extra_pnginfo": {"workflow": {"id": "w1"}}}
+        done = await server.submit(extra_data=workflow)
+        failed, waiting, last = [await server.submit() for _ in range(3)]
+        server.runner.end(done, outputs=PICTURE)
+        await server.finished(done)
+        await server.settled(lambda: len(server.runner.taken) == 2)
+        server.runner.end(failed, JobError("RunError", "NaN in node 3", "3", "KSampler"))
+        await server.finished(failed)
+        page = (await server.client.get("/api/jobs?limit=2&sort_order=asc")).json()
+        assert [job["id"] for job in page["jobs"]] == [done, failed]
+        assert page["pagination"] == {"offset": 0, "limit": 2, "total": 4, "has_more": True}
+        assert page["jobs"][0]["outputs_count"] == 1
+        assert page["jobs"][0]["preview_output"] == {**PICTURE["2"]["images"][0], "nodeId": "2", "mediaType": "images"}
+        assert page["jobs"][1]["execution_error"]["exception_message"] == "NaN in node 3"
+        found = (await server.client.get("/api/jobs?status=completed&workflow_id=w1")).json()["jobs"]
+        assert [job["id"] for job in found] == [done]
+        assert (await server.client.get(f"/api/jobs/{done}")).json()["workflow"]["prompt"] == GRAPH
+        assert (await server.client.get("/api/jobs/none")).json() == {"error": "Job not found"}
+        for query in ("limit=0", "limit=x", "offset=-1", "sort_by=color", "status=done", "sort_order=up"):
+            answer = await server.client.get(f"/api/jobs?{query}")
+            assert (answer.status_code, set(answer.json())) == (400, {"error"}), query
+        assert (await server.client.get("/jobs")).status_code == 404
+        batch = await server.client.post("/api/jobs/cancel", json={"job_ids": [last, "nonsense"]})
+        assert (batch.status_code, batch.json()["invalid_ids"]) == (400, ["nonsense"])
+        assert (await server.client.post("/api/jobs/cancel", json={"job_ids": [last]})).json() == {"cancelled": True}
+        assert (await server.client.post(f"/api/jobs/{last}/cancel")).json() == {"cancelled": False}
+        assert (await server.client.post(f"/api/jobs/{waiting}/cancel")).json() == {"cancelled": True}
+
+    run(tmp_path, scenario)
+
+
+def test_history_by_pieces_and_forgetting(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        ids = [await server.submit() for _ in range(5)]
+        for id in ids:
+            await server.settled(lambda id=id: any(job.id == id for job in server.state.jobs.running))
+            server.runner.end(id)
+            await server.finished(id)
+
+        async def listed(query: str) -> list[int]:
+            return [ids.index(id) for id in (await server.client.get(f"/history?{query}")).json()]
+
+        assert await listed("") == [0, 1, 2, 3, 4]
+        assert await listed("max_items=2") == [3, 4]
+        assert await listed("max_items=2&offset=1") == [1, 2]
+        assert await listed("max_items=0") == []
+        assert (await server.client.get("/history?max_items=-3")).status_code == 400
+        assert (await server.client.get("/history/none")).json() == {}
+        await server.client.post("/history", json={"delete": [ids[1]]})
+        assert await listed("") == [0, 2, 3, 4]
+        await server.client.post("/history", json={"clear": True})
+        assert await listed("") == []
+
+    run(tmp_path, scenario)
+
+
+def test_pause_reorder_resume(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        assert (await server.client.post("/katz/queue/pause")).json() == {"paused": True}
+        first, second, third = [await server.submit() for _ in range(3)]
+        assert (await server.client.post(f"/katz/jobs/{third}/move", json={"front": True})).json()["position"] == 0
+        assert (await server.client.post(f"/katz/jobs/{second}/move", json={"before": first})).json()["position"] == 1
+        assert (await server.client.post(f"/katz/jobs/{second}/move", json={})).status_code == 400
+        assert (await server.client.post("/katz/jobs/none/move", json={"front": True})).status_code == 409
+        state = (await server.client.get("/api/katz/queue")).json()
+        assert state["paused"] and [job["id"] for job in state["pending"]] == [third, second, first]
+        assert all(job["expected_wait_seconds"] >= 0 for job in state["pending"])
+        assert not server.runner.taken
+        await server.client.post("/katz/queue/resume")
+        await server.settled(lambda: [job.id for job in server.runner.taken] == [third])
+        assert (await server.client.post("/katz/queue/clear")).json() == {"cancelled": 3}
+
+    run(tmp_path, scenario)
+
+
+def test_object_info_is_sent_once_and_packed(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        answer = await server.client.get("/object_info", headers={"Accept-Encoding": "identity"})
+        assert set(answer.json()) == {"EmptyImage", "SaveImage"}
+        assert (await server.client.get("/api/object_info", headers={"If-None-Match": answer.headers["etag"]})).status_code == 304
+        async with server.client.stream("GET", "/object_info", headers={"Accept-Encoding": "gzip"}) as packed:
+            assert json.loads(gzip.decompress(b"".join([part async for part in packed.aiter_raw()]))) == answer.json()
+        assert (await server.client.get("/object_info/None")).json() == {}
+
+    run(tmp_path, scenario)
+
+
+def test_metrics_count_and_tell_nothing_of_prompts(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        prompt = {**GRAPH, "7": {"class_type": "CLIPTextEncode", "inputs": {"text": "a very private wish"}}}
+        answer = await server.client.post("/prompt", json={"prompt": prompt, "client_id": "secret-client"})
+        id = answer.json()["prompt_id"]
+        server.runner.end(id)
+        await server.finished(id)
+        await server.client.get("/no/such/secret-path")
+        text = (await server.client.get("/metrics")).text
+        assert 'katz_job_seconds_count{status="completed"} 1.0' in text
+        assert 'katz_http_requests_total{method="POST",route="/prompt",status="200"} 1.0' in text
+        assert 'katz_http_requests_total{method="GET",route="/history/{id}",status="200"}' in text
+        assert 'katz_controlnet_hits_total{device="cpu"} 7.0' in text
+        assert "katz_worker_restarts_total 2.0" in text
+        assert "katz_queue_pending 0.0" in text
+        for private in ("wish", "secret", id):
+            assert private not in text
+
+    run(tmp_path, scenario)
+
+
+def test_a_sane_request_id_is_echoed_and_another_one_replaced(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        assert (await server.client.get("/queue", headers={"X-Request-ID": "abc-1.2_3"})).headers["x-request-id"] == "abc-1.2_3"
+        minted = (await server.client.get("/queue", headers={"X-Request-ID": "a b\tc"})).headers["x-request-id"]
+        assert len(minted) == 32 and minted.isalnum()
+
+    run(tmp_path, scenario)
+
+
+def test_a_front_end_is_served_from_its_folder_alone(tmp_path: Path) -> None:
+    built = tmp_path / "built"
+    (built / "assets").mkdir(parents=True)
+    (built / "index.html").write_text("<p>editor</p>")
+    (built / "assets" / "main.js").write_text("1")
+    (tmp_path / "secret.txt").write_text("secret")
+    (built / "link.txt").symlink_to(tmp_path / "secret.txt")
+
+    async def scenario(server: Served) -> None:
+        assert (await server.client.get("/")).text == "<p>editor</p>"
+        script = await server.client.get("/assets/main.js")
+        assert script.headers["content-type"].startswith("text/javascript")
+        assert (await server.client.get("/queue")).json()["queue_running"] == []
+        for path in ("/link.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/..%2fsecret.txt", "/%00", "/a" * 3000, "/" + "x" * 300):
+            answer = await server.client.get(path)
+            assert answer.status_code == 404 and "secret" not in answer.text, path
+
+    run(tmp_path, scenario, frontend=built)
+
+
+def test_packs_bring_scripts(tmp_path: Path) -> None:
+    (tmp_path / "web" / "deep").mkdir(parents=True)
+    (tmp_path / "web" / "deep" / "a.js").write_text("1")
+    (tmp_path / "pack.py").write_text("secret")
+
+    async def scenario(server: Served) -> None:
+        object.__setattr__(server.runner.facts, "web", {"my pack": str(tmp_path / "web")})
+        (address,) = (await server.client.get("/extensions")).json()
+        assert (await server.client.get(address)).headers["content-type"].startswith("text/javascript")
+        for path in ("/extensions/my pack/../pack.py", "/extensions/my pack/%2e%2e/pack.py", "/extensions/none/a.js"):
+            assert (await server.client.get(path)).status_code == 404
+
+    run(tmp_path, scenario)
+
+
+def test_what_the_stock_front_end_asks_at_start_is_answered_with_json(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        asked = [
+            "features",
+            "users",
+            "system_stats",
+            "settings",
+            "i18n",
+            "extensions",
+            "object_info",
+            "global_subgraphs",
+            "node_replacements",
+        ]
+        asked += ["workflow_templates", "experiment/models", "jobs?status=in_progress,pending&limit=200&offset=0", "queue"]
+        asked += ["history?max_items=64", "userdata?dir=workflows&recurse=true&split=false&full_info=true"]
+        for path in asked:
+            answer = await server.client.get(f"/api/{path}")
+            assert answer.status_code in (200, 404), (path, answer.text)
+            if answer.status_code == 200:
+                answer.json()
+        stats = (await server.client.get("/system_stats")).json()
+        assert stats["devices"][0]["vram_free"] == 400 and stats["system"]["argv"] == []
+        assert (await server.client.get("/api/assets")).status_code == 503
+        assert "Running: 0" in (await server.client.get("/")).text
+
+    run(tmp_path, scenario)
+
+
+def test_a_failing_part_is_one_line_and_no_traceback(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        async def broken(name: str | None = None) -> bytes:
+            raise OSError(5, "Input/output error", str(tmp_path / "x"))
+
+        server.runner.object_info = broken  # type: ignore[method-assign]
+        answer = await server.client.get("/object_info")
+        assert answer.status_code == 503 and str(tmp_path) not in answer.text and "Traceback" not in answer.text
+
+    run(tmp_path, scenario)
+
+
+def test_every_route_is_described(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        schema = (await server.client.get("/openapi.json")).json()
+        assert {"/prompt", "/queue", "/history", "/history/{id}", "/api/jobs", "/view", "/upload/image", "/object_info"} <= set(
+            schema["paths"]
+        )
+        for path, operations in schema["paths"].items():
+            for method, operation in operations.items():
+                assert "422" not in operation["responses"] and "400" in operation["responses"], (method, path)
+                if method == "post" and path in ("/prompt", "/queue", "/history", "/interrupt"):
+                    assert "application/json" in operation["requestBody"]["content"], path
+
+    run(tmp_path, scenario)

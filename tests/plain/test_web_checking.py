@@ -1,0 +1,356 @@
+"""`check_prompt`: whatever a client sends becomes a graph that runs, or an answer that says what is wrong; and what a server limits."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import subprocess
+import sys
+import time
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, PngImagePlugin
+from trivial_nodes import TYPES, RecordingContext, node
+
+from katz_graph.errors import InputError
+from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.graph_run import run_graph
+from katz_graph.folders import Folders
+from katz_graph.formats.api import from_api, to_api
+from katz_graph.formats.image import workflow_from_picture
+from katz_graph.formats.native import to_native
+from katz_graph.formats.read import read_workflow
+from katz_graph.formats.signature import signatures
+from katz_graph.formats.ui_write import to_ui
+from katz_graph.formats.workflow import Workflow
+from katz_graph.node import Input, NodeType, Output
+from katz_graph.packs import Registry, load_registry
+from katz_graph.web.options import Limits
+from katz_graph.web.runner.checking import CHECKED, Checked, check_prompt
+from katz_graph.web.runner.limits import limited
+
+ROOT = Path(__file__).parents[2]
+REGISTRY = load_registry()[0]
+FOLDERS = Folders(paths=False)
+LIMITS = Limits()
+
+
+def checked(document: Any, targets: list[str] | None = None, types: Any = TYPES, limits: Limits = LIMITS) -> Checked:
+    found = check_prompt(document, targets, types, FOLDERS, limits)
+    json.dumps(CHECKED.dump_python(found), allow_nan=False)  # it crosses the pipe, and parts of it go to clients
+    assert (found.error is None) == (found.prompt is not None) == bool(found.targets)
+    return found
+
+
+def kind(found: Checked) -> str:
+    assert found.error is not None and set(found.error) == {"type", "message", "details", "extra_info"}
+    return str(found.error["type"])
+
+
+def save(source: str = "1") -> dict[str, Any]:
+    return node("Save", value=[source, 0])
+
+
+def stock() -> dict[str, Any]:
+    return to_api(read_workflow(ROOT / "workflows" / "txt2img.json", REGISTRY).graph)
+
+
+def only(document: dict[str, Any], class_type: str) -> dict[str, Any]:
+    (found,) = (call for call in document.values() if call["class_type"] == class_type)
+    return found["inputs"]  # type: ignore[no-any-return]
+
+
+def test_a_sound_prompt_gets_the_types_of_its_inputs() -> None:
+    found = checked({"1": node("Number", value="5"), "2": save()})
+    assert found.prompt == {"1": node("Number", value=5), "2": save()} and found.targets == ("2",) and found.refused == ()
+    assert found.node_errors == {} and found.workflow is None
+
+
+def test_a_sound_output_runs_although_another_one_cannot() -> None:
+    found = checked({"1": node("Number"), "2": save(), "3": node("Number", value=99_999), "4": save("3")})
+    assert (found.targets, found.refused) == (("2",), ("4",))
+    assert found.node_errors["3"]["dependent_outputs"] == ["4"]
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (None, "no_prompt"),
+        ({}, "prompt_no_outputs"),
+        ({"1": node("Number")}, "prompt_no_outputs"),
+        ([], "invalid_prompt"),
+        ("text", "invalid_prompt"),
+        ({"1": 5}, "invalid_prompt"),
+        ({"1": {"class_type": 7}}, "invalid_prompt"),
+        ({"1": {"class_type": "Save", "inputs": []}}, "invalid_prompt"),
+        ({"1": {"inputs": {}, "_meta": {"title": "mine"}}}, "missing_node_type"),
+        ({"1": node("Nope"), "2": save()}, "missing_node_type"),
+        ({"nodes": [], "links": []}, "invalid_prompt"),
+        ({"format": "else"}, "invalid_prompt"),
+        ({"1": node("Number", value="x"), "2": save()}, "prompt_outputs_failed_validation"),
+    ],
+)
+def test_what_cannot_run_has_its_type(document: Any, expected: str) -> None:
+    assert kind(checked(document)) == expected
+
+
+def test_targets_are_outputs_of_the_prompt() -> None:
+    document = {"1": node("Number"), "2": save(), "3": save()}
+    assert checked(document, ["3"]).targets == ("3",)
+    assert kind(checked(document, [])) == "prompt_no_outputs"
+    unknown = checked(document, ["2", "9"])
+    assert kind(unknown) == "invalid_prompt" and '"9"' in unknown.error["details"]  # type: ignore[index]
+    beside = checked(document, ["1", "2"])
+    assert beside.targets == ("2",) and any("node 1" in note for note in beside.notes)
+    assert kind(checked(document, ["1"])) == "prompt_no_outputs"
+
+
+def test_an_editors_workflow_runs_and_is_kept() -> None:
+    document = json.loads((ROOT / "workflows" / "hires_inpaint_ui.json").read_text())
+    found = checked(document, types=REGISTRY)
+    assert found.error is None and len(found.targets) == 4
+    assert found.workflow == document
+    assert found.prompt == checked(found.prompt, types=REGISTRY).prompt
+
+
+def test_katz_graphs_own_wrapper_runs() -> None:
+    workflow = read_workflow(ROOT / "workflows" / "txt2img.json", REGISTRY)
+    assert checked(to_native(workflow), types=REGISTRY).prompt == checked(to_api(workflow.graph), types=REGISTRY).prompt
+
+
+def picture(kind: str = "PNG", **texts: Any) -> bytes:
+    stream = io.BytesIO()
+    image = Image.new("RGB", (4, 4))
+    if kind == "PNG":
+        chunks = PngImagePlugin.PngInfo()
+        for key, text in texts.items():
+            chunks.add_text(key, json.dumps(text))
+        image.save(stream, kind, pnginfo=chunks)
+    else:
+        exif = Image.Exif()
+        for tag, (key, text) in zip((0x0110, 0x010F), texts.items(), strict=False):
+            exif[tag] = f"{key}:{json.dumps(text)}"
+        image.save(stream, kind, exif=exif)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("container", ["PNG", "WEBP"])
+def test_a_picture_runs_as_its_graph_and_keeps_the_editors_document(container: str) -> None:
+    graph = from_api(stock())
+    editors = json.loads(json.dumps(to_ui(Workflow(graph), signatures(REGISTRY))))
+    both = checked(workflow_from_picture(picture(container, prompt=stock(), workflow=editors)), types=REGISTRY)
+    assert both.prompt == checked(stock(), types=REGISTRY).prompt and both.workflow == editors
+    alone = checked(workflow_from_picture(picture(container, workflow=editors)), types=REGISTRY)
+    assert alone.prompt == both.prompt and alone.workflow == editors
+    assert checked(workflow_from_picture(picture(container, prompt=stock())), types=REGISTRY).workflow is None
+    native = to_native(Workflow(graph))
+    assert workflow_from_picture(picture(container, prompt={"1": node("Other")}, workflow=native)) == native
+
+
+def test_pictures_that_carry_nothing_are_refused_in_a_line() -> None:
+    for data, expected in (
+        (picture(), "without a workflow"),
+        (picture(prompt=stock())[:20], "breaks off"),
+        (b"\xff\xd8\xff", "no PNG or WebP"),
+        (b"", "no PNG or WebP"),
+    ):
+        with pytest.raises(InputError, match=expected):
+            workflow_from_picture(data)
+
+
+def test_many_compressed_texts_are_limited_together() -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + kind + data + b"\0\0\0\0"
+
+    packed = zlib.compress(b" " * (30 * 2**20), 1)
+    bomb = b"\x89PNG\r\n\x1a\n" + b"".join(chunk(b"zTXt", b"text%d\0\0" % number + packed) for number in range(5))
+    with pytest.raises(InputError, match="more than"):
+        workflow_from_picture(bomb)
+
+
+def test_names_of_files_do_not_tell_where_folders_lie(tmp_path: Path) -> None:
+    folders = Folders((tmp_path / "models",), tmp_path / "input", tmp_path / "output", paths=False)
+    names = ["nope.safetensors", "/etc/passwd", "../../x", "old.ckpt", "https://a.b/c.safetensors", "owner/name", "a\0b", str(tmp_path)]
+    for name in names:
+        document = stock()
+        only(document, "CheckpointLoaderSimple")["ckpt_name"] = name
+        found = check_prompt(document, None, REGISTRY, folders, LIMITS)
+        assert kind(found) == "prompt_outputs_failed_validation"
+        (problem,) = found.node_errors["1"]["errors"]
+        assert problem["type"] == "value_not_in_list" and problem["extra_info"].pop("received_value") == name
+        assert str(tmp_path) not in json.dumps(found.node_errors).replace(f'\\"{name}\\"', "")
+
+
+LIMIT_CASES = [
+    ("KSampler", {"steps": 1001}, "steps", "1,000 (steps)"),
+    ("EmptyLatentImage", {"width": 16384, "height": 1032}, "width", "16,777,216 in a picture (pixels)"),
+    ("EmptyLatentImage", {"batch_size": 65}, "batch_size", "64 (batch)"),
+    ("EmptyLatentImage", {"width": 2048, "height": 2048, "batch_size": 17}, "batch_size", "67,108,864 in a batch (batch_pixels)"),
+]
+
+
+@pytest.mark.parametrize(("class_type", "inputs", "name", "limit"), LIMIT_CASES)
+def test_literals_over_a_limit(class_type: str, inputs: dict[str, Any], name: str, limit: str) -> None:
+    document = stock()
+    only(document, class_type).update(inputs)
+    found = checked(document, types=REGISTRY)
+    (node_error,) = found.node_errors.values()
+    (problem,) = node_error["errors"]
+    assert problem["type"] == "value_bigger_than_max" and problem["extra_info"]["input_name"] == name
+    assert limit in problem["details"]
+
+
+def test_the_largest_that_is_allowed() -> None:
+    document = stock()
+    only(document, "KSampler")["steps"] = 1000
+    only(document, "EmptyLatentImage").update(width=16384, height=1024, batch_size=4)
+    assert checked(document, types=REGISTRY).error is None
+    only(document, "EmptyLatentImage").update(width=1024, height=1024, batch_size=64)
+    assert checked(document, types=REGISTRY).error is None
+
+
+def test_a_limit_holds_for_a_number_of_a_primitive_node() -> None:
+    document = stock() | {"p": {"class_type": "PrimitiveInt", "inputs": {"value": 5000}}}
+    only(document, "KSampler")["steps"] = ["p", 0]
+    found = checked(document, types=REGISTRY)
+    assert [call["class_type"] for call in found.node_errors.values()] == ["KSampler"]
+
+
+def test_more_nodes_than_the_limit() -> None:
+    few = replace(LIMITS, nodes=2)
+    document = {"1": node("Number"), "2": save(), "3": save()}
+    found = checked(document, limits=few)
+    assert kind(found) == "invalid_prompt" and "2 (nodes)" in found.error["details"]  # type: ignore[index]
+    assert checked({"1": node("Number"), "2": save()}, limits=few).error is None
+    wrapper = to_native(Workflow(from_api(document)))
+    assert kind(checked(wrapper, limits=few)) == "invalid_prompt"
+    spread = {"1": node("Number", **{f"spare{number}": 1 for number in range(50)}), "2": save()}
+    assert "52 inputs" not in str(checked(spread).error) and "51 inputs" in checked(spread, limits=few).error["details"]  # type: ignore[index]
+    inner = {"id": "s", "name": "s", "nodes": [{"id": number, "type": "Number"} for number in range(3)], "links": []}
+    editors = {"nodes": [{"id": 1, "type": "s"}], "links": [], "definitions": {"subgraphs": [inner]}}
+    nested = checked(editors, limits=few)
+    assert kind(nested) == "invalid_prompt" and "4 nodes" in nested.error["details"]  # type: ignore[index]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What has a shape, and nothing else of a tensor."""
+
+    shape: tuple[int, ...]
+
+
+def made(result: Any, socket: str, inputs: dict[str, Input] | None = None, name: str = "Make", is_async: bool = False) -> NodeType:
+    async def run_async(context: Any, values: Any) -> Any:
+        return (result(values),)
+
+    run = run_async if is_async else lambda context, values: (result(values),)
+    return NodeType(name, name, "", "", inputs or {}, (Output("made", socket),), False, run)
+
+
+def failure(kind: NodeType, document: dict[str, Any], *others: NodeType) -> str:
+    registry = limited(Registry({**TYPES, **{other.name: other for other in (kind, *others)}}), LIMITS)
+    result = run_graph(from_api(document), registry, RecordingContext(), ResultCache.parse("none"))
+    return "\n".join(map(str, result.failures.values()))
+
+
+@pytest.mark.parametrize(
+    ("value", "socket", "expected"),
+    [
+        (Tensor((1, 4097, 4096, 3)), "IMAGE", "4,096 x 4,097 pixels"),
+        (Tensor((1, 4096, 4096, 3)), "IMAGE", ""),
+        (Tensor((65, 8, 8)), "MASK", "a batch of 65"),
+        ({"samples": Tensor((1, 4, 513, 512))}, "LATENT", "4,096 x 4,104 pixels"),
+        ([Tensor((1, 8, 8, 3)), Tensor((1, 8192, 8192, 3))], "IMAGE", "8,192 x 8,192 pixels"),
+        (Tensor((1002,)), "SIGMAS", "1,001 steps"),
+        ("x" * (4 * 2**20 + 1), "STRING", "4,194,305 characters"),
+        (Tensor((9999,)), "THING", ""),
+    ],
+)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_node_made_is_held_to_the_limits(value: Any, socket: str, expected: str, is_async: bool) -> None:
+    message = failure(made(lambda values: value, socket, is_async=is_async), {"1": node("Make"), "2": save()})
+    assert expected in message and bool(message) == bool(expected)
+    assert not expected or "node 1 (Make)" in message
+
+
+def test_what_a_node_would_make_of_its_picture_is_refused_before_it_does() -> None:
+    source = made(lambda values: Tensor((4, 2048, 1024, 3)), "IMAGE", name="Source")
+    calls = []
+
+    def scaled(**values: Any) -> str:
+        wanted = {name: replace(REGISTRY["ImageScaleBy"].inputs["image"], name=name) for name in ("image",)}
+        wanted |= {name: Input(name, "FLOAT" if name in ("scale_by", "megapixels") else "INT", True, True) for name in values}
+        target = made(lambda given: calls.append(given), "IMAGE", wanted, name="Scale")
+        return failure(target, {"1": node("Source"), "2": node("Scale", image=["1", 0], **values), "3": save("2")}, source)
+
+    assert "scale_by: comes to 4,096 x 8,192 pixels" in scaled(scale_by=4.0)
+    assert "width: comes to 4,096 x 8,192 pixels" in scaled(width=4096, height=0)
+    assert "largest_size: comes to 4,096 x 8,192 pixels" in scaled(largest_size=8192)
+    assert "megapixels: comes to 17,825,792 x 1 pixels" in scaled(megapixels=17.0)
+    assert "amount: comes to a batch of 68" in scaled(amount=17)
+    assert calls == []
+    assert "made" not in scaled(scale_by=2.0) and len(calls) == 1  # 4 pictures of 8,388,608 pixels
+
+
+def test_cutting_makes_nothing_larger() -> None:
+    document = stock()
+    crop = {"class_type": "LatentCrop", "inputs": {"samples": ["3", 0], "width": 16384, "height": 16384}}
+    (latent,) = (name for name, call in document.items() if call["class_type"] == "EmptyLatentImage")
+    crop["inputs"]["samples"] = [latent, 0]  # type: ignore[index]
+    only(document, "KSampler")["latent_image"] = ["crop", 0]
+    assert checked(document | {"crop": crop}, types=REGISTRY).error is None
+
+
+def test_an_awaited_node_stays_awaited() -> None:
+    registry = limited(Registry({"Make": made(lambda values: 1, "INT", is_async=True)}), LIMITS)
+    assert asyncio.iscoroutinefunction(registry["Make"].run) and asyncio.run(registry["Make"].run(None, {})) == (1,)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_chain_of_ten_thousand_nodes(broken: bool) -> None:
+    """Far above what a recursive walk could do, and linear: a quadratic one takes minutes."""
+    middle = {str(number): node("Echo" if not broken or number % 2 else "Ecko", value=[str(number - 1), 0]) for number in range(1, 9_999)}
+    began = time.perf_counter()
+    found = checked({"0": node("Number"), **middle, "9999": save("9998")})
+    assert time.perf_counter() - began < 30
+    assert found.targets == (() if broken else ("9999",))
+
+
+KEYS = st.sampled_from(["1", "2", "class_type", "inputs", "_meta", "nodes", "links", "format", "graph", "workflow", "definitions", "value"])
+PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=4) | st.sampled_from(["Save", "katz"])
+ANY_JSON = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS | st.text(max_size=3), inner, max_size=5), max_leaves=25
+)
+VALUE = ANY_JSON | st.tuples(st.sampled_from(["1", "2", "9"]), st.integers(-2, 9)).map(list)
+NAME = st.sampled_from(["value", "a", "b", "count", "steps", "width", "name", "mode", "thing", "image"])
+CALL = st.fixed_dictionaries(
+    {"class_type": st.sampled_from([*TYPES, "KSampler", "ImageScaleBy", "LoadImage"]), "inputs": st.dictionaries(NAME, VALUE, max_size=4)}
+)
+DOCUMENT = ANY_JSON | st.dictionaries(st.sampled_from(["1", "2", "3"]), CALL | ANY_JSON, max_size=3)
+
+
+@settings(max_examples=300, deadline=None)
+@given(DOCUMENT, st.none() | st.lists(st.sampled_from(["1", "2", "", "9"]), max_size=3))
+def test_no_document_comes_to_an_exception(document: Any, targets: list[str] | None) -> None:
+    checked(document, targets, types={**TYPES, **{name: REGISTRY[name] for name in ("KSampler", "ImageScaleBy", "LoadImage")}})
+
+
+def test_checking_imports_no_model_library() -> None:
+    code = (
+        "import sys, json\nfrom katz_graph.web.runner.checking import check_prompt\nfrom katz_graph.web.options import Limits\n"
+        "from katz_graph.packs import load_registry\nfrom katz_graph.folders import Folders\n"
+        "from katz_graph.formats.object_info_write import object_info_json\n"
+        "types = load_registry()[0]\nassert object_info_json(types, Folders())\n"
+        "assert check_prompt(json.load(open(sys.argv[1])), None, types, Folders(paths=False), Limits()).targets\n"
+        "print(*sorted({'torch', 'diffusers', 'transformers'} & set(sys.modules)))"
+    )
+    arguments = [sys.executable, "-c", code, str(ROOT / "workflows" / "txt2img.json")]
+    result = subprocess.run(arguments, capture_output=True, text=True)
+    assert (result.returncode, result.stdout.split()) == (0, []), result.stderr

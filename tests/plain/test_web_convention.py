@@ -1,0 +1,267 @@
+"""Messages and their order as existing clients know them (observed on a running server of the convention)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from web_clients import FakeJobs, connect, drained, make_hub, make_job, texts
+
+from katz_graph.web.channel import QueueView
+from katz_graph.web.convention import ConventionChannel
+from katz_graph.web.events import (
+    Cached,
+    Ended,
+    JobError,
+    JobEvent,
+    NodeDone,
+    NodeStarted,
+    PackMessage,
+    PlanMade,
+    Previewed,
+    Progress,
+    Started,
+    Timeline,
+    Wrote,
+)
+from katz_graph.web.job_state import JobState
+from katz_graph.web.jobs.job import Job
+
+UI = {"images": [{"filename": "a_00001_.png", "subfolder": "", "type": "output"}]}
+FEATURES = {"supports_preview_metadata": True}
+RUNS: Sequence[JobEvent] = (
+    Started("job", 1000.5),
+    Cached("job", ("4",), 1000.6),
+    NodeDone("job", "4", "4", "CheckpointLoaderSimple", cached=True),
+    NodeStarted("job", "3", "3", "KSampler"),
+    PlanMade("job", "3", {"planned": 1.0}),
+    Progress("job", "3", "3", 1, 2),
+    Previewed("job", "3", "3", b"JPEG"),
+    Progress("job", "3", "3", 2, 2),
+    Timeline("job", "3", ()),
+    NodeDone("job", "3", "3", "KSampler"),
+    NodeStarted("job", "9", "9", "SaveImage"),
+    Wrote("job", "a_00001_.png", "output"),
+    NodeDone("job", "9", "9", "SaveImage", ui=UI),
+    Ended("job", "completed", 1003.0, outputs={"9": UI}),
+)
+
+
+class Client:
+    """A channel whose clock stands still unless told, and what came out of it, with time between events unless `at_once`."""
+
+    def __init__(self, job: Job | None = None) -> None:
+        self.now, self.job, self.state = 0.0, job or make_job(), JobState()
+        self.channel = ConventionChannel(FEATURES, lambda: self.now)
+
+    def hear(self, events: Sequence[JobEvent], at_once: bool = False) -> list[Any]:
+        frames: list[str | bytes] = []
+        for event in events:
+            self.now += 0.0 if at_once else 1.0
+            self.state.hear(event)
+            frames += [frame.data for frame in self.channel.event(self.job, event, self.state, lambda: QueueView(0, 3, False))]
+        return [json.loads(frame) if isinstance(frame, str) else frame for frame in frames]
+
+
+def kinds(messages: Sequence[Any]) -> list[str]:
+    return [message["type"] if isinstance(message, dict) else "picture" for message in messages]
+
+
+def test_the_messages_of_a_job_come_in_the_order_of_the_convention() -> None:
+    messages = Client().hear(RUNS)
+    assert kinds(messages) == [
+        "execution_start",
+        "execution_cached",
+        *("progress_state", "executing", "progress", "progress_state", "picture", "progress", "progress_state", "progress_state"),
+        *("progress_state", "executing", "executed", "progress_state"),
+        *("execution_success", "status", "executing"),
+    ]
+    data = [message["data"] if isinstance(message, dict) else message for message in messages]
+    assert data[0] == {"prompt_id": "job", "timestamp": 1000500}
+    assert data[1] == {"nodes": ["4"], "prompt_id": "job", "timestamp": 1000600}
+    assert data[3] == {"node": "3", "display_node": "3", "prompt_id": "job"}
+    assert data[4] == {"value": 1, "max": 2, "prompt_id": "job", "node": "3"}
+    assert data[12] == {"node": "9", "display_node": "9", "output": UI, "prompt_id": "job"}
+    assert data[14] == {"prompt_id": "job", "timestamp": 1003000}
+    assert data[15] == {"status": {"exec_info": {"queue_remaining": 3}}}
+    assert data[16] == {"node": None, "prompt_id": "job"}
+
+
+def test_progress_state_tells_of_every_node_that_has_begun() -> None:
+    messages = Client().hear(RUNS[:6])
+    assert messages[-1]["data"]["prompt_id"] == "job"
+    nodes = messages[-1]["data"]["nodes"]
+    assert nodes["3"] == {
+        "value": 1,
+        "max": 2,
+        "state": "running",
+        "node_id": "3",
+        "prompt_id": "job",
+        "display_node_id": "3",
+        "parent_node_id": None,
+        "real_node_id": "3",
+    }
+    assert (nodes["4"]["state"], nodes["4"]["value"], nodes["4"]["max"]) == ("finished", 1, 1)
+
+
+def test_a_node_of_an_expansion_is_shown_as_the_one_that_it_came_from() -> None:
+    inner = [NodeStarted("job", "7.0.0.1", "7", "Tile"), Progress("job", "7.0.0.1", "7", 1, 4)]
+    messages = Client().hear([Started("job", 0), NodeStarted("job", "7", "7", "Tiles"), *inner])
+    assert kinds(messages) == ["execution_start", "progress_state", "executing", "progress_state", "progress", "progress_state"]
+    assert messages[2]["data"] == {"node": "7", "display_node": "7", "prompt_id": "job"}
+    assert messages[4]["data"]["node"] == "7"
+    node = messages[5]["data"]["nodes"]["7.0.0.1"]
+    assert (node["display_node_id"], node["parent_node_id"], node["real_node_id"]) == ("7", "7", "7")
+
+
+def test_a_cached_output_is_executed_without_executing() -> None:
+    events: list[JobEvent] = [Started("job", 0), Cached("job", ("9",), 0), NodeDone("job", "9", "9", "SaveImage", cached=True, ui=UI)]
+    messages = Client().hear([*events, Ended("job", "completed", 1)])
+    assert kinds(messages) == ["execution_start", "execution_cached", "executed", "execution_success", "status", "executing"]
+    assert messages[2]["data"]["output"] == UI
+
+
+def test_an_error_names_the_node_and_ends_like_any_job() -> None:
+    error = JobError("RunError", "node 3 (KSampler): NaN", "3", "KSampler")
+    messages = Client().hear([*RUNS[:6], Ended("job", "failed", 5.0, error, executed=("4",))])
+    assert kinds(messages)[-4:] == ["progress_state", "execution_error", "status", "executing"]
+    assert messages[-4]["data"]["nodes"]["3"]["state"] == "error"
+    assert messages[-3]["data"] == {
+        "prompt_id": "job",
+        "node_id": "3",
+        "node_type": "KSampler",
+        "executed": ["4"],
+        "exception_message": "node 3 (KSampler): NaN",
+        "exception_type": "RunError",
+        "traceback": [],
+        "current_inputs": {},
+        "current_outputs": [],
+        "timestamp": 5000,
+    }
+
+
+def test_an_interrupted_job() -> None:
+    messages = Client().hear([*RUNS[:6], Ended("job", "cancelled", 5.0, executed=("4",))])
+    assert kinds(messages)[-3:] == ["execution_interrupted", "status", "executing"]
+    assert messages[-3]["data"] == {"prompt_id": "job", "timestamp": 5000, "node_id": "3", "node_type": "KSampler", "executed": ["4"]}
+
+
+def test_a_job_that_was_deleted_before_it_began_disturbs_nobody() -> None:
+    """A client takes `executing` with node null for the end of what it shows, which may be another job."""
+    assert Client().hear([Ended("job", "cancelled", 5.0)]) == []
+    refused = Ended("job", "failed", 5.0, JobError("RunError", "the deadline has passed"))
+    assert kinds(Client().hear([refused])) == ["execution_error", "status", "executing"]
+
+
+def test_a_large_graph_does_not_send_its_nodes_again_and_again() -> None:
+    def sent(nodes: int) -> tuple[list[Any], int]:
+        steps = [event for id in map(str, range(nodes)) for event in (NodeStarted("job", id, id, "Noop"), NodeDone("job", id, id, "Noop"))]
+        messages = Client().hear([Started("job", 0), Cached("job", (), 0), *steps, Ended("job", "completed", 1)], at_once=True)
+        return messages, sum(len(json.dumps(message)) for message in messages)
+
+    messages, bytes_of_500 = sent(500)
+    states = [message for message in messages if message["type"] == "progress_state"]
+    assert len(states) <= 6
+    assert len(states[-1]["data"]["nodes"]) == 500
+    assert {node["state"] for node in states[-1]["data"]["nodes"].values()} == {"finished"}
+    assert kinds(messages)[-4:] == ["progress_state", "execution_success", "status", "executing"]
+    assert kinds(messages).count("executing") == 501
+    assert sent(2000)[1] < 5 * bytes_of_500
+
+
+def test_the_latest_state_comes_late_rather_than_never() -> None:
+    """In a real session: more changes than are told at once, and then silence."""
+
+    async def run() -> dict[str, Any]:
+        hub = make_hub(FakeJobs([make_job()]))
+        session = connect(hub, ConventionChannel(FEATURES))
+        hub.publish(make_job(), Started("job", 0))
+        for value in range(1, 21):
+            hub.publish(make_job(), Progress("job", "3", "3", value, 20))
+        received = [json.loads(await session.next()) for _ in range(2 + 20 + 5)]
+        assert received[-1]["data"].get("value") == 20
+        late: dict[str, Any] = json.loads(await asyncio.wait_for(session.next(), 1))
+        return late
+
+    late = asyncio.run(run())
+    assert late["type"] == "progress_state"
+    assert late["data"]["nodes"]["3"]["value"] == 20
+
+
+def test_pictures_carry_metadata_for_clients_that_understand_it() -> None:
+    plain, able = Client(), Client()
+    (answer,) = able.channel.read(json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}}))
+    assert json.loads(answer.data) == {"type": "feature_flags", "data": FEATURES}
+    picture = Previewed("job", "3.0.0.1", "3", b"JPEG")
+    assert plain.hear([picture]) == [bytes.fromhex("0000000100000001") + b"JPEG"]
+    assert plain.hear([Previewed("job", "3", "3", b"PNG", "image/png", lasting=True)]) == [bytes.fromhex("0000000100000002") + b"PNG"]
+    (frame,) = able.hear([picture])
+    kind, length = struct.unpack(">II", frame[:8])
+    assert kind == 4
+    assert frame[8 + length :] == b"JPEG"
+    assert json.loads(frame[8 : 8 + length]) == {
+        "node_id": "3.0.0.1",
+        "prompt_id": "job",
+        "display_node_id": "3",
+        "parent_node_id": "3",
+        "real_node_id": "3",
+        "image_type": "image/jpeg",
+    }
+
+
+def test_only_the_first_text_of_a_client_is_read() -> None:
+    flags = json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}})
+    for hostile in ("", "{", "[]", "null", '"feature_flags"', '{"type": "feature_flags", "data": 3}', "[" * 100_000, '{"a":1,"a":2}'):
+        channel = Client().channel
+        assert list(channel.read(hostile)) == []
+        assert list(channel.read(flags)) == []
+
+
+def test_what_json_has_no_word_for_is_null() -> None:
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    data = {"a": float("nan"), "b": b"bytes", "c": [float("inf"), "\udc80"], "d": 2**70}
+    channel = Client().channel
+    frames = list(channel.event(make_job(), PackMessage("job", "my.pack", data), JobState(), lambda: QueueView(0, 0, False)))
+    text = str(frames[0].data)
+    text.encode()
+    message = json.loads(text, parse_constant=refuse)
+    assert message == {"type": "my.pack", "data": {"a": None, "b": None, "c": [None, "\udc80"], "d": 2**70}}
+
+
+def test_a_client_that_returns_is_shown_what_runs() -> None:
+    async def run() -> tuple[list[dict[str, Any]], bytes]:
+        hub = make_hub(FakeJobs([make_job()]))
+        for event in RUNS[:7]:
+            hub.publish(make_job(), event)
+        session = connect(hub, ConventionChannel(FEATURES))
+        *messages, picture = drained(session)
+        assert isinstance(picture, bytes)
+        return [json.loads(message) for message in messages], picture
+
+    messages, picture = asyncio.run(run())
+    assert kinds(messages) == ["status", "execution_start", "execution_cached", "progress_state", "executing"]
+    assert messages[0]["data"] == {"status": {"exec_info": {"queue_remaining": 1}}, "sid": "ann"}
+    assert messages[2]["data"]["nodes"] == ["4"]
+    assert messages[3]["data"]["nodes"]["3"]["value"] == 1
+    assert messages[4]["data"]["node"] == "3"
+    assert picture.endswith(b"JPEG")
+
+
+def test_a_client_that_waits_for_the_end_gets_it_on_return() -> None:
+    async def run() -> list[dict[str, Any]]:
+        jobs = FakeJobs([make_job()])
+        hub = make_hub(jobs)
+        connect(hub, ConventionChannel(FEATURES)).close()
+        for event in RUNS:
+            hub.publish(jobs.running[0], event)
+        jobs.running.clear()
+        return texts(connect(hub, ConventionChannel(FEATURES)))
+
+    messages = asyncio.run(run())
+    assert kinds(messages) == ["status", "execution_success", "status", "executing"]
+    assert messages[-1]["data"] == {"node": None, "prompt_id": "job"}

@@ -1,0 +1,107 @@
+"""Every route as `/openapi.json` describes it, with what it says is right, and with wrong bodies: nothing is ever a server's error."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+import uvicorn
+from schemathesis import GenerationMode
+from web_server import ScriptedRunner
+
+from katz_graph.folders import Folders
+from katz_graph.packs import load_registry
+from katz_graph.web.app import build
+from katz_graph.web.binding import listen, url
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.options import ServeOptions
+from katz_graph.web.runner.checking import Checked, check_prompt
+from katz_graph.web.serve import assemble
+
+EXAMPLES = 3  # for each route and mode, in every gate; a search of 100 found nothing more
+
+
+class CheckingRunner(ScriptedRunner):
+    """Checks prompts as the real one does. Jobs end as soon as they start."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._folders = Folders(paths=False)
+        self._registry, _ = load_registry((), self._folders)
+        self._limits = arguments[0].limits
+
+    async def run(self, job: Job) -> None:
+        await super().run(job)
+        self.end(job.id)
+
+    async def check(self, document: Any, targets: Any) -> Checked:
+        return check_prompt(document, targets, self._registry, self._folders, self._limits)
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """A server in a thread of its own."""
+    listening = listen("127.0.0.1", 0)
+    folders = {name: tmp_path / name for name in ("data", "input", "output")}
+    for folder in folders.values():
+        folder.mkdir()
+
+    async def serve() -> None:
+        store = JobStore.open(folders["data"])
+        state = assemble(replace(ServeOptions(), **folders), store, CheckingRunner)  # type: ignore[arg-type]
+        await state.jobs.start()
+        await server_of(state).serve(sockets=[listening])
+        await state.jobs.close()
+        await store.close()
+
+    servers: list[uvicorn.Server] = []
+
+    def server_of(state: Any) -> uvicorn.Server:
+        servers.append(uvicorn.Server(uvicorn.Config(build(state), lifespan="off", log_config=None, access_log=False)))
+        return servers[0]
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    yield url("127.0.0.1", listening.getsockname()[1])
+    servers[0].should_exit = True
+    thread.join(20)
+    listening.close()
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_no_request_is_a_server_s_error(address: str, tmp_path: Path, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(f"{address}/openapi.json", wait_for_schema=10)
+    before = set(tmp_path.iterdir())
+    statuses: Counter[int] = Counter()
+    asked = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if mode is GenerationMode.NEGATIVE and not operation.body:
+            continue  # wrong parameters are tested by hand: making them up takes most of a minute
+        asked += 1
+
+        @hypothesis.settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck))
+        @hypothesis.seed(5)
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        def never_fails(case: schemathesis.Case) -> None:
+            answer = case.call()
+            statuses[answer.status_code] += 1
+            assert answer.status_code < 500, (case.as_curl_command(), answer.text)
+
+        try:
+            never_fails()
+        except hypothesis.errors.Unsatisfiable:
+            assert mode is GenerationMode.NEGATIVE  # a form, in which every text is right
+    assert asked > (30 if mode is GenerationMode.POSITIVE else 8)
+    assert statuses[200 if mode is GenerationMode.POSITIVE else 400] > asked, statuses
+    assert set(tmp_path.iterdir()) == before

@@ -1,0 +1,200 @@
+"""Who is told what: owners only, all of their sockets, and nobody waits for a slow one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+
+import pytest
+from web_clients import FakeJobs, connect, drained, make_hub, make_job, unpacked
+
+from katz_graph.web.convention import ConventionChannel
+from katz_graph.web.events import Ended, PackMessage, Previewed, Progress, Started, Warned
+from katz_graph.web.hub import CLIENT_ID, OUTBOX, TooManySockets
+from katz_graph.web.native import NativeChannel
+from katz_graph.web.options import Limits
+from katz_graph.web.outbox import Frame, Outbox
+from katz_graph.web.pace import Pace
+
+
+def on_a_loop(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run
+
+
+@on_a_loop
+async def test_events_reach_every_socket_of_the_owner_and_nobody_else() -> None:
+    jobs = FakeJobs([make_job()])
+    hub = make_hub(jobs)
+    first, second, other = (connect(hub, NativeChannel(), client) for client in ("ann", "ann", "bob"))
+    hub.publish(jobs.running[0], Started("job", 1.0))
+    assert [frame["type"] for frame in unpacked(drained(first))] == ["snapshot", "event"]
+    assert [frame["type"] for frame in unpacked(drained(second))] == ["snapshot", "event"]
+    assert [frame["type"] for frame in unpacked(drained(other))] == ["snapshot"]
+
+
+@on_a_loop
+async def test_a_job_without_client_is_told_to_nobody() -> None:
+    hub = make_hub(FakeJobs())
+    sessions = [connect(hub, NativeChannel(), client) for client in ("ann", "None", "x")]
+    hub.publish(make_job(client=None), Started("job", 1.0))
+    hub.publish(make_job(client=None), Ended("job", "completed", 2.0))
+    assert [len(drained(session)) for session in sessions] == [1, 1, 1]
+
+
+@on_a_loop
+async def test_a_pack_can_name_another_client() -> None:
+    hub = make_hub(FakeJobs([make_job()]))
+    ann, bob = connect(hub, NativeChannel(), "ann"), connect(hub, NativeChannel(), "bob")
+    hub.publish(make_job(), PackMessage("job", "my.pack", {"a": 1}, client="bob"))
+    assert len(drained(ann)) == 1
+    assert unpacked(drained(bob))[1]["event"]["data"] == {"a": 1}
+
+
+@on_a_loop
+async def test_an_old_socket_that_closes_later_leaves_the_new_one() -> None:
+    hub = make_hub(FakeJobs())
+    old = connect(hub, NativeChannel())
+    new = connect(hub, NativeChannel())
+    old.close()
+    old.close()
+    hub.publish(make_job(), Started("job", 1.0))
+    assert len(drained(new)) == 2
+    new.close()
+    assert hub.sockets == 0
+
+
+@on_a_loop
+async def test_a_client_that_does_not_read_is_let_go_and_others_go_on() -> None:
+    hub = make_hub(FakeJobs([make_job()]))
+    slow, quick = connect(hub, NativeChannel()), connect(hub, NativeChannel())
+    hub.publish(make_job(), Started("job", 1.0))
+    received = len(drained(quick))
+    for _ in range(OUTBOX // 2**20 + 2):
+        hub.publish(make_job(), Warned("job", "x" * 2**20))
+        received += len(drained(quick))
+    assert slow.outbox.end is not None
+    assert slow.outbox.end[0] == 1013
+    assert drained(slow) == []
+    assert quick.outbox.end is None
+    assert received == OUTBOX // 2**20 + 4
+    back = connect(hub, NativeChannel())
+    (snapshot,) = unpacked(drained(back))
+    assert snapshot["jobs"][0]["state"]["started"] == 1.0
+
+
+@on_a_loop
+async def test_previews_do_not_pile_up_but_pictures_that_a_node_sends_do() -> None:
+    hub = make_hub(FakeJobs([make_job()]))
+    session = connect(hub, ConventionChannel({}))
+    drained(session)
+    hub.publish(make_job(), Started("job", 1.0))
+    for number in range(100):
+        hub.publish(make_job(), Previewed("job", "3", "3", b"%d" % number))
+    hub.publish(make_job(), Previewed("job", "8", "8", b"saved", "image/png", lasting=True))
+    hub.publish(make_job(), Previewed("job", "8", "8", b"saved", "image/png", lasting=True))
+    pictures = [frame[8:] for frame in drained(session) if isinstance(frame, bytes)]
+    assert pictures == [b"99", b"saved", b"saved"]
+
+
+@on_a_loop
+async def test_there_are_only_so_many_sockets() -> None:
+    hub = make_hub(FakeJobs(), Limits(sockets=2))
+    first = connect(hub, NativeChannel(), "a")
+    connect(hub, NativeChannel(), "b")
+    with pytest.raises(TooManySockets, match="2 websockets"):
+        hub.connect("c", NativeChannel())
+    first.close()
+    hub.connect("c", NativeChannel())
+
+
+@on_a_loop
+async def test_the_queue_is_told_to_all_and_many_changes_at_once_in_few_messages() -> None:
+    jobs = FakeJobs(pending=[make_job("a", "ann", "pending"), make_job("b", "bob", "pending"), make_job("c", "ann", "pending")])
+    hub = make_hub(jobs)
+    ann, bob = connect(hub, NativeChannel(), "ann"), connect(hub, NativeChannel(), "bob")
+    drained(ann), drained(bob)
+    for _ in range(1000):
+        hub.status()
+    jobs.pending.pop(0)
+    await asyncio.sleep(0.1)
+    told = unpacked(drained(ann))
+    assert len(told) <= 25
+    assert told[0]["places"] == {"a": 0, "c": 2}
+    assert told[-1]["places"] == {"c": 1}
+    assert unpacked(drained(bob))[-1]["places"] == {"b": 0}
+
+
+@on_a_loop
+async def test_the_end_of_a_job_is_told_to_a_client_that_was_away() -> None:
+    jobs = FakeJobs([make_job()])
+    hub = make_hub(jobs)
+    connect(hub, NativeChannel()).close()
+    hub.publish(jobs.running[0], Started("job", 1.0))
+    hub.publish(jobs.running.pop(), Ended("job", "completed", 2.0, outputs={"9": {"images": [{"filename": "a.png"}]}}))
+    (snapshot,) = unpacked(drained(connect(hub, NativeChannel())))
+    (job,) = snapshot["jobs"]
+    assert (job["status"], job["ended"], job["result"]["outputs"]["9"]["images"]) == ("completed", 2.0, [{"filename": "a.png"}])
+
+
+@on_a_loop
+async def test_what_ends_while_a_client_connects_is_not_lost() -> None:
+    """Between `connect` and `begin` the store is read, in which a job can end that was not in it yet."""
+    jobs = FakeJobs([make_job()])
+    hub = make_hub(jobs)
+    session = hub.connect("ann", NativeChannel())
+    hub.publish(jobs.running.pop(), Ended("job", "completed", 2.0))
+    session.begin([])
+    (snapshot,) = unpacked(drained(session))
+    assert snapshot["jobs"][0]["status"] == "completed"
+
+
+@on_a_loop
+async def test_close_ends_every_session() -> None:
+    hub = make_hub(FakeJobs())
+    sessions = [connect(hub, NativeChannel(), client) for client in "abc"]
+    hub.close()
+    assert [await session.outbox.closed() for session in sessions] == [(1001, "the server is shutting down")] * 3
+
+
+@on_a_loop
+async def test_next_gives_frames_in_order_and_waits_for_more() -> None:
+    hub = make_hub(FakeJobs([make_job()]))
+    session = connect(hub, ConventionChannel({}))
+    hub.publish(make_job(), Started("job", 1.0))
+    assert "status" in str(await session.next())
+    assert "execution_start" in str(await session.next())
+    waiting = asyncio.create_task(session.next())
+    await asyncio.sleep(0)
+    hub.publish(make_job(), Progress("job", "3", "3", 1, 20))
+    assert '"progress"' in str(await asyncio.wait_for(waiting, 1))
+
+
+def test_an_outbox_takes_one_frame_of_any_size() -> None:
+    outbox = Outbox(10)
+    outbox.put(Frame(b"x" * 100))
+    outbox.put(Frame(b"y" * 10))
+    assert outbox.end is None
+    outbox.put(Frame(b"z"))
+    assert outbox.end is not None
+
+
+def test_pace() -> None:
+    now = [0.0]
+    pace = Pace(10, 2, lambda: now[0])
+    assert [pace.take() for _ in range(3)] == [True, True, False]
+    assert pace.wait() == pytest.approx(0.1)
+    now[0] = 0.1
+    assert pace.take()
+    now[0] = 10.0
+    assert pace.take(5)  # more than a full bucket: the rest is owed
+    assert pace.wait() == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("text, fine", [("a b", True), ("x" * 200, True), ("x" * 201, False), ("", False), ("a\nb", False), ("\0", False)])
+def test_client_ids(text: str, fine: bool) -> None:
+    assert bool(CLIENT_ID.fullmatch(text)) == fine

@@ -1,0 +1,95 @@
+"""Options of `katz serve`: what is wrong is one line, before anything is started."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from katz_graph.cli import serve as command
+from katz_graph.cli.main import app
+from katz_graph.errors import InputError
+from katz_graph.web import serve as server
+from katz_graph.web.options import ServeOptions
+
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ServeOptions]:
+    """What would have been served."""
+    options: list[ServeOptions] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KATZ_TOKEN", raising=False)
+    monkeypatch.setattr(command, "serve_forever", lambda given, say: options.append(given))
+    return options
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--token", "short"], "16"),
+        (["--token", "a token with spaces"], "16"),
+        (["--token-file", "none"], "none"),
+        (["--token", TOKEN, "--token-file", "x"], "--token-file"),
+        (["--cache-none", "--cache-lru", "3"], "--cache-lru"),
+        (["--cache", "most"], "most"),
+        (["--cpu", "--devices", "cpu*2"], "--cpu"),
+        (["--devices", "abacus"], "abacus"),
+        (["--place", "vae_decode=cpu:7"], "--place"),
+        (["--link", "fast"], "--link"),
+        (["--allow", "anything"], "--allow"),
+        (["--frontend", "."], "index.html"),
+        (["--data", "/dev/null/x"], "--data"),
+        (["--output", "/dev/null/x"], "--output"),
+    ],
+)
+def test_wrong_options_are_one_line(started: list[ServeOptions], options: list[str], expected: str) -> None:
+    with pytest.raises(InputError) as error:
+        app(["serve", *options], standalone_mode=False)
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not started
+
+
+def test_the_convention_s_names_mean_the_same(started: list[ServeOptions]) -> None:
+    Path("paths.yaml").write_text("")
+    app(
+        ["serve", "--cpu", "--output-directory", "o", "--extra-model-paths-config", "paths.yaml", "--cache-lru", "9"], standalone_mode=False
+    )
+    app(["serve", "--devices", "cpu", "--output", "o", "--extra-model-paths", "paths.yaml", "--cache", "lru:9"], standalone_mode=False)
+    assert started[0] == started[1]
+    assert started[0].cache == "lru:9"
+    app(["serve", "--cache-none"], standalone_mode=False)
+    app(["serve", "--cache-classic", "--no-previews", "--max-upload-size", "2.5", "--queue-limit", "3"], standalone_mode=False)
+    assert (started[2].cache, started[3].cache, started[3].previews) == ("none", "classic", False)
+    assert (started[3].limits.upload_bytes, started[3].limits.queue) == (2_621_440, 3)
+
+
+def test_a_token_comes_from_a_file_or_the_environment(
+    started: list[ServeOptions], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("token").write_text(f"{TOKEN}\n")
+    Path("token").chmod(0o600)
+    app(["serve", "--token-file", "token"], standalone_mode=False)
+    assert capsys.readouterr().err == ""
+    Path("token").chmod(0o644)
+    app(["serve", "--token-file", "token"], standalone_mode=False)
+    assert "chmod 600" in capsys.readouterr().err
+    monkeypatch.setenv("KATZ_TOKEN", TOKEN)
+    app(["serve"], standalone_mode=False)
+    assert [options.token for options in started] == [TOKEN] * 3
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_an_address_that_others_reach_needs_a_token(host: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--token-file"):
+        server.serve(ServeOptions(host=host, port=0, data=tmp_path / "data"), print)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="taken by another process"):
+        server.serve(ServeOptions(port=taken.getsockname()[1], data=tmp_path / "data"), print)
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,159 @@
+"""What is said of times to come, and the order of the queue, from numbers worked out by hand."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pytest
+from web_jobs import ended, job
+
+from katz_graph.web.jobs.forecast import Forecast
+from katz_graph.web.jobs.prediction import PIXELS, Features, Predictor, features_of, learned, left, starts
+from katz_graph.web.jobs.queue import JobQueue, NotWaiting
+
+
+def painting(seed: int = 1, text: str = "a cat", steps: Any = 20, width: int = 512, batch: int = 1, denoise: float = 1.0) -> dict[str, Any]:
+    return {
+        "3": {
+            "class_type": "KSampler",
+            "inputs": {
+                "seed": seed,
+                "steps": steps,
+                "denoise": denoise,
+                "sampler_name": "euler",
+                "latent_image": ["5", 0],
+                "positive": ["6", 0],
+            },
+        },
+        "5": {"class_type": "EmptyLatentImage", "inputs": {"width": width, "height": 512, "batch_size": batch}},
+        "6": {"class_type": "CLIPTextEncode", "inputs": {"text": text}},
+        "9": {"class_type": "SaveImage", "inputs": {"filename_prefix": text, "images": ["3", 0]}},
+    }
+
+
+def features(prompt: dict[str, Any]) -> Features:
+    return features_of(prompt, ("9",))
+
+
+def test_seeds_texts_and_names_of_files_do_not_change_a_shape_but_sizes_steps_and_choices_do() -> None:
+    shape = features(painting()).shape
+    assert features(painting(seed=2, text="a dog with a long leash")).shape == shape
+    other = [painting(steps=21), painting(width=1024), painting(batch=2), painting(denoise=0.5)]
+    euler_a = painting()
+    euler_a["3"]["inputs"]["sampler_name"] = "euler_ancestral"
+    shapes = [features(prompt).shape for prompt in (*other, euler_a)] + [features_of(painting(), ("3",)).shape]
+    assert len({shape, *shapes}) == 7
+
+
+def test_work_is_evaluations_times_pixels_times_pictures() -> None:
+    assert features(painting()).work == 20 * 512 * 512
+    assert features(painting(steps=10, width=1024, batch=3)).work == 10 * 1024 * 512 * 3
+    assert features(painting(denoise=0.25)).work == 5 * 512 * 512
+    from_a_file = painting()
+    from_a_file["5"] = {"class_type": "VAEEncode", "inputs": {"pixels": ["1", 0]}}
+    assert features(from_a_file).work == 20 * PIXELS
+    assert features(painting(steps=["7", 0])).work == 20 * 512 * 512
+    assert features({"9": {"class_type": "SaveImage", "inputs": {}}}).work == 0
+
+
+def test_features_of_a_large_or_odd_graph_are_quick() -> None:
+    chain: dict[str, Any] = {"0": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64}}}
+    for index in range(1, 5_000):
+        chain[str(index)] = {
+            "class_type": "KSampler",
+            "inputs": {"steps": 2, "latent_image": [str(index - 1), 0], "again": [str(index - 1), 0]},
+        }
+    started = time.perf_counter()
+    assert features(chain).work == 4_999 * 2 * 64 * 64
+    assert time.perf_counter() - started < 2.0
+    loop = {"a": {"inputs": {"x": ["b", 0], "steps": 1}}, "b": {"inputs": {"x": ["a", 0], "y": ["a", 1], "z": ["gone", 0]}}}
+    assert features(loop).work == PIXELS
+
+
+def test_a_job_of_a_known_shape_takes_the_median_of_the_last_ones() -> None:
+    predictor = Predictor()
+    assert predictor.seconds(features(painting())) is None
+    for seconds in (100.0, 3.0, 1.0, 50.0, 2.0, 4.0):
+        predictor.learn(features(painting(seed=int(seconds))), seconds)
+    assert predictor.seconds(features(painting(seed=7))) == 3.0, "of 3, 1, 50, 2, 4"
+
+
+def test_a_new_shape_takes_its_time_by_its_work() -> None:
+    predictor = Predictor()
+    for steps in (10, 20, 40):
+        predictor.learn(features(painting(steps=steps)), 1.0 + 0.1 * steps)
+    assert predictor.seconds(features(painting(steps=80))) == pytest.approx(9.0)
+    assert predictor.seconds(features(painting(steps=30, width=1024))) == pytest.approx(7.0)
+
+
+def test_relations_that_make_no_sense_are_not_carried_on() -> None:
+    falling = Predictor()
+    for steps, seconds in ((10, 5.0), (20, 4.0), (30, 3.0)):
+        falling.learn(features(painting(steps=steps)), seconds)
+    assert falling.seconds(features(painting(steps=1000))) == 4.0, "more work never takes less: the median"
+    steep = Predictor()
+    for steps, seconds in ((10, 0.5), (20, 3.5)):
+        steep.learn(features(painting(steps=steps)), seconds)
+    assert (steep.seconds(features(painting(steps=1))) or 0) > 0, "never below nothing"
+
+
+def test_a_job_whose_results_were_there_teaches_nothing() -> None:
+    painted = features(painting())
+    assert learned(ended(job("a", started=1000.0), 1003.0, seconds={"denoise": 2.5}), painted) == 3.0
+    assert learned(ended(job("a", started=1000.0), 1000.1, seconds={"denoise": 0.0}), painted) is None
+    assert learned(ended(job("a", started=1000.0), 1003.0, status="failed"), painted) is None
+    assert learned(ended(job("a", started=1000.0), 1000.1, seconds={"denoise": 0.0}), Features("x", 0.0)) == pytest.approx(0.1)
+
+
+def test_waiting_times_add_up_over_the_places() -> None:
+    assert starts(1, [], []) == [0.0]
+    assert starts(1, [4.0], [2.0, 3.0]) == [4.0, 6.0, 9.0]
+    assert starts(2, [4.0], [2.0, 3.0]) == [0.0, 2.0, 4.0]
+    assert starts(2, [4.0, 1.0], [5.0]) == [1.0, 4.0]
+    assert left(10.0, 4.0) == 6.0 and left(10.0, 30.0) == 1.0
+
+
+def test_the_forecast_counts_what_is_left_of_running_jobs() -> None:
+    forecast = Forecast(1, lambda: 2004.0)
+    shape = features(painting())
+    forecast.learn(ended(job("earlier", started=1000.0), 1010.0, seconds={"denoise": 9.0}), shape)
+    for each in ("runs", "waits"):
+        forecast.know(job(each), shape)
+    assert forecast.starts([job("runs", started=2000.0)], [job("waits")]) == [6.0, 16.0]
+    assert forecast.next_place([job("runs", started=2000.0)]) == 6.0
+
+
+def queue_of(*jobs: tuple[str, float]) -> JobQueue:
+    queue = JobQueue()
+    for order, (id, number) in enumerate(jobs):
+        queue.add(job(id, number, order))
+    return queue
+
+
+def test_jobs_of_one_number_come_as_they_arrived() -> None:
+    queue = queue_of(("a", 5.0), ("b", 1.0), ("c", 5.0), ("d", -1.0))
+    assert [each.id for each in queue] == ["d", "b", "a", "c"]
+    assert [each.id for each in queue.ahead_of(5.0, 1)] == ["d", "b", "a"]
+    assert queue.front_number() < -1.0
+    with pytest.raises(NotWaiting):
+        queue.move_before("a", "nobody")
+
+
+def test_moving_before_another_job_changes_nothing_else() -> None:
+    """Against a plain list, over and over: places never run out, and keys alone give the order after a restart."""
+    chance = random.Random(5)
+    names = [f"{index}" for index in range(8)]
+    queue = queue_of(*((name, float(chance.randrange(3))) for name in names))
+    order = [each.id for each in queue]
+    stored = {each.id: each for each in queue}
+    for _ in range(3000):
+        moved, target = chance.sample(names, 2)
+        changed = queue.move_before(moved, target)
+        assert changed[0].id == moved
+        stored.update({each.id: each for each in changed})
+        order.remove(moved)
+        order.insert(order.index(target), moved)
+        assert [each.id for each in queue] == order
+        assert [each.id for each in sorted(stored.values(), key=lambda each: (each.number, each.order))] == order

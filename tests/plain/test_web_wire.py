@@ -1,0 +1,76 @@
+"""Messages between server and runner: what is sent arrives as it was, in whatever pieces, and nothing else gets through."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from katz_graph.web.wire import AsyncEnd, Message, Messages, ThreadedEnd, WireError, packed
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | st.text(st.characters()) | st.binary(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters()), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PLAIN, max_size=3), st.integers(1, 50))
+def test_whatever_is_sent_arrives_as_it_was_in_pieces_of_any_size(bodies: list[Any], piece: int) -> None:
+    """Seeds beyond 64 bits and lone surrogates, which JSON can hold, included."""
+    data = b"".join(packed("kind", number, body) for number, body in enumerate(bodies))
+    messages = Messages()
+    arrived = [message for start in range(0, len(data), piece) for message in messages.take(data[start : start + piece])]
+    assert arrived == [Message("kind", number, body) for number, body in enumerate(bodies)]
+
+
+@pytest.mark.parametrize("data", [b"\xc1", packed("a", 1, None)[1:] + b"\x93", b"\x92\x01\x02", b"\x93\xa1a\x01\xd4\x07a"])
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        list(Messages().take(data))
+
+
+def test_a_message_over_the_limit_is_refused() -> None:
+    with pytest.raises(WireError, match=r"Full|max"):
+        list(Messages(largest=1000).take(packed("a", 0, b"x" * 2000)))
+
+
+def test_objects_are_not_sent() -> None:
+    """The channel never carries more than plain data."""
+    with pytest.raises(TypeError):
+        packed("a", 0, object())
+
+
+def test_threads_and_an_event_loop_talk_in_order_until_one_of_them_goes() -> None:
+    ours, theirs = socket.socketpair()
+    there = ThreadedEnd(theirs)
+
+    def answer() -> None:
+        for message in there.receive():
+            there.send("echo", message.body, message.number)
+            if message.body == 999:
+                theirs.shutdown(socket.SHUT_RDWR)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+
+    async def talk() -> list[int]:
+        heard: list[int] = []
+        over = asyncio.Event()
+        end = await AsyncEnd.connect(ours, lambda message: heard.append(message.number), over.set)
+        for number in range(1000):
+            end.send("say", number, number)
+        await asyncio.wait_for(over.wait(), 10)
+        end.send("say", "to nobody")
+        return heard
+
+    assert asyncio.run(talk()) == list(range(1000))
+    thread.join(10)
+    assert not thread.is_alive()
+    there.send("nobody", "listens")

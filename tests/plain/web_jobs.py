@@ -1,0 +1,147 @@
+"""Jobs over a runner that does what a test says, for tests of the queue and the store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from katz_graph.web.events import Ended, JobEvent, Started, Wrote
+from katz_graph.web.jobs.cleaning import JobFiles, Retention
+from katz_graph.web.jobs.job import Job, Submission
+from katz_graph.web.jobs.jobs import Jobs
+from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.options import Limits
+
+
+def graph(**inputs: Any) -> dict[str, Any]:
+    return {"1": {"class_type": "Paint", "inputs": inputs}}
+
+
+def submission(id: str | None = None, **given: Any) -> Submission:
+    return Submission(given.pop("prompt", graph(seed=1)), ("1",), id, **given)
+
+
+def job(id: str, number: float = 1.0, order: int = 1, **given: Any) -> Job:
+    return replace(Job(id, number, graph(seed=1), ("1",), None, {}, "pending", 1000.0, order=order), **given)
+
+
+def ended(job: Job, at: float = 1010.0, status: str = "completed", **given: Any) -> Job:
+    result = Ended(job.id, status, at, **given)  # type: ignore[arg-type]
+    return replace(job, status=result.status, started=job.started or at - 1.0, ended=at, result=result)
+
+
+@dataclass(slots=True)
+class FakeRunner:
+    """`taken`: jobs that it has or had, in order. Jobs end when a test says so, or by themselves after `seconds`."""
+
+    jobs: Jobs | None = None
+    seconds: float | None = None
+    ready: bool = True
+    refuses: Exception | None = None
+    taken: list[Job] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    safe: list[str] = field(default_factory=list)
+    obedient: bool = True  # ends what is cancelled
+
+    async def run(self, job: Job) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+        self.taken.append(job)
+        self.tell(Started(job.id, time.time()))
+        if self.seconds is not None:
+            asyncio.get_running_loop().call_later(self.seconds, self.end, job.id)
+
+    async def cancel(self, job_id: str) -> None:
+        self.cancelled.append(job_id)
+        if self.obedient:
+            self.tell(Ended(job_id, "cancelled", time.time()))
+
+    def kept(self, job_id: str) -> None:
+        self.safe.append(job_id)
+
+    def tell(self, event: JobEvent) -> None:
+        assert self.jobs is not None
+        self.jobs.heard(event)
+
+    def write(self, job_id: str, file: Path, place: Any = "output") -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"picture")
+        self.tell(Wrote(job_id, file.name, place))
+
+    def end(self, job_id: str, **given: Any) -> None:
+        self.tell(Ended(job_id, "completed", time.time(), **given))
+
+    @property
+    def names(self) -> list[str]:
+        return [job.id for job in self.taken]
+
+
+@dataclass(slots=True)
+class Service:
+    """Jobs with all that they need. `events`: what was published, with the job's status."""
+
+    jobs: Jobs
+    runner: FakeRunner
+    store: JobStore
+    events: list[tuple[Job, JobEvent]]
+    output: Path
+    temp: Path
+
+    def pending(self) -> list[str]:
+        return [job.id for job in self.jobs.pending]
+
+    def running(self) -> list[str]:
+        return [job.id for job in self.jobs.running]
+
+    async def statuses(self) -> dict[str, str]:
+        return {job.id: job.status for job in await self.jobs.history()}
+
+    async def until(self, holds: Callable[[], bool], seconds: float = 5.0) -> None:
+        """Wait for something that is under way."""
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, "nothing happened"
+            await asyncio.sleep(0.002)
+
+    async def all_ended(self, *ids: str) -> None:
+        await self.until(lambda: set(ids) <= {job.id for job, event in self.events if isinstance(event, Ended)})
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    data: Path,
+    jobs_at_once: int = 1,
+    limits: Limits | None = None,
+    retention: Retention | None = None,
+    runner: FakeRunner | None = None,
+    clock: Callable[[], float] = time.time,
+    store: JobStore | None = None,
+) -> AsyncIterator[Service]:
+    """Started jobs on a data folder. Leaving ends them as a server does that does not drain."""
+    store = store or JobStore.open(data)
+    events: list[tuple[Job, JobEvent]] = []
+    runner = runner or FakeRunner()
+    output, temp = data / "output", data / "temp"
+    jobs = Jobs(
+        store,
+        runner,
+        lambda job, event: events.append((job, event)),
+        lambda: None,
+        limits or Limits(),
+        jobs_at_once,
+        JobFiles({"output": output, "temp": temp}),
+        retention or Retention(),
+        clock,
+    )
+    runner.jobs = jobs
+    await jobs.start()
+    try:
+        yield Service(jobs, runner, store, events, output, temp)
+    finally:
+        await jobs.close()
+        await store.close()

@@ -1,0 +1,121 @@
+"""A server of real parts over a runner that runs nothing: jobs end when a test says so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from katz_graph.web.app import build
+from katz_graph.web.events import Ended, JobError, JobEvent, Started
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.options import Limits, ServeOptions
+from katz_graph.web.runner.checking import Checked
+from katz_graph.web.runner_facts import DeviceFacts, DeviceStats, RunnerFacts, Stats
+from katz_graph.web.serve import assemble
+from katz_graph.web.state import State
+
+ADDRESS = "http://127.0.0.1:8188"
+GRAPH = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0]}}}
+
+
+class ScriptedRunner:
+    """Takes jobs and keeps them until `end`. `refusal`: what `check` answers instead of accepting."""
+
+    def __init__(self, options: ServeOptions, heard: Callable[[JobEvent], None], lost: Callable[[Sequence[str], str], None]) -> None:
+        self._heard = heard
+        self.ready, self.restarts = True, 0
+        self.facts = RunnerFacts((DeviceFacts("cpu", "cpu"),), 3, torch="2.11.0")
+        self.taken: list[Job] = []
+        self.cancelled: list[str] = []
+        self.checked: list[Any] = []
+        self.freed: list[tuple[bool, bool]] = []
+        self.refusal: Checked | None = None
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def run(self, job: Job) -> None:
+        self.taken.append(job)
+        self._heard(Started(job.id, time.time()))
+
+    async def cancel(self, job_id: str) -> None:
+        self.cancelled.append(job_id)
+        self._heard(Ended(job_id, "cancelled", time.time()))
+
+    def kept(self, job_id: str) -> None: ...
+
+    def end(self, job_id: str, error: JobError | None = None, outputs: Mapping[str, Any] | None = None) -> None:
+        """The job is over, with files or with an error."""
+        self._heard(Ended(job_id, "failed" if error else "completed", time.time(), error, outputs or {}, seconds={"total": 0.5}))
+
+    async def check(self, document: Any, targets: Sequence[str] | None) -> Checked:
+        self.checked.append(document)
+        return self.refusal or Checked(
+            prompt=document, targets=tuple(targets or ["2"]), refused=(), error=None, node_errors={}, notes=(), workflow=None
+        )
+
+    async def object_info(self, name: str | None = None) -> bytes:
+        info = {"EmptyImage": {"name": "EmptyImage"}, "SaveImage": {"name": "SaveImage"}}
+        return json.dumps(info if name is None else {name: info[name]} if name in info else {}).encode()
+
+    async def free(self, unload_models: bool, free_memory: bool) -> None:
+        self.freed.append((unload_models, free_memory))
+
+    async def stats(self) -> Stats:
+        return Stats((DeviceStats("cpu", "cpu", None, 1000, 400, controlnet_hits=7, lora_merges=3),), worker_restarts=2)
+
+
+class Served:
+    """A running server as a test holds it."""
+
+    def __init__(self, client: httpx.AsyncClient, state: State) -> None:
+        self.client, self.state = client, state
+        self.runner: ScriptedRunner = state.runner  # type: ignore[assignment]
+
+    async def submit(self, **body: Any) -> str:
+        """Queue the graph; the job's id."""
+        answer = await self.client.post("/prompt", json={"prompt": GRAPH, **body})
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["prompt_id"])
+
+    async def settled(self, condition: Any) -> None:
+        """Wait until a condition on the state holds."""
+        async with asyncio.timeout(5):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    async def finished(self, job_id: str) -> dict[str, Any]:
+        """The history entry of a job, once it is there."""
+        async with asyncio.timeout(5):
+            while True:
+                history = (await self.client.get(f"/history/{job_id}")).json()
+                if history:
+                    return dict(history[job_id])
+                await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, limits: Limits | None = None, **options: Any) -> AsyncIterator[Served]:
+    """A server on a data folder of its own, put together as `katz serve` does it."""
+    folders = {name: folder / name for name in ("data", "input", "output")}
+    settings = replace(ServeOptions(**folders, limits=limits or Limits()), **options)
+    store = JobStore.open(settings.data)
+    state = assemble(settings, store, ScriptedRunner)  # type: ignore[arg-type]
+    await state.jobs.start()
+    transport = httpx.ASGITransport(build(state), raise_app_exceptions=False)
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url=ADDRESS) as client:
+            yield Served(client, state)
+    finally:
+        await state.jobs.close()
+        await store.close()

@@ -1,0 +1,75 @@
+"""Stands for the runner where only the server's side is tested: obeys in a second what jobs tell it to do, without torch and packs."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+from katz_graph.web.events import JOB_EVENT, Ended, Started, Warned
+from katz_graph.web.runner_facts import FACTS, RunnerFacts
+from katz_graph.web.wire import Message, ThreadedEnd
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--descriptor", type=int)
+    parser.add_argument("--fails", default="")
+    parser.add_argument("--once", type=Path, help="the runner starts while this file is not there, and makes it")
+    arguments = parser.parse_args()
+    wire = ThreadedEnd(socket.socket(fileno=arguments.descriptor))
+    if arguments.fails or (arguments.once and arguments.once.exists()):
+        wire.send("failed", {"message": arguments.fails or "there is no second start", "input": False})
+        return
+    if arguments.once:
+        arguments.once.touch()
+    for message in wire.receive():
+        obey(wire, message)
+
+
+def obey(wire: ThreadedEnd, message: Message) -> None:
+    match message.kind:
+        case "start":
+            assert message.body["token"] is None  # packs run there
+            wire.send("ready", FACTS.dump_python(RunnerFacts(nodes=7)))
+        case "ping":
+            wire.send("pong", number=message.number)
+        case "run":
+            job, what = message.body["id"], message.body["prompt"].get("do", "")
+            wire.send("taken", job)
+            wire.send("event", JOB_EVENT.dump_python(Started(job, time.time())))
+            run(wire, job, what)
+        case "cancel":
+            wire.send("event", JOB_EVENT.dump_python(Ended(message.body, "cancelled", time.time())))
+        case "object_info":
+            wire.send("answer", b"{}", message.number)
+        case "stats":
+            wire.send("refused", "no figures", message.number)
+        case "stop":
+            sys.exit(0)
+
+
+def run(wire: ThreadedEnd, job: str, what: str) -> None:
+    if what == "die":
+        wire.send("event", JOB_EVENT.dump_python(Warned(job, "last words")))
+        print("a pack's last line", flush=True)
+        os._exit(9)
+    elif what == "wear out":
+        wire.send("worn", "a device's worker died too often")
+    elif what == "speak nonsense":
+        wire.send("event", {"kind": "warned", "job": job, "message": 7})
+        wire.send("event", {"kind": "ended", "job": job, "status": "wonderful"})
+        return
+    elif what == "hold the interpreter":
+        ctypes.PyDLL(None).sleep(1000)
+    elif what == "stay":
+        return
+    wire.send("event", JOB_EVENT.dump_python(Ended(job, "completed", time.time())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""A server that has a runner, lets it write files and waits to be killed: `short_server.py FOLDER`. Says when the files are there."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+from katz_graph.web.events import Ended, JobEvent, Wrote
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.options import ServeOptions
+from katz_graph.web.runner_process import Runner
+
+WRITE = {"class_type": "Write", "inputs": {}}
+
+
+async def main(folder: Path) -> None:
+    events: asyncio.Queue[JobEvent] = asyncio.Queue()
+    options = ServeOptions(data=folder / "data", packs=(folder / "packs",), input=folder / "input", output=folder / "output", threads=1)
+    runner = Runner(options, events.put_nowait, lambda ids, why: None)
+    await runner.start()
+    prompts = {
+        "kept": {"1": {**WRITE, "inputs": {"name": "kept"}}},
+        "ended": {"1": {**WRITE, "inputs": {"name": "ended"}}},
+        "runs": {"1": {**WRITE, "inputs": {"name": "runs"}}, "2": {"class_type": "Wait", "inputs": {"seconds": 100, "value": ["1", 0]}}},
+    }
+    for name, prompt in prompts.items():
+        await runner.run(Job(name, 0, prompt, tuple(prompt), None, {}, "pending", time.time()))
+        while not isinstance(event := await events.get(), Wrote if name == "runs" else Ended):
+            pass
+        if name == "kept":
+            runner.kept(event.job)
+    await runner.object_info("Wait")  # everything before was heard
+    print("written", flush=True)
+    await asyncio.sleep(1000)
+
+
+asyncio.run(main(Path(sys.argv[1])))

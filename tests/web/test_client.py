@@ -1,0 +1,162 @@
+"""A client as people write it against the convention, with `urllib` and `websockets` alone: queues, watches, gets pictures, cancels."""
+
+from __future__ import annotations
+
+import io
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import pytest
+from PIL import Image
+from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from katz_graph.bench.served import Served, painting, serving
+
+EVALUATIONS = 6
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("server")) as running:
+        yield running
+        assert running.stop()[0] == 0
+
+
+def ask(server: Served, path: str, body: Any = None) -> Any:
+    """As scripts do: no content type but urllib's own, which is that of a form."""
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", data, timeout=60) as answer:
+        text = answer.read()
+    return json.loads(text) if text else None
+
+
+def picture(server: Served, image: dict[str, str]) -> Image.Image:
+    query = urllib.parse.urlencode(image)
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/view?{query}", timeout=60) as answer:
+        return Image.open(io.BytesIO(answer.read()))
+
+
+def socket_of(server: Served, client: str, *protocols: str) -> ClientConnection:
+    wanted = [Subprotocol(name) for name in protocols] or None
+    return connect(f"ws://127.0.0.1:{server.port}/ws?clientId={client}", subprotocols=wanted, max_size=None)
+
+
+def texts(socket: ClientConnection, identifier: str) -> list[dict[str, Any]]:
+    """Text messages up to the one that ends a prompt."""
+    events = []
+    while True:
+        message = socket.recv(timeout=60)
+        if isinstance(message, bytes):
+            continue
+        events.append(json.loads(message))
+        data = events[-1]["data"]
+        if events[-1]["type"] == "executing" and data["node"] is None and data["prompt_id"] == identifier:
+            return events
+
+
+def test_queue_watch_and_get_the_picture(server: Served) -> None:
+    with socket_of(server, "painter") as socket:
+        first = json.loads(socket.recv(timeout=10))
+        assert first["type"] == "status"
+        assert first["data"]["sid"] == "painter"
+        answer = ask(server, "/prompt", {"prompt": painting(1, EVALUATIONS), "client_id": "painter"})
+        assert answer["node_errors"] == {}
+        events = texts(socket, answer["prompt_id"])
+    kinds = [event["type"] for event in events if event["type"] != "status"]
+    assert kinds[0] == "execution_start"
+    assert kinds[1] == "execution_cached"
+    assert kinds[-2:] == ["execution_success", "executing"]
+    ran = [event["data"]["node"] for event in events if event["type"] == "executing"]
+    assert ran == ["1", "2", "3", "4", "5", "6", "7", None]
+    counts = [event["data"]["value"] for event in events if event["type"] == "progress"]
+    assert counts == sorted(counts)
+    assert counts[-1] == EVALUATIONS
+    (shown,) = [event["data"]["output"] for event in events if event["type"] == "executed"]
+    entry = ask(server, f"/history/{answer['prompt_id']}")[answer["prompt_id"]]
+    assert entry["status"]["completed"] is True
+    assert entry["outputs"]["7"]["images"] == shown["images"]
+    image = picture(server, shown["images"][0])
+    assert image.size == (64, 64)
+    assert json.loads(image.info["prompt"])["5"]["inputs"]["seed"] == 1
+
+
+def test_the_same_again_is_cached_and_still_shows_its_picture(server: Served) -> None:
+    graph = painting(2, EVALUATIONS)
+    first = ask(server, "/prompt", {"prompt": graph})["prompt_id"]
+    server.wait_for([first], 60)
+    with socket_of(server, "again") as socket:
+        second = ask(server, "/prompt", {"prompt": graph, "client_id": "again"})["prompt_id"]
+        events = texts(socket, second)
+    cached = [node for event in events if event["type"] == "execution_cached" for node in event["data"]["nodes"]]
+    assert {"1", "2", "3", "4", "5", "6", "7"} == set(cached)
+    assert [event["data"]["node"] for event in events if event["type"] == "executed"] == ["7"]
+    history = server.finished()
+    assert history[first]["outputs"] == history[second]["outputs"]
+
+
+def test_a_running_job_is_interrupted_and_waiting_ones_are_taken_out(server: Served) -> None:
+    with socket_of(server, "stopper") as socket:
+        running, waiting = (
+            ask(server, "/prompt", {"prompt": painting(seed, 1000, 128), "client_id": "stopper"})["prompt_id"] for seed in (3, 4)
+        )
+        while True:
+            message = socket.recv(timeout=60)
+            if isinstance(message, str) and json.loads(message)["type"] == "progress":
+                break
+        queue = ask(server, "/queue")
+        assert [item[1] for item in queue["queue_running"]] == [running]
+        assert [item[1] for item in queue["queue_pending"]] == [waiting]
+        ask(server, "/queue", {"delete": [waiting]})
+        ask(server, "/interrupt", {"prompt_id": running})
+        events = texts(socket, running)
+    assert [event["type"] for event in events].count("execution_interrupted") == 1
+    assert ask(server, "/queue") == {"queue_running": [], "queue_pending": []}
+    assert ask(server, f"/api/jobs/{running}")["status"] == "cancelled"
+
+
+def test_what_is_wrong_is_said_in_the_convention_s_shape(server: Served) -> None:
+    graph = painting(5, 2)
+    graph["5"]["inputs"]["model"] = ["77", 0]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(server, "/prompt", {"prompt": graph})
+    assert refused.value.code == 400
+    body = json.loads(refused.value.read())
+    assert body["error"]["type"] == "prompt_outputs_failed_validation"
+    assert body["node_errors"]["5"]["errors"][0]["type"] == "bad_linked_input"
+    assert body["node_errors"]["5"]["dependent_outputs"] == ["7"]
+    after = ask(server, "/prompt", {"prompt": painting(5, 2)})["prompt_id"]
+    assert server.wait_for([after], 60)[after]["status"]["status_str"] == "success"
+
+
+def test_the_native_channel_tells_the_same_with_plan_and_timeline(server: Served) -> None:
+    with socket_of(server, "native", "katz.msgpack") as socket:
+        assert socket.subprotocol == "katz.msgpack"
+        assert msgpack.unpackb(socket.recv(timeout=10))["type"] == "snapshot"
+        identifier = ask(server, "/prompt", {"prompt": painting(6, EVALUATIONS), "client_id": "native"})["prompt_id"]
+        frames = []
+        while not frames or frames[-1]["event"]["kind"] != "ended":
+            frame = msgpack.unpackb(socket.recv(timeout=60))
+            frames += [frame] if frame["type"] == "event" else []
+    kinds = {frame["event"]["kind"] for frame in frames}
+    assert {"started", "node_started", "progress", "node_done", "plan_made", "timeline", "ended"} <= kinds
+    numbers = [frame["seq"] for frame in frames]
+    assert numbers == sorted(set(numbers))
+    assert server.finished()[identifier]["status"]["status_str"] == "success"
+
+
+def test_a_lost_line_cancels_nothing_and_the_client_finds_everything(server: Served) -> None:
+    with socket_of(server, "comes-back") as socket:
+        identifier = ask(server, "/prompt", {"prompt": painting(7, 60, 128), "client_id": "comes-back"})["prompt_id"]
+        while json.loads(m if isinstance(m := socket.recv(timeout=60), str) else "{}").get("type") != "progress":
+            pass
+        newer = socket_of(server, "comes-back")
+    with newer:  # the older one was closed after this one had come
+        events = texts(newer, identifier)
+        assert any(event["type"] == "progress" for event in events)
+    assert server.finished()[identifier]["status"]["status_str"] == "success"

@@ -1,0 +1,253 @@
+"""A runner with its devices, as the server talks to it: jobs run in it, alone and side by side, and what they do to it stays there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from PIL import Image
+from processes import below, eventually, runs
+
+from katz_graph.web.events import (
+    Cached,
+    Ended,
+    JobEvent,
+    NodeDone,
+    NodeStarted,
+    PackMessage,
+    PlanMade,
+    Previewed,
+    Progress,
+    Timeline,
+    Wrote,
+)
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.options import ServeOptions
+from katz_graph.web.runner_process import Runner
+
+Result = TypeVar("Result")
+PACK = Path(__file__).with_name("troublesome.py")
+TEXT_TO_IMAGE = Path(__file__).parents[2] / "workflows" / "txt2img.json"
+
+
+def node(kind: str, **inputs: Any) -> dict[str, Any]:
+    return {"class_type": kind, "inputs": inputs}
+
+
+class Driver:
+    """A runner on an event loop in a thread, and what it told."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "packs").mkdir(parents=True)
+        shutil.copy(PACK, folder / "packs")
+        self.output = folder / "output"
+        self.told: list[JobEvent] = []
+        self.lost: list[tuple[Sequence[str], str]] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        options = ServeOptions(data=folder / "data", packs=(folder / "packs",), input=folder / "input", output=self.output, threads=1)
+        self.runner = Runner(options, self.told.append, lambda ids, why: self.lost.append((ids, why)))
+        self.wait(self.runner.start())
+
+    def wait(self, work: Coroutine[Any, Any, Result], seconds: float = 300) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
+
+    def close(self) -> None:
+        self.wait(self.runner.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def start(self, name: str, prompt: Mapping[str, Any], client: str | None = "me", extra: Mapping[str, Any] | None = None) -> None:
+        self.wait(self.runner.run(Job(name, 0, prompt, tuple(prompt), client, extra or {}, "pending", time.time())))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < deadline, self.told[-5:]
+            time.sleep(0.005)
+
+    def events(self, name: str) -> list[JobEvent]:
+        return [event for event in self.told if event.job == name]
+
+    def ended(self, name: str) -> Ended:
+        self.until(lambda: any(isinstance(event, Ended) for event in self.events(name)))
+        last = self.events(name)[-1]
+        assert isinstance(last, Ended)
+        return last
+
+    def run(self, name: str, prompt: Mapping[str, Any], **options: Any) -> Ended:
+        self.start(name, prompt, **options)
+        return self.ended(name)
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    driver = Driver(tmp_path_factory.mktemp("runner"))
+    yield driver
+    driver.close()
+
+
+def picture(driver: Driver, name: str) -> bytes:
+    """The pixels that a job paints."""
+    prompt = driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None)).prompt
+    assert prompt is not None
+    ((shown,),) = (outputs["images"] for outputs in driver.run(name, prompt).outputs.values())
+    with Image.open(driver.output / shown["filename"]) as picture:
+        return picture.tobytes()
+
+
+def test_it_tells_what_it_has(driver: Driver) -> None:
+    facts = driver.runner.facts
+    assert [(device.name, device.device) for device in facts.devices] == [("cpu", "cpu")] and facts.nodes > 100
+    described = json.loads(driver.wait(driver.runner.object_info("Wait")))
+    assert list(described) == ["Wait"] and described["Wait"]["output_node"] is True
+    assert json.loads(driver.wait(driver.runner.object_info("Nothing"))) == {}
+    (device,) = driver.wait(driver.runner.stats()).devices
+    assert 0 < device.free <= device.total
+
+
+def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
+    checked = driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None))
+    assert checked.error is None and checked.prompt is not None
+    job = Job("p", 0, checked.prompt, checked.targets, "me", {"extra_pnginfo": {"workflow": {"nodes": []}}}, "pending", time.time())
+    driver.wait(driver.runner.run(job))
+    ended = driver.ended("p")
+    assert ended.status == "completed" and ended.error is None, ended
+    ((saver, shown),) = ended.outputs.items()
+    (entry,) = shown["images"]
+    with Image.open(driver.output / entry["subfolder"] / entry["filename"]) as picture:
+        written = dict(picture.text)  # type: ignore[attr-defined]
+    assert json.loads(written["prompt"]) == checked.prompt and json.loads(written["workflow"]) == {"nodes": []}
+    assert json.loads(written["katz"])["devices"] == "cpu"
+    assert ended.meta[saver] == {"node_id": saver, "display_node": saver, "parent_node": None, "real_node_id": saver}
+    assert ended.predicted and 0 < ended.seconds["denoise"] < ended.seconds["total"]
+
+    events = driver.events("p")
+    assert [event.kind for event in events[:2]] == ["started", "cached"] and events[-1] is ended
+    (written_file,) = [event for event in events if isinstance(event, Wrote)]
+    assert (written_file.place, written_file.path) == ("output", entry["filename"])
+    (plan,) = [event.plan for event in events if isinstance(event, PlanMade)]
+    steps = [event for event in events if isinstance(event, Progress)]
+    assert steps[-1].value == steps[-1].maximum == plan["evaluations"] == 20
+    previews = [event for event in events if isinstance(event, Previewed)]
+    assert previews and all(event.image.startswith(b"\xff\xd8") and not event.lasting for event in previews)
+    spans = [segment for event in events if isinstance(event, Timeline) for segment in event.segments]
+    assert all(0 <= segment.start <= segment.start + segment.seconds <= ended.seconds["total"] for segment in spans)
+    assert {segment.evaluation for segment in spans} >= set(range(20))
+    started = [event.node for event in events if isinstance(event, NodeStarted)]
+    done = [event.node for event in events if isinstance(event, NodeDone)]
+    assert set(started) == set(done) == set(ended.executed)
+
+
+def test_a_job_whose_results_are_there_says_so_before_its_end(driver: Driver) -> None:
+    prompt = {"1": node("Say", text="hello"), "2": node("Wait", value=["1", 0])}
+    driver.run("first", prompt)
+    assert driver.run("again", prompt).executed == ("1", "2")
+    cached = [event for event in driver.events("again") if isinstance(event, Cached)]
+    assert [set(event.nodes) for event in cached] == [{"1", "2"}]
+    assert not any(isinstance(event, NodeStarted) for event in driver.events("again"))
+    shown = {event.node: event.ui for event in driver.events("again") if isinstance(event, NodeDone)}
+    assert shown == {"1": {"text": ["hello", None]}, "2": None}  # not a number is null: no client could read it
+
+
+def test_what_one_user_asked_for_is_not_told_to_another(driver: Driver) -> None:
+    """Why a node ran is told from the user's own last run, never from somebody else's."""
+    driver.run("mine", {"1": node("Say", text="my secret")}, client="me")
+    driver.run("theirs", {"1": node("Say", text="theirs")}, client="them")
+    driver.run("mine again", {"1": node("Say", text="other")}, client="me")
+    why = {event.job: event.why for event in driver.told if isinstance(event, NodeDone) and event.node == "1"}
+    assert why["theirs"] == "new" and "my secret" in why["mine again"]
+
+
+def test_jobs_run_side_by_side_and_each_is_stopped_alone(driver: Driver) -> None:
+    driver.start("long", {"1": node("Wait", seconds=100)})
+    driver.start("other", {"1": node("Wait", seconds=50)})
+    assert driver.run("short", {"1": node("Wait", seconds=0.05)}).status == "completed"
+    began = time.monotonic()
+    driver.wait(driver.runner.cancel("long"))
+    assert driver.ended("long").status == "cancelled" and time.monotonic() - began < 1
+    assert not any(isinstance(event, Ended) for event in driver.events("other"))
+    driver.wait(driver.runner.cancel("other"))
+    assert driver.ended("other").status == "cancelled"
+
+
+def test_progress_comes_at_most_twenty_times_a_second_and_the_last_always(driver: Driver) -> None:
+    driver.run("counting", {"1": node("Wait", seconds=1)})
+    told = [event for event in driver.events("counting") if isinstance(event, Progress)]
+    assert 5 <= len(told) <= 30 and (told[-1].value, told[-1].maximum) == (100, 100)
+
+
+def test_what_nodes_print_is_logged(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "katz.runner"):
+        driver.run("prints", {"1": node("Say", text="a line of a pack")})
+        driver.until(lambda: "a line of a pack" in caplog.messages)
+
+
+def test_pictures_and_messages_are_sent_to_who_asked(driver: Driver) -> None:
+    driver.run("sends", {"1": node("Send")})
+    (picture,) = [event for event in driver.events("sends") if isinstance(event, Previewed)]
+    assert (picture.image, picture.media_type, picture.lasting, picture.node) == (b"\x89PNG", "image/png", True, "1")
+    (message,) = [event for event in driver.events("sends") if isinstance(event, PackMessage)]
+    assert message.type == "my.pack" and message.client is None and message.data["numbers"] == [1, 2]
+    assert isinstance(message.data["what"], str)  # what is no data is its text
+
+
+def test_a_job_that_fails_says_where_and_keeps_what_was_made(driver: Driver) -> None:
+    prompt = {"1": node("Say", text="made"), "2": node("SaveImage", images=["1", 0], filename_prefix="x")}
+    ended = driver.run("fails", prompt)
+    assert ended.status == "failed" and ended.error is not None
+    assert (ended.error.node, ended.error.node_type) == ("2", "SaveImage") and "SaveImage" in ended.error.message
+    assert ended.outputs["1"] == {"text": ["made", None]} and ended.executed == ("1",)
+
+
+def test_memory_is_freed_when_nothing_runs(driver: Driver) -> None:
+    before = picture(driver, "before")
+    driver.run("kept", {"1": node("Say", text="kept")})
+    driver.start("busy", {"1": node("Wait", seconds=0.5)})
+    driver.wait(driver.runner.free(True, True), 5)  # does not wait for the job
+    assert driver.run("waits", {"1": node("Say", text="kept")}).status == "completed"
+    assert driver.ended("busy").status == "completed"
+    assert any(isinstance(event, NodeStarted) for event in driver.events("waits"))  # its result was forgotten
+    assert driver.wait(driver.runner.stats()).results_kept == 1
+    assert picture(driver, "after") == before  # from models that were loaded again
+    assert any(isinstance(event, PlanMade) for event in driver.events("after"))
+
+
+def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Driver) -> None:
+    driver.start("beside", {"1": node("Wait", seconds=100)})
+    driver.start("ends", {"1": node("Trouble")})
+    driver.until(lambda: bool(driver.lost))
+    ((jobs, why),) = driver.lost
+    assert list(jobs) == ["beside", "ends"] and "SIGKILL" in why
+    assert driver.run("after", {"1": node("Say", text="hello")}).status == "completed"
+    assert driver.runner.restarts == 1
+
+
+def test_a_runner_whose_server_is_killed_undoes_what_is_not_on_record_and_ends(tmp_path: Path) -> None:
+    """A job that will run again must not find its own files from before; what was put on record stays."""
+    (tmp_path / "packs").mkdir()
+    shutil.copy(PACK, tmp_path / "packs")
+    server = subprocess.Popen([sys.executable, Path(__file__).with_name("short_server.py"), tmp_path], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None and server.stdout.readline() == "written\n"
+        family = below(server.pid)
+        written = {file.name for file in (tmp_path / "output").iterdir()}
+        assert written == {"kept_00001_.txt", "ended_00001_.txt", "runs_00001_.txt"}
+    finally:
+        server.kill()
+        server.wait()
+    assert len(family) >= 2  # the runner and its device's worker
+    eventually(lambda: not any(map(runs, family)), 10)
+    assert [file.name for file in (tmp_path / "output").iterdir()] == ["kept_00001_.txt"]

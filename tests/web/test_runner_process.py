@@ -1,0 +1,199 @@
+"""The server's side of the runner: it is replaced when it dies or hangs, jobs and questions are told, and nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import below, runs
+
+from katz_graph.errors import RunError
+from katz_graph.web.events import Ended, JobEvent, Warned
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.options import ServeOptions
+from katz_graph.web.runner_child import Patience, RunnerDown
+from katz_graph.web.runner_process import Runner
+
+FAKE = str(Path(__file__).with_name("fake_runner.py"))
+IMPATIENT = Patience(ping=0.1, silence=1.5, starting=30, answer=10, stop=5)
+
+
+def job(name: str, do: str = "") -> Job:
+    return Job(name, 0, {"do": do}, (), None, {}, "pending", time.time())
+
+
+@dataclass
+class Seen:
+    """A runner and what it told, in order."""
+
+    runner: Runner
+    told: list[JobEvent | tuple[Sequence[str], str]] = field(default_factory=list)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not holds():
+            assert time.monotonic() < deadline, self.told
+            await asyncio.sleep(0.01)
+
+    def ended(self, name: str) -> bool:
+        return any(isinstance(one, Ended) and one.job == name for one in self.told)
+
+    @property
+    def lost(self) -> list[tuple[Sequence[str], str]]:
+        return [one for one in self.told if isinstance(one, tuple)]
+
+
+def with_runner(test: Callable[[Seen], Coroutine[Any, Any, None]], *arguments: str) -> None:
+    """Run a test on an event loop with a runner, of which nothing must be left afterwards."""
+
+    async def run() -> None:
+        told: list[Any] = []
+        runner = Runner(ServeOptions(token="secret"), told.append, lambda ids, why: told.append((ids, why)), IMPATIENT, (FAKE, *arguments))
+        await runner.start()
+        seen = Seen(runner, told)
+        pids = [runner.facts.pid]
+        try:
+            await test(seen)
+            pids.append(runner.facts.pid)
+        finally:
+            await runner.close()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        assert not runner.ready
+
+    asyncio.run(run())
+
+
+def test_a_job_is_handed_over_and_its_events_are_heard_in_order() -> None:
+    async def test(seen: Seen) -> None:
+        assert seen.runner.ready and seen.runner.facts.nodes == 7
+        await seen.runner.run(job("a"))
+        await seen.until(lambda: seen.ended("a"))
+        assert [one.kind for one in seen.told if not isinstance(one, tuple)] == ["started", "ended"]
+        assert await seen.runner.object_info() == b"{}"
+        with pytest.raises(RunError, match="no figures"):
+            await seen.runner.stats()
+
+    with_runner(test)
+
+
+def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None:
+    async def test(seen: Seen) -> None:
+        first = seen.runner.facts.pid
+        await seen.runner.run(job("a"))
+        await seen.runner.run(job("stays", "stay"))
+        await seen.runner.run(job("kills", "die"))
+        await seen.until(lambda: bool(seen.lost))
+        assert not seen.runner.ready
+        ((jobs, why),) = seen.lost
+        assert list(jobs) == ["kills", "stays"] and "exit status 9" in why and "a pack's last line" in why
+        assert any(isinstance(one, Warned) for one in seen.told[: seen.told.index((jobs, why))])  # all that it said comes first
+        waiting = asyncio.create_task(seen.runner.run(job("b")))  # while there is none
+        with pytest.raises(RunnerDown):
+            await seen.runner.object_info()
+        await waiting
+        await seen.until(lambda: seen.ended("b"))
+        assert seen.runner.ready and seen.runner.restarts == 1 and seen.runner.facts.pid != first
+
+    with_runner(test)
+
+
+def test_a_runner_whose_interpreter_is_held_is_killed_and_replaced() -> None:
+    async def test(seen: Seen) -> None:
+        await seen.runner.run(job("a", "hold the interpreter"))
+        began = time.monotonic()
+        with pytest.raises(RunnerDown, match="did not answer"):
+            await seen.runner.object_info()
+        assert time.monotonic() - began < 3 * IMPATIENT.silence
+        await seen.until(lambda: bool(seen.lost) and seen.runner.ready)
+        assert list(seen.lost[0][0]) == ["a"] and "keeps the interpreter" in seen.lost[0][1]
+
+    with_runner(test)
+
+
+def test_a_runner_that_lost_a_device_for_good_ends_its_jobs_and_is_replaced() -> None:
+    async def test(seen: Seen) -> None:
+        await seen.runner.run(job("stays", "stay"))
+        await seen.runner.run(job("a", "wear out"))
+        await seen.until(lambda: seen.ended("a"))
+        assert not seen.runner.ready and seen.runner.restarts == 0  # one job is under way
+        waiting = asyncio.create_task(seen.runner.run(job("b")))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await seen.runner.cancel("stays")
+        await waiting
+        await seen.until(lambda: seen.ended("b"))
+        assert seen.ended("stays") and not seen.lost and seen.runner.restarts == 1
+
+    with_runner(test)
+
+
+def test_an_event_that_is_not_as_agreed_breaks_nothing() -> None:
+    async def test(seen: Seen) -> None:
+        await seen.runner.run(job("a", "speak nonsense"))
+        await seen.until(lambda: seen.ended("a"))
+        assert [one.status for one in seen.told if isinstance(one, Ended)] == ["failed"]
+        assert seen.runner.ready and seen.runner.restarts == 0
+
+    with_runner(test)
+
+
+def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_path: Path) -> None:
+    async def test(seen: Seen) -> None:
+        await seen.runner.run(job("kills", "die"))
+        await seen.until(lambda: bool(seen.lost))
+        waiting = asyncio.create_task(seen.runner.run(job("b")))
+        stuck = asyncio.create_task(seen.runner.run(job("c")))
+        await asyncio.sleep(0.05)
+        await seen.runner.cancel("b")
+        await waiting
+        assert [one.status for one in seen.told if isinstance(one, Ended)] == ["cancelled"]
+        await seen.runner.close()  # while the next one does not start
+        with pytest.raises(RunnerDown):
+            await stuck
+
+    with_runner(test, "--once", str(tmp_path / "started"))
+
+
+def test_a_first_start_that_fails_says_so_in_one_line() -> None:
+    async def start() -> None:
+        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, (FAKE, "--fails", "no such device"))
+        with pytest.raises(RunError, match=r"^no such device$"):
+            await runner.start()
+        assert not runner.ready
+        await runner.close()
+
+    asyncio.run(start())
+
+
+def test_a_start_that_is_given_up_leaves_nothing() -> None:
+    """Ctrl-C while packs are being imported."""
+
+    async def start() -> None:
+        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, ("-c", "import time; time.sleep(1000)"))
+        starting = asyncio.create_task(runner.start())
+        while not (family := below(os.getpid())):
+            await asyncio.sleep(0.01)
+        starting.cancel()
+        began = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await runner.close()
+        assert time.monotonic() - began < 3 and not any(map(runs, family))
+
+    asyncio.run(start())
+
+
+def test_a_program_that_does_not_run_at_all_says_why() -> None:
+    async def start() -> None:
+        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, ("-c", "raise SystemExit('broken')"))
+        with pytest.raises(RunError, match="did not start: exit status 1; it last printed: broken"):
+            await runner.start()
+        await runner.close()
+
+    asyncio.run(start())

@@ -1,0 +1,71 @@
+"""A pack for tests of the runner: nodes that print, wait, write, send, and end the process that they run in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Annotated
+
+from pydantic import Field
+
+from katz_graph.context import Context
+from katz_graph.events import Progressed, Sent
+from katz_graph.node import Node
+from katz_graph.output_files import write_numbered
+from katz_graph.ui_results import announced, with_ui
+from katz_graph.wires import Anything, Socket
+
+Text = Annotated[str, Socket("STRING")]
+Seconds = Annotated[float, Field(ge=0, le=1000)]
+
+
+class Say(Node, category="test", output=True):
+    """Prints a text and shows it."""
+
+    text: str = ""
+
+    def run(self) -> Text:
+        print(self.text)
+        return with_ui(self.text, text=[self.text, float("nan")])
+
+
+class Wait(Node, category="test", output=True):
+    """Waits, counting hundredths of a second."""
+
+    seconds: Seconds = 0.0
+
+    def run(self, context: Context, value: Anything = None) -> Anything:
+        steps = int(self.seconds * 100)
+        for step in range(steps):
+            context.check_cancelled()
+            context.report(Progressed("wait", step + 1, steps))
+            time.sleep(0.01)
+        return value
+
+
+class Write(Node, category="test", output=True):
+    """Writes a file."""
+
+    name: str = "note"
+
+    def run(self, context: Context) -> Text:
+        path = write_numbered(context.output_directory, self.name, ".txt", lambda file: file.write(b"text"))
+        return with_ui(path.name, files=announced(context, "output", [path]))
+
+
+class Send(Node, category="test", output=True):
+    """Sends a picture and a message to whoever asked for the run."""
+
+    def run(self, context: Context) -> Text:
+        context.deliver(b"\x89PNG")
+        context.report(Sent("my.pack", {"numbers": (1, 2), "what": object()}))
+        return ""
+
+
+class Trouble(Node, category="test", output=True):
+    """Ends this process."""
+
+    def run(self) -> Text:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""

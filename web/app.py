@@ -1,0 +1,100 @@
+"""The server's routes as one ASGI application: each with and without `/api`, refusals in the convention's shapes, behind the guard."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from katz_graph.errors import InputError, KatzError
+from katz_graph.web.answers import Concealment, Refusal, refuse
+from katz_graph.web.requests import RequestRecord
+from katz_graph.web.routes import files, frontend, health, history, info, jobs, models, prompt, queue, socket, users
+from katz_graph.web.security import Security
+from katz_graph.web.state import State
+
+CLOSED = 499  # the client went away; nobody reads the answer
+SOON = 2.0  # seconds after which a client may try again what the server cannot do now
+log = logging.getLogger("katz.web")
+
+
+def build(state: State) -> ASGIApp:
+    """The application."""
+    app = FastAPI(title="Katz Graph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    queues = (prompt.router, queue.router, queue.own, history.router)
+    twice = (*queues, files.router, users.router, models.router, info.router, frontend.extensions, socket.router)
+    for make in twice:
+        routes = make(state)
+        app.include_router(routes)
+        app.include_router(routes, prefix="/api", include_in_schema=False)
+    for routes in (jobs.router(state), health.router(state), info.internal(state), info.disabled(), _description(app)):
+        app.include_router(routes)
+    if state.options.frontend is None:
+        app.include_router(frontend.page(state))
+    else:
+        app.mount("/", frontend.Assets(directory=state.options.frontend, html=True))
+    _refusals(app, Concealment.of(state.options, state.folders))
+    return RequestRecord(Security(app, state.options), state.metrics.answered)
+
+
+def _refusals(app: FastAPI, concealment: Concealment) -> None:
+    @app.exception_handler(KatzError)
+    async def refused(request: Request, error: KatzError) -> Response:
+        status = getattr(error, "status", 400 if isinstance(error, InputError) else 503)
+        kind, wait = getattr(error, "kind", "invalid_request"), getattr(error, "retry_after", None)
+        details = error.details if isinstance(error, Refusal) else ""
+        if status == 503 and wait is None:
+            wait = SOON
+        return refuse(request, status, concealment.text(str(error)), kind, concealment.text(details), wait)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        problems = [f"{'.'.join(map(str, entry['loc'][1:]))}: {entry['msg']}" for entry in error.errors()[:10]]
+        return refuse(request, 400, "the request is not as expected", details="\n".join(problems))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        answer = refuse(request, error.status_code, concealment.text(str(error.detail)))
+        answer.headers.update(error.headers or {})
+        return answer
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=CLOSED)
+
+    @app.exception_handler(OSError)
+    async def disk(request: Request, error: OSError) -> Response:
+        log.error("%s", error)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return refuse(request, 507 if full else 503, "the disk is full" if full else "a file of the server cannot be read or written")
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        return refuse(request, 500, "internal error; the server's log has more")
+
+
+def _description(app: FastAPI) -> APIRouter:
+    """`/openapi.json`. FastAPI's own words for malformed parameters are left out: they are refused in the convention's shape."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/openapi.json")
+    async def description() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version="1", summary="Every route is there under /api too.", routes=app.routes)
+            for operations in schema["paths"].values():
+                for operation in operations.values():
+                    operation["responses"].pop("422", None)
+            schema.get("components", {}).get("schemas", {}).pop("HTTPValidationError", None)
+            schema.get("components", {}).get("schemas", {}).pop("ValidationError", None)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    return routes

@@ -1,0 +1,117 @@
+"""A job as the convention's answers show it: a queue item, a history entry, a row of `/api/jobs`. Never shows who submitted it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from katz_graph.web.jobs.job import FINISHED, Job, workflow_id
+
+PREVIEWABLE = ("images", "video", "audio", "3d")  # kinds of outputs that an editor can show in its list
+PRIVATE = ("client_id", "auth_token_comfy_org", "api_key_comfy_org")  # of `extra_data`: whose it is, and secrets
+
+
+def milliseconds(seconds: float | None) -> int | None:
+    """As the convention counts time."""
+    return None if seconds is None else int(seconds * 1000)
+
+
+def public_extra(job: Job) -> dict[str, Any]:
+    """The client's extra data with the time of arrival, without what is nobody else's business."""
+    extra = {key: value for key, value in job.extra.items() if key not in PRIVATE}
+    return extra | {"create_time": milliseconds(job.created)}
+
+
+def queue_item(job: Job) -> list[Any]:
+    """`[number, prompt_id, prompt, extra_data, outputs_to_execute]`."""
+    return [job.number, job.id, job.prompt, public_extra(job), list(job.targets)]
+
+
+def history_entry(job: Job) -> dict[str, Any]:
+    """What `/history` tells of a finished job."""
+    result = job.result
+    return {
+        "prompt": queue_item(job),
+        "outputs": {} if result is None else result.outputs,
+        "status": status_of(job),
+        "meta": {} if result is None else result.meta,
+    }
+
+
+def status_of(job: Job) -> dict[str, Any]:
+    """`{status_str, completed, messages}`; the messages are those that a websocket would have had."""
+    done = job.status == "completed"
+    return {"status_str": "success" if done else "error", "completed": done, "messages": [list(message) for message in _messages(job)]}
+
+
+def _messages(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
+    if job.started is not None:
+        yield "execution_start", {"prompt_id": job.id, "timestamp": milliseconds(job.started)}
+    result = job.result
+    if result is None:
+        return
+    ended = {"prompt_id": job.id, "timestamp": milliseconds(result.at)}
+    executed = list(result.executed)
+    if result.status == "completed":
+        yield "execution_success", ended
+    elif result.status == "cancelled":
+        error = result.error
+        node = {"node_id": error.node if error else "", "node_type": error.node_type if error else ""}
+        yield "execution_interrupted", ended | node | {"executed": executed}
+    else:
+        yield "execution_error", ended | error_of(job) | {"executed": executed}
+
+
+def error_of(job: Job) -> dict[str, Any]:
+    """Why a job failed, in the convention's words."""
+    error = job.result.error if job.result is not None else None
+    return {
+        "node_id": error.node if error else "",
+        "node_type": error.node_type if error else "",
+        "exception_message": error.message if error else "the job failed",
+        "exception_type": error.kind if error else "RunError",
+        "traceback": [],
+        "current_inputs": {},
+        "current_outputs": [],
+    }
+
+
+def summary(job: Job) -> dict[str, Any]:
+    """A row of `/api/jobs`."""
+    outputs = job.result.outputs if job.result is not None else {}
+    shown = list(_files(outputs))
+    row: dict[str, Any] = {
+        "id": job.id,
+        "status": job.status,
+        "priority": job.number,
+        "create_time": milliseconds(job.created),
+        "execution_start_time": milliseconds(job.started),
+        "execution_end_time": milliseconds(job.ended),
+        "outputs_count": sum(len(entries) for kinds in outputs.values() for entries in kinds.values()),
+        "previewable_outputs_count": len(shown),
+        "preview_output": _preferred(shown),
+        "workflow_id": workflow_id(job),
+    }
+    if job.status == "failed":
+        row["execution_error"] = error_of(job)
+    return {key: value for key, value in row.items() if value is not None}
+
+
+def detail(job: Job) -> dict[str, Any]:
+    """One job of `/api/jobs/{id}`: all of it."""
+    outputs = job.result.outputs if job.result is not None else {}
+    more = {"outputs": outputs, "workflow": {"prompt": job.prompt, "extra_data": public_extra(job)}}
+    return summary(job) | more | ({"execution_status": status_of(job)} if job.status in FINISHED else {})
+
+
+def _files(outputs: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for node, kinds in outputs.items():
+        for kind in PREVIEWABLE:
+            for entry in kinds.get(kind, ()):
+                if isinstance(entry, Mapping) and "filename" in entry:
+                    yield {**entry, "nodeId": node, "mediaType": kind}
+
+
+def _preferred(files: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """A saved file before one that was only looked at."""
+    return next((file for file in files if file.get("type") == "output"), files[0] if files else None)

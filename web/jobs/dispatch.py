@@ -1,0 +1,289 @@
+"""Jobs from the queue to the runner and to their ends. One attempt at a time for each job, one result for each.
+
+A result is told to others only when it is on disk. A job that has crashed what ran it runs alone, so that a second crash is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeVar
+
+from katz_graph.errors import KatzError, RunError
+from katz_graph.web.events import Ended, JobError, JobEvent, Started, Wrote
+from katz_graph.web.jobs.cleaning import JobFiles, temporary
+from katz_graph.web.jobs.forecast import Forecast
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.queue import JobQueue
+from katz_graph.web.jobs.records import StoredFile
+from katz_graph.web.jobs.store import JobStore
+
+T = TypeVar("T")
+CRASHES = 2  # of what runs a job, after which it is set aside
+AGAIN = 2.0  # seconds between attempts to write a result to a disk that is full
+log = logging.getLogger("katz.jobs")
+
+
+class Runs(Protocol):
+    """What runs jobs. Events of a job follow `run`; `Ended` is the last one, and the job's files are safe once it was told `kept`."""
+
+    @property
+    def ready(self) -> bool: ...
+
+    async def run(self, job: Job) -> None: ...
+
+    async def cancel(self, job_id: str) -> None: ...
+
+    def kept(self, job_id: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A job that the runner has. `phase`: it runs; its result is on the way to the disk; it is on its way back to the queue."""
+
+    job: Job
+    wrote: set[StoredFile] = field(default_factory=set)
+    noted: set[StoredFile] = field(default_factory=set)  # of these, what the store knows
+    phase: Literal["runs", "ends", "returns"] = "runs"
+    cancelled: bool = False
+    returned: bool = False  # stopped by us: it goes back to the queue unless it ends by itself
+
+
+class Dispatcher:
+    """The queue, and what runs. `hold`: nothing is started."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        files: JobFiles,
+        forecast: Forecast,
+        runner: Runs,
+        slots: int,
+        publish: Callable[[Job, JobEvent], None],
+        changed: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.queue = JobQueue()
+        self.attempts: dict[str, Attempt] = {}
+        self._ending: dict[str, tuple[Job, asyncio.Task[None]]] = {}  # never ran, and the result is on the way to the disk
+        self._closed = False
+        self.hold = True
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._store, self._files, self._forecast, self._runner, self._slots = store, files, forecast, runner, slots
+        self._publish, self._changed, self._clock = publish, changed, clock
+        self._unwritten: set[str] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def dispatch(self) -> None:
+        """Start what can be started, and end what came too late."""
+        self._expire()
+        while not self.hold and self._runner.ready and not self._unwritten and (job := self.queue.take(self._fits)):
+            self._start(job)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that goes on whoever waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self, seconds: float) -> None:
+        """Hear nothing more; wait for what is under way, then end it."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for task in self._tasks:
+            task.cancel()
+
+    def heard(self, event: JobEvent) -> None:
+        """The runner tells what happens to a job."""
+        attempt = self.attempts.get(event.job)
+        if self._closed or attempt is None or attempt.phase != "runs":
+            return
+        if isinstance(event, Ended):
+            self._ended(attempt, event)
+            return
+        if isinstance(event, Started):
+            attempt.job = replace(attempt.job, started=event.at)
+        elif isinstance(event, Wrote):
+            file = StoredFile(event.place, event.path)
+            attempt.wrote.add(file)
+            self.spawn(self._note(self._wrote(attempt, [file])))
+        self._tell(attempt.job, event)
+
+    def lost(self, ids: Sequence[str], why: str) -> None:
+        """What ran these jobs is gone."""
+        if self._closed:
+            return
+        for attempt in [attempt for id in ids if (attempt := self.attempts.get(id)) and attempt.phase == "runs"]:
+            job = attempt.job
+            crashes = job.crashes + (job.started is not None)
+            if attempt.cancelled:
+                self._end(attempt, Ended(job.id, "cancelled", self._clock()), discard=True)
+            elif crashes >= CRASHES:
+                message = f"set aside: what ran it died {CRASHES} times under it, the last time: {why}"
+                attempt.job = replace(job, crashes=crashes)
+                self._end(attempt, Ended(job.id, "failed", self._clock(), JobError("WorkerLost", message)), discard=True)
+            else:
+                self._return(attempt, crashes)
+
+    def cancel(self, id: str) -> bool:
+        """Stop a job wherever it is; False when there is nothing to stop."""
+        attempt = self.attempts.get(id)
+        if attempt is not None and attempt.phase != "ends":
+            attempt.cancelled = True
+            if attempt.phase == "runs":
+                self.spawn(self._note(self._runner.cancel(id)))
+            return True
+        job = self.queue.remove(id)
+        if job is not None:
+            self.finish(job, Ended(id, "cancelled", self._clock()))
+        return job is not None
+
+    def finish(self, job: Job, result: Ended) -> None:
+        """A job that is no longer in the queue ends without having run."""
+        self._ending[job.id] = job, self.spawn(self._keep(Attempt(job), result))
+
+    def live(self, id: str) -> Job | None:
+        """A job whose end is not on disk."""
+        if id in self._ending:
+            return self._ending[id][0]
+        attempt = self.attempts.get(id)
+        return attempt.job if attempt is not None else self.queue.find(id)
+
+    async def ends(self, ids: Iterable[str], seconds: float) -> None:
+        """Wait, but not for long, until jobs that never ran have their ends on disk."""
+        tasks = [self._ending[id][1] for id in ids if id in self._ending]
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
+    def give_back(self) -> None:
+        """Stop all that runs, for a later attempt that starts from the beginning."""
+        for id, attempt in self.attempts.items():
+            if attempt.phase == "runs":
+                attempt.returned = True
+                self.spawn(self._note(self._runner.cancel(id)))
+
+    def _fits(self, job: Job) -> bool:
+        active = [attempt.job for attempt in self.attempts.values() if attempt.phase == "runs"]
+        suspects = job.crashes or any(other.crashes for other in active)
+        return len(active) < (1 if suspects else self._slots)
+
+    def _start(self, job: Job) -> None:
+        at = self._clock()
+        attempt = self.attempts[job.id] = Attempt(replace(job, status="in_progress", started=None))
+        self.idle.clear()
+        self.spawn(self._note(self._store.begin(job.id, at)))
+        self.spawn(self._hand_over(attempt))
+        self._changed()
+
+    async def _hand_over(self, attempt: Attempt) -> None:
+        try:
+            await self._runner.run(attempt.job)
+        except KatzError as error:
+            log.info("job %s waits again: %s", attempt.job.id, error)
+            self.lost([attempt.job.id], str(error))
+        except Exception as error:
+            log.exception("job %s could not be handed over", attempt.job.id)
+            if attempt.phase == "runs":
+                why = JobError("RunError", f"the job could not be handed to the runner: {error}")
+                self._end(attempt, Ended(attempt.job.id, "failed", self._clock(), why))
+        if attempt.cancelled and attempt.phase == "runs":
+            await self._note(self._runner.cancel(attempt.job.id))
+
+    def _ended(self, attempt: Attempt, result: Ended) -> None:
+        if result.status == "cancelled" and attempt.returned and not attempt.cancelled:
+            self._return(attempt, attempt.job.crashes)
+        else:
+            self._end(attempt, result)
+        self.dispatch()
+
+    def _end(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
+        attempt.phase = "ends"
+        self.spawn(self._keep(attempt, result, discard))
+
+    def _return(self, attempt: Attempt, crashes: int) -> None:
+        attempt.phase = "returns"
+        self.spawn(self._put_back(attempt, crashes))
+
+    async def _keep(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
+        """Put a result on disk, however long that takes, then tell it. `discard`: the attempt's files go.
+
+        Whatever a kill cuts off, a job that has its result has its files, and of one that has none they are deleted: by the runner until it
+        is told that they are kept, and from then on by the next start, for which they are noted before.
+        """
+        job = attempt.job
+        if discard:
+            await asyncio.to_thread(self._files.delete, attempt.wrote)
+            attempt.wrote.clear()
+        shown = temporary(result, attempt.wrote)
+        sized = await asyncio.to_thread(self._files.sized, shown) if shown else []
+        finished = replace(job, status=result.status, ended=result.at, result=result)
+        while True:
+            try:
+                await self._wrote(attempt, attempt.wrote - attempt.noted)
+                if job.id in self.attempts:
+                    self._runner.kept(job.id)
+                await self._store.finish(finished, sized)
+                break
+            except RunError as error:
+                if job.id not in self._unwritten:
+                    log.error("the result of job %s waits for the disk: %s", job.id, error)
+                self._unwritten.add(job.id)
+                await asyncio.sleep(AGAIN)
+            except ValueError as error:
+                why = JobError("RunError", f"its result cannot be kept, as JSON cannot say it: {error}")
+                result = Ended(job.id, "failed", result.at, why, seconds=result.seconds)
+                finished = replace(finished, status="failed", result=result)
+        self._unwritten.discard(job.id)
+        self._ending.pop(job.id, None)
+        self._leave(job.id)
+        self._forecast.ended(finished)
+        self._tell(finished, result)
+        self._changed()
+        self.dispatch()
+
+    async def _wrote(self, attempt: Attempt, files: Collection[StoredFile]) -> None:
+        if files:
+            await self._store.wrote(attempt.job.id, files)
+            attempt.noted.update(files)
+
+    async def _put_back(self, attempt: Attempt, crashes: int) -> None:
+        """To its place in the queue, once nothing of its attempt is left. Nothing is started: what runs jobs may be down."""
+        job = replace(attempt.job, status="pending", started=None, crashes=crashes)
+        await asyncio.to_thread(self._files.delete, attempt.wrote)
+        await self._note(self._store.retry(job.id, crashes))
+        self._leave(job.id)
+        if attempt.cancelled:
+            self.finish(job, Ended(job.id, "cancelled", self._clock()))
+        else:
+            self.queue.add(job)
+            self._changed()
+
+    def _leave(self, id: str) -> None:
+        self.attempts.pop(id, None)
+        if not self.attempts:
+            self.idle.set()
+
+    def _expire(self) -> None:
+        now = self._clock()
+        for job in [job for job in self.queue if job.deadline is not None and job.deadline < now]:
+            self.queue.remove(job.id)
+            late = f"its deadline passed {now - (job.deadline or now):.1f} s ago, before it could start"
+            self.finish(job, Ended(job.id, "failed", now, JobError("RunError", late)))
+
+    async def _note(self, work: Coroutine[Any, Any, None]) -> None:
+        """Work whose failure changes nothing for the job: a later start of the server, or its runner, puts things right."""
+        try:
+            await work
+        except KatzError as error:
+            log.warning("%s", error)
+
+    def _tell(self, job: Job, event: JobEvent) -> None:
+        try:
+            self._publish(job, event)
+        except Exception:
+            log.exception("an event of job %s was not passed on", job.id)

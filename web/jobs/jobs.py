@@ -1,0 +1,229 @@
+"""The jobs of a server: taken in, put in order, run, remembered. Lives on the event loop; knows nothing of HTTP and of what runs jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from katz_graph.errors import KatzError
+from katz_graph.web.events import JobEvent
+from katz_graph.web.jobs.admission import Admission
+from katz_graph.web.jobs.cleaning import KEYS_KEPT, JobFiles, Retention, outdated
+from katz_graph.web.jobs.dispatch import Dispatcher, Runs
+from katz_graph.web.jobs.forecast import Forecast, by_id
+from katz_graph.web.jobs.job import Job, Status, Submission
+from katz_graph.web.jobs.prediction import RECENT, Features, features_of
+from katz_graph.web.jobs.queries import SortBy
+from katz_graph.web.jobs.queue import NotWaiting
+from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.options import Limits
+
+TICK = 0.5  # seconds between looks at deadlines, and at whether the runner is back
+CLEANING = 60.0  # seconds between cleanings
+STOPPING = 5.0  # seconds that jobs have to stop
+PAUSED = "paused"  # the flag in the store
+log = logging.getLogger("katz.jobs")
+
+
+class Jobs:
+    """Start it before use. `publish` hears what happens to a job, `changed` when the queue is another one. `jobs_at_once`: at least 1."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        runner: Runs,
+        publish: Callable[[Job, JobEvent], None],
+        changed: Callable[[], None],
+        limits: Limits,
+        jobs_at_once: int,
+        files: JobFiles,
+        retention: Retention,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._files, self._changed, self._clock = store, files, changed, clock
+        self._limits, self._retention = limits, retention
+        self._forecast = Forecast(jobs_at_once, clock)
+        self._dispatcher = Dispatcher(store, files, self._forecast, runner, jobs_at_once, publish, changed, clock)
+        self._admission = Admission(store, self._dispatcher, self._forecast, limits.queue, clock)
+        self._paused = False
+        self._ticking: asyncio.Task[None] | None = None
+        self.heard = self._dispatcher.heard
+        self.lost = self._dispatcher.lost
+
+    async def start(self) -> None:
+        """Take up what an earlier server left, and begin. RunError: the store cannot be read."""
+        self._admission.order = await self._store.last_place()
+        self._paused = await self._store.flag(PAUSED)
+        for job in reversed(await self._store.completed(RECENT)):
+            self._forecast.learn(job, await _features(job))
+        for job in await self._store.unfinished():
+            if job.status == "in_progress":
+                await asyncio.to_thread(self._files.delete, await self._store.files(job.id))
+                await self._store.retry(job.id, job.crashes)
+            self._forecast.know(job, await _features(job))
+            self._dispatcher.queue.add(replace(job, status="pending", started=None))
+        self._resume_starting()
+        self._ticking = asyncio.create_task(self._tick())
+
+    @property
+    def running(self) -> Sequence[Job]:
+        """Jobs that the runner has."""
+        return [attempt.job for attempt in self._dispatcher.attempts.values()]
+
+    @property
+    def pending(self) -> Sequence[Job]:
+        """Jobs that wait, in order."""
+        return list(self._dispatcher.queue)
+
+    @property
+    def paused(self) -> bool:
+        """Whether jobs are not started until `resume`."""
+        return self._paused
+
+    async def admit(self, client: str | None, key: str | None) -> None:
+        """Refused when a submission would be for its moment; cheap, to be asked before anything is checked. A known key passes."""
+        await self._admission.check(client, key)
+
+    async def submit(self, submission: Submission) -> Job:
+        """The job, on disk. With an Idempotency-Key that came before, the job of then. Refused: no room, no time, id or key are taken."""
+        return await asyncio.shield(self._dispatcher.spawn(self._take_in(submission)))
+
+    async def cancel(self, ids: Iterable[str]) -> dict[str, bool]:
+        """Stop jobs that wait or run; True for those that were stopped by this, or are being stopped."""
+        stopped = {id: self._dispatcher.cancel(id) for id in ids}
+        await self._dispatcher.ends(stopped, STOPPING)
+        return stopped
+
+    async def cancel_all(self) -> int:
+        """How many jobs were stopped."""
+        waiting = await self.clear_pending()
+        return waiting + sum((await self.cancel([job.id for job in self.running])).values())
+
+    async def clear_pending(self) -> int:
+        """Cancel what waits; how many those were."""
+        return sum((await self.cancel([job.id for job in self.pending])).values())
+
+    async def interrupt(self, id: str | None) -> None:
+        """Stop a job if it runs, None: all that run."""
+        await self.cancel([job.id for job in self.running if id in (None, job.id)])
+
+    async def pause(self) -> None:
+        """Start no more jobs, also after a restart, until `resume`. RunError: it cannot be written down."""
+        await self._store.set_flag(PAUSED, True)
+        self._paused = self._dispatcher.hold = True
+        self._changed()
+
+    async def resume(self) -> None:
+        """Start jobs again."""
+        await self._store.set_flag(PAUSED, False)
+        self._paused = False
+        self._resume_starting()
+        self._changed()
+
+    async def move(self, id: str, number: float | None = None, front: bool = False, before: str | None = None) -> Job:
+        """Give a waiting job another place: before all, right before another one, or that of a number. NotWaiting: it does not wait."""
+        queue = self._dispatcher.queue
+        if number is not None and not math.isfinite(number):
+            raise NotWaiting(f"number: {number} is no place in the queue")
+        if before is not None and not front:
+            moved = queue.move_before(id, before)
+        else:
+            moved = queue.renumber(id, queue.front_number() if front or number is None else number)
+        await self._store.place(moved)
+        self._changed()
+        return moved[0]
+
+    async def job(self, id: str) -> Job | None:
+        """A job in whatever state, with its documents."""
+        return self._dispatcher.live(id) or await self._store.job(id)
+
+    async def history(self, max_items: int | None = None, offset: int = -1) -> list[Job]:
+        """Jobs that ended, oldest first, from the one at `offset`; a negative offset with `max_items` is for the newest ones."""
+        return await self._store.history(max_items, offset)
+
+    async def recent(self, client: str, count: int) -> list[Job]:
+        """The jobs of a client that ended last, newest last."""
+        return await self._store.recent(client, count)
+
+    async def listed(
+        self,
+        statuses: Sequence[Status] = (),
+        workflow_id: str | None = None,
+        sort_by: SortBy = "created_at",
+        descending: bool = True,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> tuple[list[Job], int]:
+        """A page of all jobs, and how many there are. They come without prompts, and with no more of `extra` than the workflow's id."""
+        return await self._store.listed(statuses, workflow_id, sort_by, descending, limit, offset)
+
+    async def forget(self, ids: Sequence[str]) -> None:
+        """Forget jobs that ended; others are left alone. Their temporary files go."""
+        await asyncio.to_thread(self._files.delete, await self._store.forget(ids))
+
+    async def forget_all(self) -> None:
+        """Forget all jobs that ended."""
+        await asyncio.to_thread(self._files.delete, await self._store.forget(None))
+
+    def expected_wait(self) -> float:
+        """Seconds until a new job would start."""
+        return self._forecast.starts(self.running, self.pending)[-1]
+
+    def expected_waits(self) -> Mapping[str, float]:
+        """Seconds until each waiting job starts."""
+        return by_id(self.pending, self._forecast.starts(self.running, self.pending))
+
+    async def drain(self, seconds: float) -> None:
+        """Start nothing more and wait for what runs; what takes longer is stopped and goes back to the queue."""
+        self._admission.closed = self._dispatcher.hold = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._dispatcher.idle.wait(), seconds)
+            return
+        self._dispatcher.give_back()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._dispatcher.idle.wait(), STOPPING)
+
+    async def close(self) -> None:
+        """End all that is under way here. What still runs is taken up by the next start. The store stays open."""
+        self._admission.closed = self._dispatcher.hold = True
+        if self._ticking is not None:
+            self._ticking.cancel()
+        await self._dispatcher.close(STOPPING)
+
+    async def _take_in(self, submission: Submission) -> Job:
+        job = await self._admission.accept(submission)
+        self._changed()
+        self._dispatcher.dispatch()
+        return job
+
+    def _resume_starting(self) -> None:
+        self._dispatcher.hold = self._paused or self._admission.closed
+        self._dispatcher.dispatch()
+
+    async def _tick(self) -> None:
+        cleaned = -CLEANING
+        while True:
+            try:
+                self._dispatcher.dispatch()
+                if time.monotonic() - cleaned >= CLEANING:
+                    cleaned = time.monotonic()
+                    await self._clean()
+            except KatzError as error:
+                log.warning("%s", error)
+            except Exception:
+                log.exception("cleaning failed; jobs go on")
+            await asyncio.sleep(TICK)
+
+    async def _clean(self) -> None:
+        await self.forget(await outdated(self._store, self._retention, self._limits.history, self._clock()))
+        await self._store.forget_keys(self._clock() - KEYS_KEPT)
+        await self._store.shrink()
+
+
+async def _features(job: Job) -> Features:
+    return await asyncio.to_thread(features_of, job.prompt, job.targets)

@@ -1,0 +1,128 @@
+"""What is asked of the job store's tables. Each function is one operation within a transaction of the caller."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from katz_graph.web.jobs.job import Job, Status
+from katz_graph.web.jobs.records import COLUMNS, WHOLE, StoredFile, as_text, job_of, row_of
+
+ORDERS = {"created_at": "created", "execution_duration": "ended - started"}
+
+SortBy = Literal["created_at", "execution_duration"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of a submission: a new job; the job that its key was used for before; or neither, as an id or key is taken."""
+
+    job: Job | None
+    repeated: bool = False
+    taken: Literal["id", "key", "forgotten"] | None = None
+
+
+def jobs(connection: sqlite3.Connection, query: str, values: Sequence[Any] = ()) -> list[Job]:
+    return [job_of(row) for row in connection.execute(query, values)]
+
+
+def add(connection: sqlite3.Connection, job: Job, key: str | None, digest: str) -> Kept:
+    if key is not None and (earlier := repeated(connection, job.client, key, digest)) is not None:
+        return earlier
+    if connection.execute("select 1 from jobs where id = ?", (job.id,)).fetchone():
+        return Kept(None, taken="id")
+    row = row_of(job)
+    connection.execute(f"insert into jobs ({', '.join(row)}) values ({', '.join('?' * len(row))})", tuple(row.values()))
+    if key is not None:
+        connection.execute("insert into keys values (?, ?, ?, ?, ?)", (job.client or "", key, digest, job.id, job.created))
+    return Kept(job)
+
+
+def repeated(connection: sqlite3.Connection, client: str | None, key: str, digest: str | None) -> Kept | None:
+    found = connection.execute("select digest, job from keys where client = ? and key = ?", (client or "", key)).fetchone()
+    if found is None:
+        return None
+    if digest not in (None, found[0]):
+        return Kept(None, taken="key")
+    found_jobs = jobs(connection, f"select {WHOLE} from jobs where id = ?", (found[1],))
+    return Kept(found_jobs[0], repeated=True) if found_jobs else Kept(None, taken="forgotten")
+
+
+def finish(connection: sqlite3.Connection, job: Job, temporary: Sequence[StoredFile]) -> bool:
+    changed = connection.execute(
+        "update jobs set status = ?, started = ?, ended = ?, crashes = ?, result = ?, "
+        "finished = (select coalesce(max(finished), 0) + 1 from jobs) where id = ? and finished is null",
+        (job.status, job.started, job.ended, job.crashes, as_text(job.result), job.id),
+    )
+    if not changed.rowcount:
+        return False
+    connection.execute("delete from files where job = ?", (job.id,))
+    note(connection, job.id, temporary)
+    return True
+
+
+def note(connection: sqlite3.Connection, id: str, files: Iterable[StoredFile]) -> None:
+    rows = [(id, file.place, file.path, file.bytes) for file in files]
+    connection.executemany("insert or replace into files values (?, ?, ?, ?)", rows)
+
+
+def retry(connection: sqlite3.Connection, id: str, crashes: int) -> None:
+    connection.execute("delete from files where job = ?", (id,))
+    query = "update jobs set status = 'pending', started = null, crashes = ? where id = ? and finished is null"
+    connection.execute(query, (crashes, id))
+
+
+def history(connection: sqlite3.Connection, max_items: int | None, offset: int) -> list[Job]:
+    order, skipped = ("desc", 0) if offset < 0 and max_items is not None else ("asc", max(0, offset))
+    page = f"select sequence from jobs where finished is not null order by finished {order} limit ? offset ?"
+    limit = _bounded(max_items)
+    return jobs(connection, f"select {WHOLE} from jobs where sequence in ({page}) order by finished", (limit, _bounded(skipped)))
+
+
+def listed(
+    connection: sqlite3.Connection,
+    statuses: Sequence[Status],
+    workflow: str | None,
+    sort_by: SortBy,
+    descending: bool,
+    limit: int | None,
+    offset: int,
+) -> tuple[list[Job], int]:
+    conditions: Mapping[str, Sequence[Any]] = {
+        **({f"status in ({', '.join('?' * len(statuses))})": statuses} if statuses else {}),
+        **({"workflow = ?": [workflow]} if workflow is not None else {}),
+    }
+    where = f"where {' and '.join(conditions)}" if conditions else ""
+    values = [value for given in conditions.values() for value in given]
+    (total,) = connection.execute(f"select count(*) from jobs {where}", values).fetchone()
+    direction = "desc" if descending else "asc"
+    order = f"order by {ORDERS[sort_by]} {direction}, sequence {direction}"
+    page = f"select sequence from jobs {where} {order} limit ? offset ?"
+    found = jobs(connection, f"select {COLUMNS} from jobs where sequence in ({page}) {order}", [*values, _bounded(limit), _bounded(offset)])
+    return found, total
+
+
+def forget(connection: sqlite3.Connection, ids: Sequence[str] | None) -> list[StoredFile]:
+    if ids is None:
+        ids = [row[0] for row in connection.execute("select id from jobs where finished is not null")]
+    files: list[StoredFile] = []
+    for id in ids:
+        if not connection.execute("delete from jobs where id = ? and finished is not null", (id,)).rowcount:
+            continue
+        files += [StoredFile(*row) for row in connection.execute("select place, path, bytes from files where job = ?", (id,))]
+        connection.execute("delete from files where job = ?", (id,))
+    shown = "select 1 from files where place = ? and path = ?"
+    return [file for file in files if not connection.execute(shown, (file.place, file.path)).fetchone()]
+
+
+def shrink(connection: sqlite3.Connection, pages: int) -> None:
+    (unused,) = connection.execute("pragma freelist_count").fetchone()
+    for _ in range(min(unused, pages)):
+        connection.execute("pragma incremental_vacuum")  # Python takes one step of it: a page
+
+
+def _bounded(count: int | None) -> int:
+    """As SQLite's integers go; -1 is no limit."""
+    return -1 if count is None else min(max(0, count), 2**62)

@@ -1,0 +1,173 @@
+"""Jobs on disk: an SQLite file that a crash at any moment leaves whole. Knows nothing of order, devices and clients.
+
+What a method returned for is on disk. Writes go through one thread, reads through another one, so that the event loop waits for neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from katz_graph.web.jobs import queries
+from katz_graph.web.jobs.job import Job, Status
+from katz_graph.web.jobs.opening import Opened, explained, open_folder
+from katz_graph.web.jobs.queries import Kept, SortBy
+from katz_graph.web.jobs.records import WHOLE, StoredFile
+from katz_graph.web.jobs.writer import Writer
+
+T = TypeVar("T")
+
+
+class JobStore:
+    """One server's jobs, in a data folder that it has for itself."""
+
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
+        self._writer = Writer(opened.writing)
+        self._reading = ThreadPoolExecutor(1, "job-reader")
+
+    @classmethod
+    def open(cls, folder: Path) -> JobStore:
+        """The store of a data folder, made where there is none. RunError: it is in use, cannot be written, or its store is damaged."""
+        return cls(open_folder(folder))
+
+    async def close(self) -> None:
+        """Waits for what is being written. The store cannot be used afterwards."""
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._reading.shutdown()
+        self._opened.reading.close()
+        self._writer.close()  # the last connection folds the log into the file
+        self._opened.lock.release()
+
+    # jobs
+
+    async def add(self, job: Job, key: str | None = None, digest: str = "") -> Kept:
+        """Keep a job that waits, with the Idempotency-Key it came with."""
+        return await self._write(lambda connection: queries.add(connection, job, key, digest))
+
+    async def repeated(self, client: str | None, key: str, digest: str | None) -> Kept | None:
+        """What became of an earlier submission with this key; None when there was none. `digest` None: whatever it was."""
+        return await self._read(lambda connection: queries.repeated(connection, client, key, digest))
+
+    async def begin(self, id: str, at: float) -> None:
+        """A job's attempt started."""
+        await self._run("update jobs set status = 'in_progress', started = ? where id = ? and finished is null", (at, id))
+
+    async def wrote(self, id: str, files: Iterable[StoredFile]) -> None:
+        """An attempt wrote files; they are deleted when it does not end."""
+        await self._write(lambda connection: queries.note(connection, id, files))
+
+    async def finish(self, job: Job, temporary: Sequence[StoredFile]) -> bool:
+        """How a job ended, once and for all; False when that was known already. `temporary`: files that go when the job is forgotten."""
+        return await self._write(lambda connection: queries.finish(connection, job, temporary))
+
+    async def retry(self, id: str, crashes: int) -> None:
+        """An attempt came to nothing and its files are gone: the job waits again."""
+        await self._write(lambda connection: queries.retry(connection, id, crashes))
+
+    async def place(self, jobs: Sequence[Job]) -> None:
+        """Jobs have other places in the queue."""
+        rows = [(job.number, job.order, job.id) for job in jobs]
+        await self._write(lambda connection: connection.executemany("update jobs set number = ?, place = ? where id = ?", rows))
+
+    async def unfinished(self) -> list[Job]:
+        """Jobs that wait, or whose attempt did not end, in no order."""
+        return await self._read(lambda connection: queries.jobs(connection, f"select {WHOLE} from jobs where finished is null"))
+
+    async def last_place(self) -> int:
+        """The highest `order` that a job has; 0 without jobs."""
+        return await self._read(lambda connection: connection.execute("select coalesce(max(place), 0) from jobs").fetchone()[0])
+
+    async def files(self, id: str) -> list[StoredFile]:
+        """What the attempts of a job wrote."""
+        query = "select place, path, bytes from files where job = ?"
+        return await self._write(lambda connection: [StoredFile(*row) for row in connection.execute(query, (id,))])
+
+    # what ended
+
+    async def job(self, id: str) -> Job | None:
+        found = await self._read(lambda connection: queries.jobs(connection, f"select {WHOLE} from jobs where id = ?", (id,)))
+        return found[0] if found else None
+
+    async def history(self, max_items: int | None, offset: int) -> list[Job]:
+        """Jobs that ended, oldest first, from the one at `offset`; a negative offset with `max_items` is for the newest ones."""
+        return await self._read(lambda connection: queries.history(connection, max_items, offset))
+
+    async def completed(self, count: int) -> list[Job]:
+        """The jobs that completed last, newest first."""
+        query = f"select {WHOLE} from jobs where finished is not null and status = 'completed' order by finished desc limit ?"
+        return await self._read(lambda connection: queries.jobs(connection, query, (count,)))
+
+    async def recent(self, client: str, count: int) -> list[Job]:
+        """The jobs of a client that ended last, newest last."""
+        query = f"select {WHOLE} from jobs where client = ? and finished is not null order by finished desc limit ?"
+        return await self._read(lambda connection: queries.jobs(connection, query, (client, count))[::-1])
+
+    async def listed(
+        self, statuses: Sequence[Status], workflow: str | None, sort_by: SortBy, descending: bool, limit: int | None, offset: int
+    ) -> tuple[list[Job], int]:
+        """A page of all jobs without their documents, and how many there are. No `statuses`: jobs of any."""
+        await self._write(lambda connection: None)  # what was asked for before is seen
+        return await self._read(lambda connection: queries.listed(connection, statuses, workflow, sort_by, descending, limit, offset))
+
+    # forgetting
+
+    async def forget(self, ids: Sequence[str] | None) -> list[StoredFile]:
+        """Forget jobs that ended, None: all of them. The temporary files that no other job shows are to be deleted by the caller."""
+        return await self._write(lambda connection: queries.forget(connection, ids))
+
+    async def finished_before(self, at: float) -> list[str]:
+        """Jobs that ended before a time."""
+        return await self._ids("select id from jobs where finished is not null and ended < ?", at)
+
+    async def surplus(self, count: int) -> list[str]:
+        """The oldest of the jobs that ended, beyond the newest `count`."""
+        return await self._ids("select id from jobs where finished is not null order by finished desc limit -1 offset ?", count)
+
+    async def oversized(self, limit: int) -> list[str]:
+        """The oldest of the jobs that ended, whose temporary files are too much together with those of newer ones. `limit` in bytes."""
+        sizes = "(select job, sum(bytes) as bytes from files group by job having sum(bytes) > 0)"
+        total = "sum(bytes) over (order by finished desc) as total"
+        totals = f"select id, {total} from {sizes} join jobs on id = job where finished is not null"
+        return await self._ids(f"select id from ({totals}) where total > ?", limit)
+
+    async def forget_keys(self, before: float) -> None:
+        """Drop Idempotency-Keys that came before a time, and whose jobs are forgotten."""
+        await self._run("delete from keys where created < ? and job not in (select id from jobs)", (before,))
+
+    async def shrink(self, pages: int = 2_000) -> None:
+        """Give room of what was forgotten back to the disk, so many pages of 4 KB at once."""
+        await self._write(lambda connection: queries.shrink(connection, pages))
+
+    # flags
+
+    async def flag(self, name: str) -> bool:
+        rows = await self._read(lambda connection: connection.execute("select value from flags where name = ?", (name,)).fetchall())
+        return bool(rows and rows[0][0])
+
+    async def set_flag(self, name: str, value: bool) -> None:
+        await self._run("insert or replace into flags values (?, ?)", (name, int(value)))
+
+    async def _run(self, statement: str, values: tuple[Any, ...]) -> None:
+        await self._write(lambda connection: connection.execute(statement, values))
+
+    async def _ids(self, query: str, value: float) -> list[str]:
+        return await self._read(lambda connection: [row[0] for row in connection.execute(query, (value,))])
+
+    async def _write(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return await asyncio.wrap_future(self._writer.ask(operation))
+        except sqlite3.Error as error:
+            raise explained(self._opened.file, error) from None
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._reading, query, self._opened.reading)
+        except sqlite3.Error as error:
+            raise explained(self._opened.file, error) from None

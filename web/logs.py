@@ -1,0 +1,48 @@
+"""The server's log: lines for people, or JSON a line. Prompts and clients' texts are never logged."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from contextvars import ContextVar
+
+REQUEST: ContextVar[str] = ContextVar("request")
+"""The id of the request that is being answered."""
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: time, level, logger, message, and the request's id where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        request = REQUEST.get(None)
+        if request is not None:
+            line["request"] = request
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+class Lines(logging.Formatter):
+    """`12:03:44 warning: message [request]`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        request = REQUEST.get(None)
+        tail = f" [{request}]" if request is not None else ""
+        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{record.getMessage()}{tail}{trace}"
+
+
+def set_up(as_json: bool) -> None:
+    """Everything of this process goes to standard error; of the libraries below only what is amiss."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if as_json else Lines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("katz").setLevel(logging.INFO)

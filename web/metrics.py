@@ -1,0 +1,111 @@
+"""Figures for Prometheus. Labels are routes as written in the code, statuses and devices: never a text that came from a client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from katz_graph.web.events import Ended, JobEvent, NodeDone, Progress
+
+if TYPE_CHECKING:
+    from katz_graph.web.runner_facts import Stats
+    from katz_graph.web.state import State
+
+STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+MOST_SAMPLERS = 1_000  # nodes whose last step is remembered; more run at once nowhere
+
+
+OF_DEVICES = (
+    (GaugeMetricFamily, "device_memory_bytes", "Bytes of a device's memory"),
+    (GaugeMetricFamily, "device_memory_free_bytes", "Bytes of a device's memory that are free"),
+    (GaugeMetricFamily, "controlnet_bytes", "Bytes of ControlNets in memory"),
+    (CounterMetricFamily, "controlnet_hits", "ControlNets that were in memory when wanted"),
+    (CounterMetricFamily, "controlnet_misses", "ControlNets that had to be loaded"),
+    (CounterMetricFamily, "controlnet_evictions", "ControlNets let go for others"),
+    (CounterMetricFamily, "controlnet_load_seconds", "Seconds that loading ControlNets took"),
+    (CounterMetricFamily, "lora_merges", "How often LoRAs were merged into a model"),
+    (CounterMetricFamily, "lora_seconds", "Seconds that merging LoRAs took"),
+)
+ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"}  # where the runner calls it otherwise
+
+
+class Metrics:
+    """Counted as things happen; what others know already is asked for when somebody looks."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._clock = clock
+        self._steps: dict[tuple[str, str], tuple[int, float]] = {}  # job and node: steps done, when
+        job, step, request = "Seconds from a job's start to its end", "Seconds of one model evaluation", "Seconds to an answer"
+        self._jobs = Histogram("katz_job_seconds", job, ["status"], buckets=JOB_SECONDS, registry=registry)
+        self._step = Histogram("katz_step_seconds", step, buckets=STEP_SECONDS, registry=registry)
+        self._nodes = Counter("katz_nodes", "Nodes that ran, or whose result was there", ["cached"], registry=registry)
+        self._refused = Counter("katz_jobs_refused", "Jobs refused on arrival", ["reason"], registry=registry)
+        self._requests = Counter("katz_http_requests", "HTTP requests", ["method", "route", "status"], registry=registry)
+        self._seconds = Histogram("katz_http_request_seconds", request, ["route"], buckets=REQUEST_SECONDS, registry=registry)
+
+    def heard(self, event: JobEvent) -> None:
+        """Count what happens to jobs."""
+        if isinstance(event, Progress):
+            self._stepped(event)
+        elif isinstance(event, NodeDone):
+            self._nodes.labels(str(event.cached).lower()).inc()
+            self._steps.pop((event.job, event.node), None)
+        elif isinstance(event, Ended):
+            self._jobs.labels(event.status).observe(event.seconds.get("total", 0.0))
+            for key in [key for key in self._steps if key[0] == event.job]:
+                del self._steps[key]
+
+    def refused(self, reason: str) -> None:
+        self._refused.labels(reason).inc()
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """`route` is the route's own template."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def _stepped(self, event: Progress) -> None:
+        """Progress may skip steps when they are quick: the time is shared out among them."""
+        key, now = (event.job, event.node), self._clock()
+        steps, since = self._steps.get(key, (event.value, now))
+        for _ in range(min(event.value - steps, event.maximum)):
+            self._step.observe((now - since) / (event.value - steps))
+        if len(self._steps) < MOST_SAMPLERS:
+            self._steps[key] = (event.value, now)
+
+
+def figures(state: State, stats: Stats | None) -> CollectorRegistry:
+    """What the queue and the runner know of themselves at the moment. `stats`: the runner's answer, if it gave one."""
+    registry = CollectorRegistry()
+    registry.register(_Figures(state, stats))
+    return registry
+
+
+class _Figures(Collector):
+    def __init__(self, state: State, stats: Stats | None) -> None:
+        self._state, self._stats = state, stats
+
+    def collect(self) -> Iterable[Metric]:
+        state = self._state
+        yield GaugeMetricFamily("katz_queue_pending", "Jobs that wait", len(state.jobs.pending))
+        yield GaugeMetricFamily("katz_queue_running", "Jobs that run", len(state.jobs.running))
+        yield GaugeMetricFamily("katz_queue_paused", "1 while no new job is started", float(state.jobs.paused))
+        yield GaugeMetricFamily("katz_queue_expected_wait_seconds", "Seconds until a new job would start", state.jobs.expected_wait())
+        yield GaugeMetricFamily("katz_runner_ready", "1 while the runner takes jobs", float(state.runner.ready))
+        yield CounterMetricFamily("katz_runner_restarts", "Runners that died and were replaced", state.runner.restarts)
+        if self._stats is None:
+            return
+        yield CounterMetricFamily("katz_worker_restarts", "Device workers that died and were replaced", self._stats.worker_restarts)
+        yield GaugeMetricFamily("katz_results_kept", "Results of nodes that are in memory", self._stats.results_kept)
+        for metric, name, title in OF_DEVICES:
+            family = metric(f"katz_{name}", title, labels=["device"])
+            for device in self._stats.devices:
+                family.add_metric([device.name], float(getattr(device, ATTRIBUTES.get(name, name))))
+            yield family

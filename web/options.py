@@ -1,0 +1,67 @@
+"""What an operator decides about a server. Knows nothing of how it is carried out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+MB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may ask for. Whatever is over a limit is refused with the limit's name and value in the answer."""
+
+    body_bytes: int = 64 * MB  # of a request that is no upload
+    upload_bytes: int = 100 * MB
+    upload_pixels: int = 64_000_000
+    depth: int = 100  # of JSON
+    nodes: int = 10_000
+    steps: int = 1_000  # of one sampler
+    pixels: int = 4096 * 4096  # of one picture that a node makes
+    batch: int = 64
+    batch_pixels: int = 4 * 4096 * 4096  # of all pictures of one batch
+    text: int = 4 * MB  # characters of one text that a node makes
+    queue: int = 64  # jobs that wait
+    sockets: int = 256  # websockets at once
+    history: int = 10_000  # jobs that are remembered
+    user_bytes: int = 256 * MB  # files that one user keeps on the server
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """`data` holds the job store, users' files and logs of what crashed. `devices`, `place`, `link`, `allow`, `cache` are written as for
+    `katz run`. `jobs_at_once` None: one for each device. `token` None: none is asked for, which only a loopback address allows."""
+
+    host: str = "127.0.0.1"
+    port: int = 8188
+    data: Path = Path("katz-data")
+    token: str | None = None
+    allowed_hosts: tuple[str, ...] = ()  # besides loopback names and the address itself
+    allowed_origins: tuple[str, ...] = ()  # besides the server's own
+    models: tuple[Path, ...] = ()
+    packs: tuple[Path, ...] = ()
+    input: Path | None = None
+    output: Path | None = None
+    extra_model_paths: tuple[Path, ...] = ()
+    devices: str = "cpu"
+    threads: int | None = None
+    place: tuple[str, ...] = ()
+    link: str | None = None
+    allow: str = ""
+    cache: str = "classic"
+    jobs_at_once: int | None = None
+    previews: bool = True
+    keep_days: float | None = None  # age at which finished jobs and their temporary files are forgotten; None: never
+    keep_bytes: int | None = None  # of finished jobs' files in the temporary folder
+    drain_seconds: float = 30.0  # given to running jobs at SIGTERM before they go back to the queue
+    json_logs: bool = False
+    frontend: Path | None = None  # a folder with a built front end that is served at `/`
+    multi_user: bool = False  # settings and files apart for each name in the header Comfy-User, which proves nothing
+    limits: Limits = field(default_factory=Limits)
+
+
+OPTIONS: TypeAdapter[ServeOptions] = TypeAdapter(ServeOptions)
+"""Options to and from plain data."""

@@ -1,0 +1,57 @@
+"""What OpenAPI tells of routes that parse their bodies themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
+NODE_ERROR = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "message": {"type": "string"},
+        "details": {"type": "string"},
+        "extra_info": {"type": "object"},
+    },
+    "required": ["type", "message", "details", "extra_info"],
+}
+PROMPT_ERROR = {
+    "type": "object",
+    "properties": {"error": NODE_ERROR, "node_errors": {"type": "object"}},
+    "required": ["error", "node_errors"],
+}
+REASONS = {
+    400: "the request is not as expected",
+    401: "a token is needed",
+    403: "not allowed from there",
+    404: "there is none",
+    409: "in conflict with what is there",
+    408: "the body did not come",
+    413: "too large",
+    415: "not a kind of body that is taken here",
+    416: "the file has no such range",
+    429: "the queue is full, or the deadline cannot be met",
+    503: "not at the moment",
+    507: "the disk is full",
+}
+USUAL = (400, 401, 403, 408, 413, 415)  # what any route may answer
+
+
+def refusals(*statuses: int, schema: dict[str, Any] = ERROR) -> dict[int | str, dict[str, Any]]:
+    """Answers that are refusals, beside those that any route may give."""
+    content = {"application/json": {"schema": schema}}
+    return {status: {"description": REASONS[status], "content": content} for status in sorted({*USUAL, *statuses})}
+
+
+def takes(model: type[BaseModel], required: bool = True, more: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`openapi_extra` of a route whose JSON body is the model; `more` are other content types."""
+    content = {"application/json": {"schema": model.model_json_schema()}} | (more or {})
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def answers(description: str, schema: dict[str, Any] | None = None, media: str = "application/json") -> dict[int | str, dict[str, Any]]:
+    """The answer of a route that succeeded."""
+    content = {"content": {media: {"schema": schema}}} if schema is not None else {}
+    return {200: {"description": description, **content}}

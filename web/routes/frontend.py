@@ -1,0 +1,112 @@
+"""`/` and `/extensions`: a front end's files as they lie in a folder, packs' scripts for it, or a plain page without one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import html
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fastapi import APIRouter
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from katz_graph.web.answers import json_answer
+from katz_graph.web.routes.documented import answers, refusals
+from katz_graph.web.security import page_policy
+from katz_graph.web.state import State
+
+TYPES = {
+    ".js": "text/javascript",
+    ".mjs": "text/javascript",
+    ".css": "text/css",
+    ".html": "text/html",
+    ".json": "application/json",
+    ".map": "application/json",
+    ".wasm": "application/wasm",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+SCRIPT = re.compile(rb"<script(?![^>]*\ssrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)  # one that stands in the page
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Katz Graph</title><meta http-equiv="refresh" content="5"></head>
+<body><h1>Katz Graph</h1>
+<p>{state}. Running: {running}; waiting: {pending}.</p>
+<p>Queue a workflow with <code>katz submit</code>, or with any client of the convention. The routes are described in
+<a href="openapi.json">openapi.json</a>, figures stand in <a href="metrics">metrics</a>.
+<code>katz serve --frontend DIR</code> serves a front end here.</p></body></html>
+"""
+
+
+class Assets(StaticFiles):
+    """A folder's files and nothing outside of it. Types do not depend on this machine's list of them, and files may change."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        try:
+            answer = await super().get_response(path, scope)
+        except OSError:  # a loop of links, a name that no file can have
+            raise HTTPException(404) from None
+        if isinstance(answer, FileResponse):
+            suffix = Path(answer.path).suffix.lower()
+            if suffix in TYPES:
+                answer.headers["content-type"] = f"{TYPES[suffix]}; charset=utf-8" if "text" in TYPES[suffix] else TYPES[suffix]
+            answer.headers["cache-control"] = "no-cache"
+        return answer
+
+    def file_response(
+        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """A page's policy names the scripts that stand in it, also when the page itself is known already (304): it replaces the old one."""
+        answer = super().file_response(full_path, stat_result, scope, status_code)
+        if Path(full_path).suffix.lower() == ".html":
+            answer.headers["content-security-policy"] = page_policy(_inline_scripts(Path(full_path).read_bytes()))
+        return answer
+
+
+def page(state: State) -> APIRouter:
+    """What stands at `/` when no front end is served."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.api_route("/", methods=["GET", "HEAD"])
+    async def show() -> Response:
+        now = "Shutting down" if state.draining else "Ready" if state.runner.ready else "Starting"
+        paused = ", paused" if state.jobs.paused else ""
+        return HTMLResponse(PAGE.format(state=html.escape(now + paused), running=len(state.jobs.running), pending=len(state.jobs.pending)))
+
+    return routes
+
+
+def extensions(state: State) -> APIRouter:
+    """Scripts that packs bring for the editor."""
+    routes = APIRouter(tags=["info"])
+
+    @routes.get("/extensions", responses=answers("addresses of packs' scripts") | refusals())
+    async def listing() -> Response:
+        return json_answer(await asyncio.to_thread(_scripts, dict(state.runner.facts.web)))
+
+    @routes.get("/extensions/{pack}/{path:path}", include_in_schema=False)
+    async def script(pack: str, path: str, request: Request) -> Response:
+        folder = state.runner.facts.web.get(pack)
+        if folder is None:
+            raise HTTPException(404)
+        return await Assets(directory=folder, check_dir=False).get_response(path, request.scope)
+
+    return routes
+
+
+def _scripts(folders: dict[str, str]) -> list[str]:
+    found = ((pack, file.relative_to(folder).as_posix()) for pack, folder in folders.items() for file in sorted(Path(folder).rglob("*.js")))
+    return [f"/extensions/{pack}/{name}" for pack, name in found]
+
+
+def _inline_scripts(page: bytes) -> Iterator[str]:
+    """Digests by which a Content-Security-Policy names scripts (CSP level 3, section 2.3.1). Browsers read line ends as \\n."""
+    for script in SCRIPT.findall(page.replace(b"\r\n", b"\n")):
+        yield f"sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}"

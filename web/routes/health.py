@@ -1,0 +1,41 @@
+"""`/livez`, `/readyz`, `/metrics`: for those who watch over the server."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import PlainTextResponse, Response
+
+from katz_graph.errors import KatzError
+from katz_graph.web.metrics import figures
+from katz_graph.web.routes.documented import answers, refusals
+from katz_graph.web.state import State
+
+TEXT = {"type": "string"}
+
+
+def router(state: State) -> APIRouter:
+    routes = APIRouter(tags=["health"])
+
+    @routes.head("/livez", include_in_schema=False)
+    @routes.get("/livez", responses=answers("the process answers", TEXT, "text/plain") | refusals())
+    async def alive() -> Response:
+        return PlainTextResponse("ok\n")
+
+    @routes.head("/readyz", include_in_schema=False)
+    @routes.get("/readyz", responses=answers("jobs are taken and run", TEXT, "text/plain") | refusals(503))
+    async def ready() -> Response:
+        why = "shutting down" if state.draining else None if state.runner.ready else "the runner is starting"
+        return PlainTextResponse(f"{why or 'ok'}\n", 503 if why else 200)
+
+    @routes.get("/metrics", responses=answers("figures for Prometheus", TEXT, "text/plain") | refusals())
+    async def metrics() -> Response:
+        stats = None
+        with contextlib.suppress(KatzError):  # without a runner the server's own figures still stand
+            stats = await state.runner.stats()
+        text = generate_latest(state.metrics.registry) + generate_latest(figures(state, stats))
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    return routes

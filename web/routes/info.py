@@ -1,0 +1,159 @@
+"""What the server has and is: nodes, devices, abilities; and what the stock front end asks for that is always empty here."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import os
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from katz_graph.folders import TEMP
+from katz_graph.web.answers import Refusal, json_answer
+from katz_graph.web.features import features
+from katz_graph.web.routes.documented import answers, refusals
+from katz_graph.web.runner_facts import DeviceStats
+from katz_graph.web.state import State
+
+CONVENTION = "0.33.0"  # the release whose protocol is spoken
+
+
+@dataclass(slots=True)
+class _Packed:
+    """The last large answer with its digest and its compressed form, which are dear to make."""
+
+    plain: bytes = b""
+    zipped: bytes = b""
+    tag: str = ""
+
+    async def hold(self, plain: bytes) -> None:
+        if plain != self.plain:
+            zipped = await asyncio.to_thread(gzip.compress, plain, 6)
+            self.plain, self.zipped, self.tag = plain, zipped, f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
+
+    def answer(self, request: Request) -> Response:
+        headers = {"ETag": self.tag, "Vary": "Accept-Encoding", "Cache-Control": "no-cache"}
+        if self.tag in [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]:
+            return Response(status_code=304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(self.zipped, headers=headers | {"Content-Encoding": "gzip"}, media_type="application/json")
+        return Response(self.plain, headers=headers, media_type="application/json")
+
+
+def router(state: State) -> APIRouter:
+    routes = APIRouter(tags=["info"])
+    packed = _Packed()
+
+    @routes.get("/object_info", responses=answers("all node types") | refusals(503))
+    async def object_info(request: Request) -> Response:
+        await packed.hold(await state.runner.object_info())
+        return packed.answer(request)
+
+    @routes.get("/object_info/{name}", responses=answers("one node type by its name, or nothing") | refusals(503))
+    async def node_info(name: str) -> Response:
+        return Response(await state.runner.object_info(name), media_type="application/json")
+
+    @routes.get("/system_stats", responses=answers("versions, memory and devices") | refusals(503))
+    async def system_stats() -> Response:
+        stats = await state.runner.stats()
+        total, free = _memory()
+        system = {
+            "os": platform.system().lower(),
+            "ram_total": total,
+            "ram_free": free,
+            "comfyui_version": CONVENTION,
+            "katz_graph_version": version("katz-graph"),
+            "python_version": platform.python_version(),
+            "pytorch_version": state.runner.facts.torch,
+            "embedded_python": False,
+            "deploy_environment": "katz-graph",
+            "argv": [],
+        }
+        return json_answer({"system": system, "devices": [_device(device) for device in stats.devices]})
+
+    @routes.get("/features", responses=answers("what the server can do") | refusals())
+    async def abilities() -> Response:
+        return json_answer(features(state.options.limits))
+
+    @routes.get("/i18n", responses=answers("nothing") | refusals())
+    @routes.get("/workflow_templates", responses=answers("nothing") | refusals())
+    @routes.get("/global_subgraphs", responses=answers("nothing") | refusals())
+    @routes.get("/node_replacements", responses=answers("nothing") | refusals())
+    async def empty() -> Response:
+        return json_answer({})
+
+    @routes.get("/global_subgraphs/{id}", responses=refusals(404))
+    async def no_subgraph(id: str) -> Response:
+        raise Refusal(404, "there is no such subgraph")
+
+    return routes
+
+
+def disabled() -> APIRouter:
+    """`/api/assets`: a service of the convention that is optional."""
+    routes = APIRouter(prefix="/api/assets", include_in_schema=False)
+
+    @routes.api_route("", methods=["GET", "POST", "PUT", "DELETE"])
+    @routes.api_route("/{rest:path}", methods=["GET", "POST", "PUT", "DELETE"])
+    async def assets(rest: str = "") -> Response:
+        error = {"code": "SERVICE_DISABLED", "message": "assets are not kept by this server", "details": {}}
+        return json_answer({"error": error}, 503)
+
+    return routes
+
+
+def internal(state: State) -> APIRouter:
+    """What the stock front end asks its own server. Logs and folders of this machine are not told."""
+    routes = APIRouter(prefix="/internal", include_in_schema=False)
+
+    @routes.get("/logs")
+    async def logs() -> Response:
+        return PlainTextResponse("")
+
+    @routes.get("/logs/raw")
+    async def raw_logs() -> Response:
+        return json_answer({"entries": [], "size": {"cols": 80, "rows": 24}})
+
+    @routes.patch("/logs/subscribe")
+    async def subscribe() -> Response:
+        return Response()
+
+    @routes.get("/folder_paths")
+    async def folder_paths() -> Response:
+        return json_answer({})
+
+    @routes.get("/files/{place}")
+    async def files(place: Literal["input", "output", "temp"]) -> Response:
+        folders = state.folders
+        folder = {"input": folders.input, "output": folders.output, "temp": folders.output / TEMP}[place]
+        return json_answer(await asyncio.to_thread(_names, folder, "" if place == "input" else f" [{place}]"))
+
+    return routes
+
+
+def _names(folder: Path, suffix: str) -> list[str]:
+    """Files in a folder, the newest first."""
+    try:
+        entries = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")]
+        return [entry.name + suffix for entry in sorted(entries, key=lambda entry: -entry.stat().st_mtime)]
+    except OSError:
+        return []
+
+
+def _device(stats: DeviceStats) -> dict[str, Any]:
+    memory = {"vram_total": stats.total, "vram_free": stats.free, "torch_vram_total": stats.reserved, "torch_vram_free": stats.unused}
+    return {"name": stats.name, "type": stats.type, "index": stats.index} | memory
+
+
+def _memory() -> tuple[int, int]:
+    """Bytes of main memory: all, and free."""
+    page: Any = os.sysconf("SC_PAGE_SIZE")
+    return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")

@@ -1,0 +1,97 @@
+"""`/models`, `/embeddings`, `/experiment/models`: what there is to choose from."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from katz_graph.errors import InputError
+from katz_graph.folders import SAME_AS, Folders
+from katz_graph.web.answers import Refusal, json_answer
+from katz_graph.web.file_answers import stored_file
+from katz_graph.web.paths import file_state
+from katz_graph.web.routes.documented import answers, refusals
+from katz_graph.web.state import State
+
+PRESENT_NAMES = {"clip": "text_encoders", "unet": "diffusion_models"}  # what editors call kinds today
+PREVIEW_ENDINGS = (".preview.png", ".preview.jpg", ".preview.jpeg", ".preview.webp", ".png", ".jpg", ".jpeg", ".webp")
+
+
+def router(state: State) -> APIRouter:
+    routes = APIRouter(tags=["models"])
+    folders = state.folders
+
+    @routes.get("/embeddings", responses=answers("names without endings") | refusals())
+    async def embeddings() -> Response:
+        names = await asyncio.to_thread(folders.choices, "embeddings")
+        return json_answer([name.rpartition(".")[0] or name for name in names])
+
+    @routes.get("/models", responses=answers("kinds of models") | refusals())
+    async def kinds() -> Response:
+        return json_answer(await asyncio.to_thread(_kinds, folders))
+
+    @routes.get("/models/{folder}", responses=answers("names of one kind") | refusals(404))
+    async def names(folder: str) -> Response:
+        return json_answer(await asyncio.to_thread(lambda: list(folders.choices(known_kind(folders, folder)))))
+
+    @routes.get("/experiment/models", responses=answers("kinds of models and their folders' names") | refusals())
+    async def kinds_with_folders() -> Response:
+        return json_answer(await asyncio.to_thread(lambda: [_described(folders, kind) for kind in _kinds(folders)]))
+
+    @routes.get("/experiment/models/{folder}", responses=answers("files of one kind") | refusals(404))
+    async def files(folder: str) -> Response:
+        return json_answer(await asyncio.to_thread(lambda: list(_files(folders, known_kind(folders, folder)))))
+
+    @routes.get("/experiment/models/preview/{folder}/{index}/{name:path}", response_class=Response, responses=refusals(404))
+    async def preview(request: Request, folder: str, index: int, name: str) -> Response:
+        return stored_file(request, *await asyncio.to_thread(_picture_beside, folders, folder, name))
+
+    return routes
+
+
+def known_kind(folders: Folders, name: str) -> str:
+    """A kind of models under today's name or an older one. Refusal 404 when there is none of that name."""
+    kind = SAME_AS.get(name, name)
+    if kind not in folders.kinds():
+        raise Refusal(404, "there is no such kind of models")
+    return kind
+
+
+def _kinds(folders: Folders) -> list[str]:
+    return [PRESENT_NAMES.get(kind, kind) for kind in folders.kinds()]
+
+
+def _described(folders: Folders, kind: str) -> dict[str, Any]:
+    return {"name": kind, "folders": [path.name for path in folders.searched(kind)]}
+
+
+def _files(folders: Folders, kind: str) -> Iterator[dict[str, Any]]:
+    searched = folders.searched(kind)
+    for name in folders.choices(kind):
+        path = folders.resolve(kind, name)
+        try:
+            state = path.stat()
+        except OSError:  # gone since it was listed
+            continue
+        index = next((index for index, root in enumerate(searched) if path.is_relative_to(root)), 0)
+        yield {"name": name, "pathIndex": index, "modified": state.st_mtime, "created": state.st_ctime, "size": state.st_size}
+
+
+def _picture_beside(folders: Folders, kind: str, name: str) -> tuple[Path, os.stat_result]:
+    try:
+        model = folders.resolve(known_kind(folders, kind), name)
+    except InputError as error:
+        raise Refusal(404, str(error)) from None
+    for ending in PREVIEW_ENDINGS:
+        path = model.with_name(model.stem + ending)
+        state = file_state(path)
+        if state is not None:
+            return path, state
+    raise Refusal(404, "the model has no picture beside it")

@@ -1,0 +1,94 @@
+"""`/prompt`: what clients want done."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from katz_graph.web.answers import Concealment, Refusal, json_answer
+from katz_graph.web.bodies import PromptBody
+from katz_graph.web.job_views import PRIVATE
+from katz_graph.web.jobs.admission import Refused
+from katz_graph.web.jobs.job import Submission
+from katz_graph.web.prompt_bodies import idempotency_key, read_prompt
+from katz_graph.web.routes.documented import PROMPT_ERROR, answers, refusals, takes
+from katz_graph.web.state import State
+
+log = logging.getLogger("katz.web")
+BINARY = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
+FORM = {
+    "schema": {
+        "type": "object",
+        "properties": {
+            "workflow": {"type": "string", "description": "a graph in any format"},
+            "image": {"type": "string", "format": "binary", "description": "a picture that carries a workflow"},
+            "client_id": {"type": "string"},
+            "prompt_id": {"type": "string"},
+        },
+    }
+}
+ACCEPTED = {
+    "type": "object",
+    "properties": {"prompt_id": {"type": "string"}, "number": {"type": "number"}, "node_errors": {"type": "object"}},
+    "required": ["prompt_id", "number", "node_errors"],
+}
+
+
+def router(state: State) -> APIRouter:
+    routes = APIRouter(tags=["queue"])
+    concealment = Concealment.of(state.options, state.folders)
+
+    @routes.get("/prompt", responses=answers("how many jobs are left") | refusals())
+    async def remaining() -> Response:
+        return json_answer({"exec_info": {"queue_remaining": len(state.jobs.pending) + len(state.jobs.running)}})
+
+    @routes.post(
+        "/prompt",
+        openapi_extra=takes(PromptBody, more={"image/png": BINARY, "multipart/form-data": FORM}),
+        responses=answers("the job is in the queue and survives a crash", ACCEPTED) | refusals(409, 429, 503, schema=PROMPT_ERROR),
+    )
+    async def submit(request: Request) -> Response:
+        """Queue a graph. With an `Idempotency-Key`, the same body again gives the job of the first time."""
+        arrived, key = time.time(), idempotency_key(request)
+        body = await read_prompt(request, state.options.limits)
+        try:
+            if state.draining:
+                raise Refusal(503, "the server is shutting down", "shutting_down", retry_after=state.options.drain_seconds)
+            await state.jobs.admit(body.client_id, key)
+            checked = await state.runner.check(body.prompt, body.partial_execution_targets)
+            node_errors = concealment.data(checked.node_errors)
+            if checked.prompt is None or checked.error is not None:
+                return json_answer({"error": concealment.data(checked.error), "node_errors": node_errors}, 400)
+            job = await state.jobs.submit(
+                Submission(
+                    prompt=checked.prompt,
+                    targets=checked.targets,
+                    id=body.prompt_id,
+                    client=body.client_id,
+                    extra=_extra(body, checked.workflow),
+                    number=body.number,
+                    front=body.front,
+                    deadline=None if body.deadline_seconds is None else arrived + body.deadline_seconds,
+                    key=key,
+                )
+            )
+        except Refused as refused:
+            state.metrics.refused(refused.kind)
+            raise
+        log.info("job %s: accepted", job.id)
+        return json_answer({"prompt_id": job.id, "number": job.number, "node_errors": node_errors})
+
+    return routes
+
+
+def _extra(body: PromptBody, workflow: Any) -> dict[str, Any]:
+    """The client's extra data without secrets, with the editor's document where the prompt was one."""
+    extra = {name: value for name, value in (body.extra_data or {}).items() if name not in PRIVATE}
+    if workflow is not None:
+        extra["extra_pnginfo"] = {**(extra.get("extra_pnginfo") or {}), "workflow": workflow}
+    return extra

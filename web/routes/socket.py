@@ -1,0 +1,125 @@
+"""`/ws`: carries what the hub has for a client, and reads the little that clients say. A socket that is lost ends nothing but itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+
+from fastapi import APIRouter
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from katz_graph.errors import InputError
+from katz_graph.web.convention import ConventionChannel
+from katz_graph.web.features import features
+from katz_graph.web.hub import CLIENT_ID, Session, TooManySockets
+from katz_graph.web.native import SUBPROTOCOL, NativeChannel, Watch, read_request
+from katz_graph.web.outbox import TOO_SLOW
+from katz_graph.web.state import State
+
+RECENT = 64  # finished jobs in a native snapshot
+READING = 90.0  # seconds in which a client has to take a frame; shorter than the hub's GRACE, in which it takes a line for sound
+CLOSING = 5.0  # seconds that a client has to agree to the end
+POLICY, UNSUPPORTED, MALFORMED, BUSY = 1008, 1003, 1007, 1013  # RFC 6455, section 7.4.1, and IANA's registry
+
+
+class Goodbye(Exception):
+    """The connection ends, with this code and reason."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+def router(state: State) -> APIRouter:
+    routes = APIRouter()
+
+    @routes.websocket("/ws")
+    async def socket(websocket: WebSocket) -> None:
+        client = websocket.query_params.get("clientId") or uuid.uuid4().hex
+        if not CLIENT_ID.fullmatch(client):
+            await websocket.close(POLICY, "clientId: 1 to 200 characters, none of them a control character")
+            return
+        native = SUBPROTOCOL in websocket.scope["subprotocols"]
+        channel = NativeChannel() if native else ConventionChannel(features(state.options.limits))
+        await websocket.accept(SUBPROTOCOL if native else None)
+        try:
+            session = state.hub.connect(client, channel)
+        except TooManySockets as refusal:
+            await _close(websocket, BUSY, str(refusal))
+            return
+        try:
+            session.begin(await state.jobs.recent(client, RECENT) if native else ())
+            code, reason = await _carry(websocket, session, channel, state)
+        finally:
+            session.close()
+        await _close(websocket, code, reason)
+
+    return routes
+
+
+async def _carry(websocket: WebSocket, session: Session, channel: NativeChannel | ConventionChannel, state: State) -> tuple[int, str]:
+    """Send and read until one side ends it; why."""
+    reading = _read_native(websocket, session, channel, state) if isinstance(channel, NativeChannel) else _read(websocket, session, channel)
+    tasks = [asyncio.ensure_future(part) for part in (_send(websocket, session), reading, session.outbox.closed())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Goodbye):
+            return error.code, error.reason
+        if error is not None and not isinstance(error, (WebSocketDisconnect, OSError, RuntimeError)):
+            raise error
+    return session.outbox.end or (1000, "")
+
+
+async def _send(websocket: WebSocket, session: Session) -> None:
+    while True:
+        data = await session.next()
+        try:
+            async with asyncio.timeout(READING):
+                await (websocket.send_text(data) if isinstance(data, str) else websocket.send_bytes(data))
+        except TimeoutError:
+            raise Goodbye(*TOO_SLOW) from None
+
+
+async def _read(websocket: WebSocket, session: Session, channel: ConventionChannel) -> None:
+    while True:
+        text, _ = await _receive(websocket)
+        if text is not None:
+            session.send(channel.read(text))
+
+
+async def _read_native(websocket: WebSocket, session: Session, channel: NativeChannel, state: State) -> None:
+    while True:
+        _, data = await _receive(websocket)
+        if data is None:
+            raise Goodbye(UNSUPPORTED, f"{SUBPROTOCOL} has binary frames only")
+        try:
+            request = read_request(data)
+        except InputError as error:
+            raise Goodbye(MALFORMED, str(error)) from None
+        if not isinstance(request, Watch):
+            session.send(channel.pong())
+            continue
+        job = await state.jobs.job(request.job)
+        owned = job if job is not None and job.client == session.client else None
+        session.send(channel.watched(request.job, owned, state.hub.state(owned) if owned is not None else None))
+
+
+async def _receive(websocket: WebSocket) -> tuple[str | None, bytes | None]:
+    """A text or a binary message. WebSocketDisconnect when the client is gone."""
+    message = await websocket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message["code"])
+    return message.get("text"), message.get("bytes")
+
+
+async def _close(websocket: WebSocket, code: int, reason: str) -> None:
+    with contextlib.suppress(Exception):  # it may be closed already, in one of many ways
+        async with asyncio.timeout(CLOSING):
+            await websocket.close(code, reason)

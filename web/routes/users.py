@@ -1,0 +1,147 @@
+"""`/users`, `/settings`, `/userdata`: what people keep on the server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+from urllib.parse import unquote
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from katz_graph.web.answers import Refusal, json_answer
+from katz_graph.web.bodies import Body, json_of, read_body
+from katz_graph.web.file_answers import stored_file
+from katz_graph.web.paths import NAME_BYTES
+from katz_graph.web.people import LONGEST_NAME, People
+from katz_graph.web.routes.documented import answers, refusals, takes
+from katz_graph.web.state import State
+from katz_graph.web.user_files import Entry, UserFiles
+
+MOVE = "move"
+YES, NO = "true", "false"  # of flags, which editors also send as `undefined`
+ANY_JSON: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}}
+ANY_OBJECT: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
+ANY_BYTES: dict[str, Any] = {"requestBody": {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}}
+
+Name = Annotated[str, Query(max_length=NAME_BYTES)]
+Flag = Annotated[str, Query(max_length=20)]
+
+
+class NewUser(Body):
+    username: str = Field(min_length=1, max_length=LONGEST_NAME)
+
+
+def router(state: State) -> APIRouter:
+    routes = APIRouter(tags=["users"])
+    people = People(state.data / "users", state.options.multi_user, state.options.limits.user_bytes)
+
+    async def files_of(request: Request) -> UserFiles:
+        return await asyncio.to_thread(people.files, request.headers.get("comfy-user"))
+
+    @routes.get("/users", responses=answers("who there is, where a server tells people apart") | refusals())
+    async def users() -> Response:
+        if not people.several:
+            return json_answer({"storage": "server", "migrated": True})
+        return json_answer({"storage": "server", "users": await asyncio.to_thread(people.names)})
+
+    @routes.post("/users", openapi_extra=takes(NewUser), responses=answers("the new user's id") | refusals())
+    async def add_user(request: Request) -> Response:
+        body = await read_body(request, NewUser)
+        if not people.several:
+            raise Refusal(400, "this server has one user; start it with --multi-user for more")
+        if not body.username.isprintable() or not body.username.strip():
+            raise Refusal(400, "a username has printable characters")
+        return json_answer(await people.add(body.username))
+
+    @routes.get("/settings", responses=answers("all that was set") | refusals())
+    async def settings(request: Request) -> Response:
+        return json_answer(await people.settings(await files_of(request)))
+
+    @routes.post("/settings", openapi_extra=ANY_OBJECT, responses=answers("done") | refusals(507))
+    async def set_several(request: Request) -> Response:
+        files = await files_of(request)
+        values = await json_of(await request.body())
+        if not isinstance(values, dict):
+            raise Refusal(400, "the body is not a JSON object of settings")
+        await people.set(files, values)
+        return Response()
+
+    @routes.get("/settings/{id:path}", responses=answers("what was set, or null") | refusals())
+    async def setting(id: str, request: Request) -> Response:
+        return json_answer((await people.settings(await files_of(request))).get(id))
+
+    @routes.post("/settings/{id:path}", openapi_extra=ANY_JSON, responses=answers("done") | refusals(507))
+    async def set_one(id: str, request: Request) -> Response:
+        if not 0 < len(id) <= NAME_BYTES:
+            raise Refusal(400, f"a setting's name has 1 to {NAME_BYTES} characters")
+        files = await files_of(request)
+        await people.set(files, {id: await json_of(await request.body())})
+        return Response()
+
+    @routes.get("/userdata", responses=answers("files in a folder") | refusals(404))
+    async def listing(request: Request, dir: Name, recurse: Flag = "", full_info: Flag = "", split: Flag = "") -> Response:
+        entries = await asyncio.to_thread((await files_of(request)).entries, _some(dir), recurse == YES)
+        if entries is None:
+            raise Refusal(404, "there is no such folder")
+        found = [entry for entry in entries if not entry.folder]
+        if full_info == YES:
+            return json_answer([_told(entry) for entry in found])
+        return json_answer([[entry.name, *entry.name.split("/")] for entry in found] if split == YES else [entry.name for entry in found])
+
+    @routes.get("/v2/userdata", responses=answers("files and folders in a folder") | refusals(404))
+    async def everything(request: Request, path: Name = "") -> Response:
+        entries = await asyncio.to_thread((await files_of(request)).entries, path, True)
+        if entries is None:
+            raise Refusal(404, "there is no such folder")
+        below = f"{path.strip('/')}/" if path.strip("/") else ""
+        return json_answer([_placed(entry, below) for entry in sorted(entries, key=lambda entry: not entry.folder)])
+
+    @routes.get("/userdata/{file:path}", response_class=Response, responses=refusals(404, 416))
+    async def stored(file: str, request: Request) -> Response:
+        files = await files_of(request)
+        return stored_file(request, *await asyncio.to_thread(files.file, file))
+
+    @routes.post("/userdata/{file:path}", openapi_extra=ANY_BYTES, responses=answers("the file's name") | refusals(404, 409, 507))
+    async def store(file: str, request: Request, overwrite: Flag = YES, full_info: Flag = "") -> Response:
+        files = await files_of(request)
+        moved = _move(request)
+        if moved is not None:
+            file = moved[1]
+            await people.move(files, *moved, overwrite != NO)
+        else:
+            await people.store(files, file, request.stream(), overwrite != NO)
+        entry = await asyncio.to_thread(files.entry, file)
+        return json_answer(_told(entry) if full_info == YES else entry.name)
+
+    @routes.delete("/userdata/{file:path}", status_code=204, response_class=Response, responses=refusals(404))
+    async def delete(file: str, request: Request) -> Response:
+        await people.delete(await files_of(request), file)
+        return Response(status_code=204)
+
+    return routes
+
+
+def _some(folder: str) -> str:
+    if not folder:
+        raise Refusal(400, "dir is empty: name a folder")
+    return folder
+
+
+def _move(request: Request) -> tuple[str, str] | None:
+    """`/userdata/{file}/move/{to}`: its old and new name. A '/' in them is sent as %2F, which only the address as it came still tells."""
+    raw = request.scope.get("raw_path") or request.url.path.encode()
+    parts = raw.decode("latin-1").partition("/userdata/")[2].split("/")
+    return (unquote(parts[0]), unquote(parts[2])) if len(parts) == 3 and parts[1] == MOVE else None
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    """Times in milliseconds, as the convention has them here."""
+    return {"path": entry.name, "size": entry.size, "modified": int(entry.modified * 1e3), "created": int(entry.created * 1e3)}
+
+
+def _placed(entry: Entry, below: str) -> dict[str, Any]:
+    placed = {"name": entry.name.rpartition("/")[2], "path": below + entry.name, "type": "directory" if entry.folder else "file"}
+    return placed if entry.folder else {**placed, "size": entry.size, "modified": entry.modified}

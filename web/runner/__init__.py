@@ -1,0 +1,1 @@
+"""The runner: the process that has the packs and the devices, and runs jobs for the server."""

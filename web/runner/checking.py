@@ -1,0 +1,147 @@
+"""A prompt, in whatever format it came, as the graph that will run, or what is wrong with it in the convention's words.
+
+Knows nothing of processes and HTTP, and never fails for any data that JSON can hold. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from katz_graph.errors import InputError
+from katz_graph.folders import Folders
+from katz_graph.formats.api import to_api
+from katz_graph.formats.native import is_native
+from katz_graph.formats.prompt_errors import TOLD, error, in_lines, node_errors, prompt_error
+from katz_graph.formats.read import parse_workflow
+from katz_graph.formats.ui_document import is_ui
+from katz_graph.graph import Graph
+from katz_graph.node import NodeType
+from katz_graph.problem import ProblemKind
+from katz_graph.validate import RULES, Rule, check
+from katz_graph.web.options import Limits
+from katz_graph.web.runner.limits import limit_problems
+from katz_graph.wording import one_line, shorten
+
+INPUTS = 20  # of a node, on average, in a prompt of as many nodes as are allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """`prompt` in API format, literals with the types of their inputs; None with an `error`, which says why nothing can run.
+
+    `targets` are the outputs that can run, `refused` those that cannot: `node_errors` says why. `notes` are lines for the person that
+    stop nothing. `workflow` is the editor's document that belongs into pictures, where one came.
+    """
+
+    prompt: Mapping[str, Any] | None = None
+    targets: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    error: Mapping[str, Any] | None = None
+    node_errors: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    workflow: Mapping[str, Any] | None = None
+
+
+CHECKED: TypeAdapter[Checked] = TypeAdapter(Checked)
+
+
+def check_prompt(
+    document: Any, targets: Sequence[str] | None, registry: Mapping[str, NodeType], folders: Folders | None, limits: Limits
+) -> Checked:
+    """`document`: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: of the output nodes those to run; None: all."""
+    if document is None:
+        return Checked(error=error("no_prompt", "No prompt provided", "No prompt provided"))
+    if isinstance(document, Mapping) and not document:
+        return Checked(error=error("prompt_no_outputs", "Prompt has no outputs", "the prompt holds no nodes"))
+    too_many = _too_many(_nodes_in(document), limits)
+    if too_many is not None:
+        return Checked(error=too_many)
+    nameless = _nameless(document)
+    if nameless is not None:
+        return Checked(error=nameless)
+    try:
+        workflow = parse_workflow(document, registry)
+    except InputError as malformed:
+        return Checked(error=error("invalid_prompt", "Prompt is malformed", in_lines(str(malformed).split("\n"))))
+    graph = workflow.graph
+    too_many = _too_many(len(graph.nodes), limits, sum(len(call.inputs) for call in graph.nodes.values()))
+    if too_many is not None:
+        return Checked(error=too_many)
+    wanted, passed_over = (None, ()) if targets is None else _outputs(targets, graph, registry)
+    rules: Mapping[ProblemKind, Rule] = {**RULES, "over_limit": partial(limit_problems, limits)}
+    try:
+        found = check(graph, registry, folders, rules, wanted)
+    except InputError as unknown:
+        return Checked(error=error("invalid_prompt", "Partial execution targets are not in the prompt", str(unknown)))
+    why_nothing = prompt_error(found)
+    return Checked(
+        prompt=to_api(found.graph) if why_nothing is None else None,
+        targets=found.targets,
+        refused=found.refused,
+        error=why_nothing,
+        node_errors=node_errors(found, graph, registry, folders),
+        notes=(*workflow.notes, *passed_over, *map(str, found.warnings))[:TOLD],
+        workflow=_editors(document),
+    )
+
+
+def _nodes_in(document: Any) -> int:
+    """How many nodes a document holds as it came: those of each subgraph once."""
+    if not isinstance(document, Mapping):
+        return 0
+    if is_native(document):
+        graph = document.get("graph")
+        return len(graph) if isinstance(graph, Mapping) else 0
+    if not is_ui(document):
+        return len(document)
+    definitions = document.get("definitions")
+    subgraphs = definitions.get("subgraphs") if isinstance(definitions, Mapping) else None
+    inside = [graph.get("nodes") for graph in subgraphs if isinstance(graph, Mapping)] if isinstance(subgraphs, list) else []
+    return sum(len(nodes) for nodes in (document["nodes"], *inside) if isinstance(nodes, list))
+
+
+def _too_many(nodes: int, limits: Limits, inputs: int = 0) -> dict[str, Any] | None:
+    most = limits.nodes * INPUTS
+    if nodes <= limits.nodes and inputs <= most:
+        return None
+    details = f"{nodes:,} nodes, more than this server's limit of {limits.nodes:,} (nodes)"
+    if nodes <= limits.nodes:
+        details = f"{inputs:,} inputs, more than {INPUTS} for each of the {limits.nodes:,} that this server's limit allows (nodes)"
+    return error("invalid_prompt", "Prompt is too large", details, limit="nodes", max=limits.nodes)
+
+
+def _nameless(document: Any) -> dict[str, Any] | None:
+    """The error for the first node without a type, which has one of its own in the convention."""
+    if not isinstance(document, Mapping) or is_native(document) or is_ui(document):
+        return None
+    for identifier, node in document.items():
+        if isinstance(node, Mapping) and "class_type" not in node:
+            meta = node.get("_meta")
+            title = meta.get("title") if isinstance(meta, Mapping) else None
+            details = f'node {one_line(shorten(str(identifier)))} has no "class_type"'
+            extra = {"node_id": str(identifier), "class_type": None, "node_title": title if isinstance(title, str) else None}
+            return error("missing_node_type", "A node has no class_type", details, **extra)
+    return None
+
+
+def _outputs(targets: Sequence[str], graph: Graph, registry: Mapping[str, NodeType]) -> tuple[list[str], tuple[str, ...]]:
+    """Of the targets those that are output nodes, or not in the graph; and a line for each of the others."""
+
+    def is_output(target: str) -> bool:
+        call = graph.nodes.get(target)
+        return call is None or call.type not in registry or registry[call.type].is_output
+
+    passed_over = [target for target in targets if not is_output(target)]
+    lines = tuple(f"node {one_line(shorten(target))} is to be run, but it is no output node; it is left out" for target in passed_over)
+    return [target for target in targets if is_output(target)], lines
+
+
+def _editors(document: Any) -> Mapping[str, Any] | None:
+    """The editor's document: what came, or what the wrapper of a picture's workflow carries."""
+    beside = document.get("workflow") if isinstance(document, Mapping) and is_native(document) else document
+    return beside if isinstance(beside, Mapping) and is_ui(beside) else None

@@ -1,0 +1,59 @@
+"""What devices say of their memory and models. A worker that is busy with one long unit is not waited for: its last answer stands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from katz_graph.executor.cluster import Cluster
+from katz_graph.web.runner_facts import DeviceStats
+
+PATIENCE = 0.25  # seconds
+
+
+class Figures:
+    """Of one cluster, as long as it lives. Any thread may ask."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._pool = ThreadPoolExecutor(max(1, len(cluster.assignments)), "katz-figures")
+        self._lock = threading.Lock()
+        self._asked: dict[str, Future[DeviceStats]] = {}
+        self._known: dict[str, DeviceStats] = {}
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def devices(self) -> tuple[DeviceStats, ...]:
+        """In the order of the operator's list; those that never answered are left out."""
+        with self._lock:
+            for name in self._cluster.assignments:
+                if name not in self._asked:
+                    self._asked[name] = self._pool.submit(self._ask, name)
+            wait(self._asked.values(), PATIENCE)
+            for name, asked in list(self._asked.items()):
+                if asked.done():
+                    del self._asked[name]
+                    if asked.exception() is None:
+                        self._known[name] = asked.result()
+            return tuple(self._known[name] for name in self._cluster.assignments if name in self._known)
+
+    def _ask(self, name: str) -> DeviceStats:
+        memory: Mapping[str, int] = self._cluster.call(name, "memory").value
+        nets = self._cluster.call(name, "control_net_use").value
+        merges, seconds = self._cluster.call(name, "lora_use").value
+        kind, _, index = self._cluster.assignments[name].device.partition(":")
+        return DeviceStats(
+            name,
+            kind,
+            int(index) if index else None,
+            **memory,
+            controlnet_hits=nets.hits,
+            controlnet_misses=nets.misses,
+            controlnet_evictions=nets.evictions,
+            controlnet_load_seconds=nets.load_seconds,
+            controlnet_bytes=nets.resident_bytes,
+            lora_merges=merges,
+            lora_seconds=seconds,
+        )

@@ -1,0 +1,164 @@
+"""What a node may make on this server: judged by literals before a run, and by values when a node is called and when it has run.
+
+Sizes that a node computes from what it reads (scaled, stitched, loaded pictures) are known only then. Knows nothing of jobs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from katz_graph.context import Context
+from katz_graph.errors import InputError
+from katz_graph.graph import Graph, Link
+from katz_graph.node import NodeType, WithUi
+from katz_graph.packs import Registry
+from katz_graph.web.options import Limits
+from katz_graph.wires import CELL
+
+MEGAPIXEL = 1024 * 1024
+PICTURES = frozenset(("IMAGE", "MASK", "LATENT"))
+CUTTING = frozenset(("ImageCrop", "CenterCropImages", "CropMask", "LatentCrop"))  # width and height are at most what they are
+MULTIPLYING = ("amount", "batch_size")
+Size = tuple[int, int, int]  # pictures, height and width in pixels
+
+
+def limit_problems(limits: Limits, graph: Graph, types: Mapping[str, NodeType]) -> Iterator[tuple[str, str, str]]:
+    """What is over a limit in literals, also those that come from a primitive node; as (node, input, message)."""
+    for node, call in graph.nodes.items():
+        kind = types.get(call.type)
+        if kind is not None:
+            values = {name: _primitive(value, graph, types) if isinstance(value, Link) else value for name, value in call.inputs.items()}
+            yield from ((node, name, message) for name, message in _asked(kind, values, limits))
+
+
+def limited(registry: Registry, limits: Limits) -> Registry:
+    """The same node types, which fail with InputError instead of making more than is allowed."""
+    return replace(registry, types={name: replace(kind, run=_guarded(kind, limits)) for name, kind in registry.items()})
+
+
+def _guarded(kind: NodeType, limits: Limits) -> Any:
+    before, after = partial(_refuse_asked, kind, limits), partial(_refuse_made, kind, limits)
+    call: Callable[[Context, Mapping[str, Any]], Any] = kind.run
+
+    async def run_async(context: Context, values: Mapping[str, Any]) -> Any:
+        before(values)
+        return after(await call(context, values))
+
+    def run(context: Context, values: Mapping[str, Any]) -> Any:
+        before(values)
+        return after(call(context, values))
+
+    return run_async if inspect.iscoroutinefunction(kind.run) else run
+
+
+def _refuse_asked(kind: NodeType, limits: Limits, values: Mapping[str, Any]) -> None:
+    problem = None if kind.takes_lists else next(_asked(kind, values, limits), None)
+    if problem is not None:
+        raise InputError(f"{problem[0]}: {problem[1]}")
+
+
+def _refuse_made(kind: NodeType, limits: Limits, result: Any) -> Any:
+    given = result.result if isinstance(result, WithUi) else result
+    for output, value in zip(kind.outputs, given if isinstance(given, tuple) else (), strict=False):
+        for one in value if isinstance(value, list) else [value]:
+            if message := _over(output.socket, one, limits):
+                raise InputError(f"{output.name} {message}")
+    return result
+
+
+def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
+    """What the inputs of a node say that it would do, where that is over a limit; as (input, message)."""
+    steps = _number(kind, values, "steps")
+    if steps is not None and steps > limits.steps:
+        yield "steps", f"is {steps:,}, more than this server's limit of {limits.steps:,} (steps)"
+    for name, port in kind.inputs.items():
+        if port.socket == "SIGMAS" and (message := _over("SIGMAS", values.get(name), limits)):
+            yield name, message
+    if kind.name not in CUTTING and any(PICTURES.intersection(output.socket.split(",")) for output in kind.outputs):
+        name, size = _made(kind, values)
+        if name and (message := _too_large(size, limits)):
+            yield name, message
+
+
+def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
+    """The input that decides how large a picture a node makes, and the size as far as it is known."""
+    sizes = (_size(port.socket, values.get(name)) for name, port in kind.inputs.items())
+    batch, height, width = read = next((size for size in sizes if size is not None), (1, 1, 1))
+    decides = ""
+    wide, high = (_number(kind, values, side) for side in ("width", "height"))
+    if wide or high:
+        decides = "width" if wide else "height"
+        width, height = int(wide or round(width * high / height)), int(high or round(height * wide / width))  # type: ignore[operator]
+    if (factor := _number(kind, values, "scale_by")) is not None:
+        decides, width, height = "scale_by", round(width * factor), round(height * factor)
+    if (area := _number(kind, values, "megapixels")) is not None:
+        decides, width, height = "megapixels", int(area * MEGAPIXEL), 1
+    if largest := _number(kind, values, "largest_size"):
+        decides, width, height = "largest_size", *(round(side * largest / max(read[1:])) for side in (width, height))
+    if kind.name == "ImagePadForOutpaint":
+        left, top, right, bottom = (_number(kind, values, side) or 0 for side in ("left", "top", "right", "bottom"))
+        decides, width, height = "right", int(width + left + right), int(height + top + bottom)
+    if kind.name == "ImageUpscaleWithModel" and not isinstance(model := values.get("upscale_model"), Link | None):
+        decides, width, height = "upscale_model", width * model.shape.scale, height * model.shape.scale
+    for name in MULTIPLYING if not kind.takes_lists else ():
+        if (several := _number(kind, values, name)) is not None:
+            decides, batch = name if several > 1 or not decides else decides, int(batch * several)
+    return decides, (batch, height, width)
+
+
+def _over(socket: str, value: Any, limits: Limits) -> str:
+    """In words what of a value is over a limit; empty when nothing is."""
+    if socket == "STRING" and isinstance(value, str) and len(value) > limits.text:
+        return f"is a text of {len(value):,} characters, more than this server's limit of {limits.text:,} (text)"
+    if socket == "SIGMAS" and (shape := _shape(value)) and shape[0] - 1 > limits.steps:
+        return f"has {shape[0] - 1:,} steps, more than this server's limit of {limits.steps:,} (steps)"
+    size = _size(socket, value)
+    return _too_large(size, limits) if size is not None else ""
+
+
+def _too_large(size: Size, limits: Limits) -> str:
+    batch, height, width = size
+    if height * width > limits.pixels:
+        return f"comes to {width:,} x {height:,} pixels, more than this server's limit of {limits.pixels:,} in a picture (pixels)"
+    if batch > limits.batch:
+        return f"comes to a batch of {batch:,}, more than this server's limit of {limits.batch:,} (batch)"
+    if batch * height * width > limits.batch_pixels:
+        several = f"{batch:,} times {width:,} x {height:,} pixels"
+        return f"comes to {several}, more than this server's limit of {limits.batch_pixels:,} in a batch (batch_pixels)"
+    return ""
+
+
+def _size(socket: str, value: Any) -> Size | None:
+    """Of a picture, mask or latent; None for anything else."""
+    names = socket.split(",")
+    if "LATENT" in names and isinstance(value, Mapping) and len(shape := _shape(value.get("samples"))) >= 4:
+        return shape[0], shape[-2] * CELL, shape[-1] * CELL
+    shape = _shape(value) if PICTURES.intersection(names) else ()
+    return (shape[0], shape[1], shape[2]) if len(shape) in (3, 4) else None
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    shape = getattr(value, "shape", ())
+    return tuple(shape) if isinstance(shape, tuple) else ()
+
+
+def _number(kind: NodeType, values: Mapping[str, Any], name: str) -> float | None:
+    """The number that a knob is set to, or is by itself; None where a link will say it, or there is no such knob."""
+    port = kind.inputs.get(name)
+    if port is None or port.socket not in ("INT", "FLOAT"):
+        return None
+    value = values.get(name, port.default)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return value if is_number else None
+
+
+def _primitive(link: Link, graph: Graph, types: Mapping[str, NodeType]) -> Any:
+    """The value that a link delivers, where its node has only that one; else the link."""
+    source = graph.nodes.get(link.node)
+    kind = types.get(source.type) if source is not None else None
+    return source.inputs.get("value", link) if source is not None and kind is not None and kind.inputs.keys() == {"value"} else link

@@ -1,0 +1,99 @@
+"""The main program of the runner: end with the server, set the threads, then import what is heavy, start the devices and serve.
+
+Imports nothing heavy itself: that it ends with the server has to hold while torch and packs are being imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+import traceback
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from katz_graph.devices import parse_devices, threads_for
+from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.executor.launch.worker_main import end, limit_threads
+from katz_graph.web.options import OPTIONS, ServeOptions
+from katz_graph.web.runner.unkept import UnkeptFiles
+from katz_graph.web.wire import Message, ThreadedEnd
+
+STUCK = 60.0  # seconds without a turn for Python's threads after which the process ends: a pack's native code keeps the interpreter
+PULSE = 5.0
+LOCK = "runner.lock"
+LOCK_PATIENCE = 20.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--descriptor", type=int, required=True)
+    descriptor = parser.parse_args().descriptor
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when to end; what is started here inherits this
+        signal.signal(number, signal.SIG_IGN)
+    os.set_inheritable(descriptor, False)
+    wire = ThreadedEnd(socket.socket(fileno=descriptor))
+    unkept = UnkeptFiles()
+    messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(wire, messages, unkept), name="katz-wire", daemon=True).start()
+    threading.Thread(target=_pulse, name="katz-pulse", daemon=True).start()
+    try:
+        options = OPTIONS.validate_python(messages.get().body)
+        with _only(options.data):
+            _serve(options, wire, messages, unkept)
+    except BaseException as error:
+        if not isinstance(error, KatzError):
+            traceback.print_exc()
+        message = str(error) if isinstance(error, KatzError) else f"{type(error).__name__}: {error}"
+        wire.send("failed", {"message": message, "input": isinstance(error, InputError)})
+    end()
+
+
+def _serve(options: ServeOptions, wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles) -> None:
+    limit_threads(threads_for(parse_devices(options.devices), options.threads))
+    from katz_graph.web.runner.service import Service
+
+    with Service(options, wire, unkept) as service:
+        while (message := messages.get()).kind != "stop":
+            service.obey(message)
+        unkept.delete()
+
+
+def _only(folder: Path) -> AbstractContextManager[object]:
+    """A lock that is held while this process works: a server that is started anew waits until an earlier one's runner has cleaned up."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return FileLock(folder / LOCK).acquire(timeout=LOCK_PATIENCE)
+    except Timeout:
+        raise RunError(f"{folder}: the runner of another server uses this data folder") from None
+
+
+def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles) -> None:
+    """Answer pings and pass on the rest, until the server is gone."""
+    for message in wire.receive():
+        if message.kind == "ping":
+            wire.send("pong", number=message.number)
+        elif message.kind == "kept":
+            unkept.keep(message.body)
+        else:
+            messages.put(message)
+    unkept.delete()
+    end()
+
+
+def _pulse() -> None:
+    """The watch needs no interpreter, so that it ends the process when no thread can."""
+    while True:
+        faulthandler.dump_traceback_later(STUCK, exit=True)
+        time.sleep(PULSE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""The jobs that run now, a thread for each. Knows nothing of the queue."""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from katz_graph.approximations import in_force, made_with
+from katz_graph.errors import Cancelled, KatzError, RunError
+from katz_graph.events import Event, Planned
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.context import RunContext
+from katz_graph.executor.graph_run import run_graph
+from katz_graph.folders import Folders
+from katz_graph.formats.api import from_api
+from katz_graph.graph import Graph
+from katz_graph.packs import Registry
+from katz_graph.validate import upstream
+from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
+from katz_graph.web.runner.caches import Caches
+from katz_graph.web.runner.order import Order
+from katz_graph.web.runner.telling import Telling, described
+from katz_graph.web.runner.unkept import UnkeptFiles
+
+CHUNK_NAME = 79  # characters of a PNG text chunk's name, in Latin-1
+OWN_CHUNKS = ("prompt", "katz")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where jobs run: what they share. `devices` is the operator's list in his words."""
+
+    engine: ClusterEngine
+    registry: Registry
+    folders: Folders
+    caches: Caches
+    devices: str
+    previews: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    jobs: int = 0
+    ran: int = 0
+    cached: int = 0
+
+
+class Runs:
+    """Any thread may ask. `tell` gets the events of all jobs; `Ended` is the last of each."""
+
+    def __init__(self, place: Place, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> None:
+        self._place, self._tell, self._unkept = place, tell, unkept
+        self._changed = threading.Condition()
+        self._contexts: dict[str, RunContext] = {}
+        self._stopped: set[str] = set()
+        self._running = 0
+        self._to_free: set[str] = set()  # models, results
+        self.counts = Counts()
+
+    def start(self, order: Order) -> None:
+        """Run a job in a thread of its own."""
+        telling = Telling(order.id, self._place.folders.output, self._tell)
+        context = self._context(order, telling)
+        with self._changed:
+            self._contexts[order.id] = context
+        threading.Thread(target=self._run, args=(order, context, telling), name=f"katz-job-{order.id}", daemon=True).start()
+
+    def cancel(self, job: str) -> None:
+        """Stop a job soon; nothing happens when it has ended."""
+        with self._changed:
+            context = self._contexts.get(job)
+            if context is not None:
+                self._stopped.add(job)
+                self._changed.notify_all()
+        if context is not None:
+            context.cancel()
+
+    def free(self, unload_models: bool, free_memory: bool) -> None:
+        """Let go of models, and of results, as soon as no job runs. Returns at once; jobs that come meanwhile wait."""
+        wanted = {name for name, asked in (("models", unload_models), ("results", free_memory)) if asked}
+        with self._changed:
+            begun = bool(self._to_free)
+            self._to_free |= wanted
+        if wanted and not begun:
+            threading.Thread(target=self._free, name="katz-free", daemon=True).start()
+
+    def _free(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._running)
+                letting_go = set(self._to_free)
+            try:
+                if "results" in letting_go:
+                    self._place.caches.clear()
+                    gc.collect()
+                if "models" in letting_go:
+                    self._place.engine.unload()
+            except Exception:  # jobs wait, whatever happened
+                traceback.print_exc()
+            with self._changed:
+                self._to_free -= letting_go
+                self._changed.notify_all()
+                if not self._to_free:
+                    return
+
+    def _context(self, order: Order, telling: Telling) -> RunContext:
+        place = self._place
+        texts = pictures_texts(order, place.devices)
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Planned) and (approximated := in_force([event.program])):
+                texts["katz"] = made_with(place.devices, approximated)
+            telling.listen(event)
+
+        def wrote(file: Path) -> None:
+            if telling.wrote(file):
+                self._unkept.add(order.id, file)
+
+        deliver = None if order.client is None else telling.picture
+        return RunContext(
+            place.engine,
+            place.folders,
+            place.folders.output,
+            texts,
+            listen,
+            telling.warn,
+            on_picture=deliver,
+            previews=place.previews and order.client is not None,
+            on_file=wrote,
+        )
+
+    def _run(self, order: Order, context: RunContext, telling: Telling) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._to_free or order.id in self._stopped)
+            self._running += 1
+        began = time.perf_counter()
+        self._tell(Started(order.id, time.time()))
+        status, error = self._outcome(order, context, telling)
+        telling.close()
+        measured = context.measured
+        ended = Ended(
+            order.id,
+            status,
+            time.time(),
+            error,
+            telling.outputs,
+            telling.meta,
+            tuple(telling.executed),
+            {"total": time.perf_counter() - began, **measured.seconds},
+            measured.predicted,
+            tuple(in_force(measured.programs)),
+        )
+        with self._changed:
+            del self._contexts[order.id]
+            self._stopped.discard(order.id)
+            self._running -= 1
+            self.counts = replace(
+                self.counts, jobs=self.counts.jobs + 1, ran=self.counts.ran + telling.ran, cached=self.counts.cached + telling.cached
+            )
+            self._changed.notify_all()
+        self._tell(ended)
+
+    def _outcome(self, order: Order, context: RunContext, telling: Telling) -> tuple[EndStatus, JobError | None]:
+        place = self._place
+        try:
+            graph = from_api(order.prompt)
+            telling.behind = partial(only_read_by, graph, order.targets)
+            with place.caches.lent(order.client) as cache:
+                result = run_graph(graph, place.registry, context, cache, order.targets, telling.on_node)
+            result.raise_failures()
+            return "completed", None
+        except Cancelled:
+            return "cancelled", None
+        except KatzError as error:
+            failed = telling.failure or described(error)
+            return "failed", replace(failed, message=str(error))
+        except BaseException as error:
+            traceback.print_exc()
+            return "failed", described(RunError(f"internal error: {type(error).__name__}: {error}".splitlines()[0]))
+
+
+def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> list[str]:
+    """What the targets need for nothing but these nodes, directly or not."""
+    sources = {identifier: [link.node for _, link in call.links()] for identifier, call in graph.nodes.items()}
+    otherwise = upstream({**sources, **dict.fromkeys(nodes, ())}, targets)
+    return [node for node in upstream(sources, targets) if node not in otherwise]
+
+
+def pictures_texts(order: Order, devices: str) -> dict[str, str]:
+    """The text chunks of the pictures that a job writes: its prompt, what its client wants to be in them, and how they were made."""
+    wanted = order.extra.get("extra_pnginfo")
+    texts = {name: json.dumps(value) for name, value in (wanted if isinstance(wanted, dict) else {}).items() if _may_name_chunk(name)}
+    return {**texts, "prompt": json.dumps(order.prompt), "katz": made_with(devices, [])}
+
+
+def _may_name_chunk(name: Any) -> bool:
+    if not isinstance(name, str) or name in OWN_CHUNKS or not 0 < len(name) <= CHUNK_NAME:
+        return False
+    return name.isprintable() and all(ord(character) < 256 for character in name)

@@ -1,0 +1,200 @@
+"""One run in the words of `web.events`: what graph runs, engines and packs report becomes events of a job. Knows nothing of pipes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from katz_graph import events
+from katz_graph.errors import Cancelled, KatzError
+from katz_graph.events import Busy, Evaluated, Event, Planned, Progressed, Sent
+from katz_graph.executor.events import NodeEvent
+from katz_graph.executor.requests import WorkerLost
+from katz_graph.folders import TEMP
+from katz_graph.picture.preview import as_jpeg
+from katz_graph.planner.present import as_json
+from katz_graph.ui_results import Place
+from katz_graph.web.events import (
+    Cached,
+    JobError,
+    JobEvent,
+    NodeDone,
+    NodeStarted,
+    PackMessage,
+    PlanMade,
+    Previewed,
+    Progress,
+    Segment,
+    Timeline,
+    Warned,
+    Wrote,
+)
+
+PACE = 0.05  # seconds, at least, between two events of progress that are not the last
+LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
+
+
+class Telling:
+    """Hears of one run from its threads, and passes on to `tell`. `output` is where its files go.
+
+    `outputs`, `meta`, `executed` and `failure` collect what the job's end has to say; `ran` and `cached` count nodes. `behind` names the
+    nodes that only cached ones read, which clients count as cached too.
+    """
+
+    def __init__(self, job: str, output: Path, tell: Callable[[JobEvent], None], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._job, self._output, self._tell, self._clock = job, output, tell, clock
+        self.outputs: dict[str, Mapping[str, Sequence[Any]]] = {}
+        self.meta: dict[str, Mapping[str, str | None]] = {}
+        self.executed: list[str] = []
+        self.failure: JobError | None = None
+        self.ran = self.cached = 0
+        self.behind: Callable[[Sequence[str]], Sequence[str]] = lambda cached: ()
+        self._lock = threading.RLock()
+        self._began = clock()
+        self._nodes: dict[str, str] = {}  # nodes that work, and what they are shown as
+        self._node = ""  # the one that began last
+        self._waiting: list[NodeEvent] | None = []  # cached ones before the first that runs
+        self._spans: dict[str, list[Segment]] = {}
+        self._progressed = -PACE
+
+    # what the graph run says
+
+    def on_node(self, event: NodeEvent) -> None:
+        with self._lock:
+            if event.kind == "cached":
+                return self._was_cached(event)
+            self.open()
+            if event.kind == "start":
+                self._nodes[event.node], self._node = event.origin, event.node
+                self._tell(NodeStarted(self._job, event.node, event.origin, event.type))
+                return None
+            self._flush(event.node)
+            self._nodes.pop(event.node, None)
+            if event.kind == "failed":
+                self._failed(event)
+            else:
+                self.ran += 1
+                self._done(event)
+            return None
+
+    def open(self) -> None:
+        """From now on cached nodes are told one by one: say which results were there before."""
+        with self._lock:
+            if self._waiting is None:
+                return
+            found, self._waiting = self._waiting, None
+            names = [event.node for event in found]
+            self._tell(Cached(self._job, (*names, *self.behind(names)), time.time()))
+            for event in found:
+                self._done(event)
+
+    def _was_cached(self, event: NodeEvent) -> None:
+        self.cached += 1
+        if self._waiting is not None:
+            self._waiting.append(event)
+            return
+        self._tell(Cached(self._job, (event.node,), time.time()))
+        self._done(event)
+
+    def _done(self, event: NodeEvent) -> None:
+        ui = None if event.ui is None else plain(event.ui)
+        self.executed.append(event.node)
+        if ui is not None:
+            made = event.node != event.origin
+            self.outputs[event.node] = ui
+            self.meta[event.node] = {
+                "node_id": event.node,
+                "display_node": event.origin,
+                "parent_node": event.origin if made else None,
+                "real_node_id": event.origin,
+            }
+        cached = event.kind == "cached"
+        self._tell(NodeDone(self._job, event.node, event.origin, event.type, cached, event.seconds, event.why, ui))
+
+    def _failed(self, event: NodeEvent) -> None:
+        if self.failure is None and event.error is not None:
+            self.failure = described(event.error, event.node, event.type)
+
+    # what engines and packs say
+
+    def listen(self, event: Event) -> None:
+        with self._lock:
+            if isinstance(event, Evaluated):
+                self._progress(self._worker_of(event.node), event.done, event.total)
+            elif isinstance(event, Progressed):
+                self._progress(event.node, event.done, event.total)
+            elif isinstance(event, Busy):
+                segment = Segment(event.device, event.name, event.start - self._began, event.seconds, event.evaluation)
+                self._spans.setdefault(self._worker_of(event.node), []).append(segment)
+            elif isinstance(event, events.Previewed):
+                self._preview(self._worker_of(event.node), as_jpeg(event.picture), "image/jpeg")
+            elif isinstance(event, Planned):
+                self._tell(PlanMade(self._job, self._worker_of(event.node), as_json(event.program)))
+            elif isinstance(event, Sent):
+                self._tell(PackMessage(self._job, event.kind, plain(event.data), event.client))
+
+    def _worker_of(self, shown: str) -> str:
+        """The node that works and is shown as this one; without one, that which began last."""
+        return next((node for node, origin in reversed(self._nodes.items()) if origin == shown), shown or self._node)
+
+    def _progress(self, node: str, value: int, maximum: int) -> None:
+        now = self._clock()
+        if value >= maximum or now - self._progressed >= PACE:
+            self._progressed = now
+            self._tell(Progress(self._job, node, self._nodes.get(node, node), int(value), int(maximum)))
+
+    def _flush(self, node: str) -> None:
+        """Tell what devices did for a node, and for those that nobody said the end of."""
+        for name in [name for name in self._spans if name == node or name not in self._nodes]:
+            self._tell(Timeline(self._job, name, tuple(self._spans.pop(name))))
+
+    # what nodes say through their context
+
+    def warn(self, message: str) -> None:
+        self._tell(Warned(self._job, message))
+
+    def wrote(self, file: Path) -> bool:
+        """Whether the file is one that clients may know of: it lies in the output folder."""
+        inside, folder = file.resolve(), self._output.resolve()
+        if not inside.is_relative_to(folder):
+            return False
+        place: Place = "temp" if inside.is_relative_to(folder / TEMP) else "output"
+        self._tell(Wrote(self._job, inside.relative_to(folder / TEMP if place == "temp" else folder).as_posix(), place))
+        return True
+
+    def picture(self, png: bytes) -> None:
+        """A picture that the running node sends instead of saving it."""
+        self._preview(self._node, png, "image/png", lasting=True)
+
+    def _preview(self, node: str, image: bytes, media_type: str, lasting: bool = False) -> None:
+        self._tell(Previewed(self._job, node, self._nodes.get(node, node), image, media_type, lasting))
+
+    def close(self) -> None:
+        """Tell what is left; the job's end follows."""
+        with self._lock:
+            self.open()
+            self._nodes.clear()
+            self._flush("")
+
+
+def described(error: KatzError, node: str = "", kind: str = "") -> JobError:
+    """An error as clients get it. A worker that was lost under a node is told apart from what the node did wrong."""
+    named = next((type(one).__name__ for one in (error.__cause__, error) if isinstance(one, (WorkerLost, Cancelled))), None)
+    return JobError(named or type(error).__name__, str(error), node, kind)
+
+
+def plain(value: Any) -> Any:
+    """A pack's data as plain data: tuples and sets are lists, numbers that JSON lacks are null, and what is no data is its text."""
+    try:
+        return to_jsonable_python(value, inf_nan_mode="null", bytes_mode="base64", fallback=_text, by_alias=False)
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        return _text(f"cannot be shown: {error}")
+
+
+def _text(value: Any) -> str:
+    return str(value)[:LONGEST_TEXT]

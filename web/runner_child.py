@@ -1,0 +1,215 @@
+"""One life of the runner process, as the server sees it: started, asked, listened to, and buried. Never blocks the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.web.options import OPTIONS, ServeOptions
+from katz_graph.web.runner_facts import FACTS, RunnerFacts
+from katz_graph.web.wire import AsyncEnd, Message
+
+PROGRAM = ("-P", "-m", "katz_graph.web.runner.main")
+KEPT_LINES = 20
+LONGEST_LINE = 10_000  # characters of what a pack prints
+log = logging.getLogger("katz.runner")
+
+
+class RunnerDown(KatzError):
+    """There is no runner now, or it ended before it answered. A client may ask again after some seconds."""
+
+    status = 503
+    retry_after = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds: `ping` between looks, of silence until a runner is taken to be stuck (`starting`: while it imports what is large), for an
+    answer, and for a runner to end by itself."""
+
+    ping: float = 1.0
+    silence: float = 10.0
+    starting: float = 120.0
+    answer: float = 60.0
+    stop: float = 10.0
+
+
+PATIENCE = Patience()
+
+
+class Child:
+    """Make it with `start`. `ended` has the reason as soon as the process is gone, after its last message was heard."""
+
+    _process: asyncio.subprocess.Process
+    _wire: AsyncEnd
+
+    def __init__(self, heard: Callable[[Message], None], patience: Patience) -> None:
+        self.facts = RunnerFacts()
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._heard, self._patience = heard, patience
+        self._ready: asyncio.Future[RunnerFacts] = asyncio.get_running_loop().create_future()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._silent = 0.0
+        self._killed_for = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def start(
+        cls, options: ServeOptions, heard: Callable[[Message], None], patience: Patience = PATIENCE, program: Sequence[str] = PROGRAM
+    ) -> Child:
+        """A runner that is ready; `program` is what Python runs. RunError or InputError with one line when it is not; nothing is left then.
+
+        It has a session of its own, so that Ctrl-C reaches the server alone.
+        """
+        child = cls(heard, patience)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                child._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-u", "-X", "faulthandler", *program, "--descriptor", str(theirs.fileno())),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                raise RunError(f"the runner cannot be started: {error.strerror or error}") from None
+        try:
+            child._wire = await AsyncEnd.connect(ours, child._message, lambda: child._spawn(child._bury()))
+            child._spawn(child._echo())
+            child._spawn(child._watch())
+            child.send("start", OPTIONS.dump_python(replace(options, token=None), mode="json"))
+            child.facts = await child._ready
+            return child
+        except BaseException:
+            child.kill("it did not get ready")
+            await child.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, kind: str, body: Any = None) -> None:
+        self._wire.send(kind, body)
+
+    async def ask(self, kind: str, **body: Any) -> Any:
+        """Its answer. KatzError with what it says against it, RunnerDown when it ends or takes too long."""
+        if self.ended.done():
+            raise RunnerDown("the runner has ended")
+        number = next(self._numbers)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._wire.send(kind, body, number)
+            return await asyncio.wait_for(answer, self._patience.answer)
+        except TimeoutError:
+            raise RunnerDown(f"the runner did not answer within {self._patience.answer:g} s") from None
+        finally:
+            del self._asked[number]
+
+    async def close(self) -> None:
+        """Ask it to end, wait, and kill it with what its packs started."""
+        self.send("stop")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self.ended), self._patience.stop)
+        self.kill("the server ends")
+        await self.ended
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
+
+    def kill(self, why: str) -> None:
+        if self._process.returncode is None:  # not waited for, so that the number still means this session
+            self._killed_for = self._killed_for or why
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _message(self, message: Message) -> None:
+        self._silent = 0.0
+        match message.kind:
+            case "pong":
+                return
+            case "ready":
+                self._ready.set_result(replace(FACTS.validate_python(message.body), pid=self.pid))
+            case "failed":
+                if not self._ready.done():
+                    kind = InputError if message.body["input"] else RunError
+                    self._ready.set_exception(kind(message.body["message"]))
+            case "answer" | "refused" if (answer := self._asked.get(message.number)) is not None and not answer.done():
+                if message.kind == "answer":
+                    answer.set_result(message.body)
+                else:
+                    answer.set_exception(RunError(message.body))
+            case _:
+                self._heard(message)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self) -> None:
+        """Count its silence. A look that came late, since this process was stopped itself, counts as two."""
+        last = time.monotonic()
+        while not self.ended.done():
+            await asyncio.sleep(self._patience.ping)
+            now = time.monotonic()
+            self._silent += min(now - last, 2 * self._patience.ping)
+            last = now
+            allowed = self._patience.silence if self._ready.done() else self._patience.starting
+            if self._silent > allowed:
+                self.kill(f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, or the machine is overloaded")
+            self.send("ping")
+
+    async def _bury(self) -> None:
+        """Its connection has ended: see that the process does, and say how."""
+        try:
+            await asyncio.wait_for(self._process.wait(), self._patience.stop)
+        except TimeoutError:
+            self.kill("it left its connection and went on")
+            await self._process.wait()
+        await asyncio.sleep(0)  # what it printed last
+        why = self._reason()
+        if not self._ready.done():
+            self._ready.set_exception(RunError(f"the runner did not start: {why}"))
+            self._ready.exception()  # asked for: nobody may wait for it any more
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(RunnerDown(f"the runner has ended: {why}"))
+        self.ended.set_result(why)
+
+    def _reason(self) -> str:
+        code = self._process.returncode or 0
+        how = f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        last = next((line.strip() for line in reversed(self._lines) if line.strip()), "")
+        return self._killed_for or (f"{how}; it last printed: {last}" if last else how)
+
+    async def _echo(self) -> None:
+        """Log what packs and workers print, by lines."""
+        output = self._process.stdout
+        assert output is not None
+        rest = ""
+        while data := await output.read(65_536):
+            *lines, rest = (rest + data.decode("utf-8", "replace")).split("\n")
+            rest = rest[-LONGEST_LINE:]
+            for line in lines:
+                self._lines.append(line)
+                log.info("%s", line[:LONGEST_LINE])
+        if rest:
+            self._lines.append(rest)
+            log.info("%s", rest)

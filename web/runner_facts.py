@@ -1,0 +1,70 @@
+"""What the runner tells of itself: once when it is ready, and whenever somebody asks. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A device of the runner: its name in plans, what torch calls it, and what it is sold as."""
+
+    name: str
+    device: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerFacts:
+    """Of the last start. `web`: folders of scripts that packs bring for the editor, by pack. `problems`: packs and nodes left out, and why.
+    `workers`: processes by device, spares included; None on other hosts."""
+
+    devices: tuple[DeviceFacts, ...] = ()
+    nodes: int = 0
+    problems: tuple[str, ...] = ()
+    web: Mapping[str, str] = field(default_factory=dict)
+    torch: str = ""
+    python: str = ""
+    version: str = ""
+    pid: int = 0
+    workers: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStats:
+    """Bytes of memory, of the GPU or of the host; `reserved` and `unused` as torch has them. Counts are since the worker started:
+    ControlNets that were in memory when wanted, or loaded, or let go; how often LoRAs were merged anew, and the seconds of that."""
+
+    name: str
+    type: str
+    index: int | None
+    total: int
+    free: int
+    reserved: int = 0
+    unused: int = 0
+    controlnet_hits: int = 0
+    controlnet_misses: int = 0
+    controlnet_evictions: int = 0
+    controlnet_load_seconds: float = 0.0
+    controlnet_bytes: int = 0
+    lora_merges: int = 0
+    lora_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """`devices` are those whose worker answered in time. Counts are since the runner's start."""
+
+    devices: tuple[DeviceStats, ...] = ()
+    nodes_run: int = 0
+    nodes_cached: int = 0
+    results_kept: int = 0
+    jobs: int = 0
+    worker_restarts: int = 0
+
+
+FACTS: TypeAdapter[RunnerFacts] = TypeAdapter(RunnerFacts)
+STATS: TypeAdapter[Stats] = TypeAdapter(Stats)

@@ -1,0 +1,204 @@
+"""The server's side of the runner: keeps one running, hands jobs over, passes on their events, asks. Never imports what the runner runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from katz_graph.errors import KatzError
+from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.options import ServeOptions
+from katz_graph.web.runner.checking import CHECKED, Checked
+from katz_graph.web.runner.order import Order
+from katz_graph.web.runner_child import PATIENCE, PROGRAM, Child, Patience, RunnerDown
+from katz_graph.web.runner_facts import STATS, DeviceStats, RunnerFacts, Stats
+from katz_graph.web.wire import Message
+
+__all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between a runner that did not get ready and the next
+log = logging.getLogger("katz.runner")
+
+
+class Runner:
+    """One runner after the other, and what is under way in them. Lives on the event loop.
+
+    `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why)` names the jobs that a runner had taken and died
+    under, after all that it had said was heard.
+    """
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        heard: Callable[[JobEvent], None],
+        lost: Callable[[Sequence[str], str], None],
+        patience: Patience = PATIENCE,
+        program: Sequence[str] = PROGRAM,
+    ) -> None:
+        self.facts = RunnerFacts()
+        self.restarts = 0
+        self._options, self._heard, self._lost, self._patience, self._program = options, heard, lost, patience, program
+        self._child: Child | None = None
+        self._waiting: dict[str, tuple[Order, asyncio.Future[None]]] = {}  # jobs that no runner has taken yet
+        self._unwanted: set[str] = set()  # of these, those that were cancelled
+        self._taken: set[str] = set()
+        self._worn = ""  # why the runner of now gets no more jobs
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is one that takes jobs."""
+        return self._child is not None and not self._child.ended.done() and not self._worn
+
+    async def start(self) -> None:
+        """Returns when the first runner is ready. RunError or InputError with one line when it does not get so."""
+        child = await self._begun()
+        self._keeper = asyncio.create_task(self._keep(child))
+        self._up(child)
+
+    async def close(self) -> None:
+        """End the runner, and with it the jobs that it has; nothing is left of it."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+        for _, taken in self._waiting.values():
+            if not taken.done():
+                taken.set_exception(RunnerDown("the server ends"))
+        if self._child is not None:
+            child, self._child = self._child, None
+            await child.close()
+
+    async def run(self, job: Job) -> None:
+        """Returns when a runner has taken the job; while there is none, it waits for the next. RunnerDown after `close`."""
+        order = Order(job.id, job.prompt, job.targets, job.client, job.extra)
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[job.id] = order, taken
+        try:
+            self._hand_over(order)
+            await taken
+        finally:
+            self._waiting.pop(job.id, None)
+            self._unwanted.discard(job.id)
+
+    async def cancel(self, job_id: str) -> None:
+        """Its `Ended` follows, if it had not ended."""
+        if job_id in self._waiting:
+            self._unwanted.add(job_id)
+            if not self.ready:
+                self._drop(job_id)
+        if self._child is not None:
+            self._child.send("cancel", job_id)
+
+    def kept(self, job_id: str) -> None:
+        """The job's end is on record: its files stay, whatever happens to this process."""
+        if self._child is not None:
+            self._child.send("kept", job_id)
+
+    async def check(self, document: Any, targets: Sequence[str] | None) -> Checked:
+        """See `web.runner.checking`."""
+        answer = await self._ask("check", document=document, targets=None if targets is None else list(targets))
+        return CHECKED.validate_python(answer)
+
+    async def object_info(self, name: str | None = None) -> bytes:
+        """JSON of all node types, or of one; `{}` for one that there is not."""
+        answer: bytes = await self._ask("object_info", name=name)
+        return answer
+
+    async def free(self, unload_models: bool, free_memory: bool) -> None:
+        """Have models, and results, let go as soon as no job runs."""
+        await self._ask("free", unload_models=unload_models, free_memory=free_memory)
+
+    async def stats(self) -> Stats:
+        return STATS.validate_python(await self._ask("stats"))
+
+    async def _ask(self, kind: str, **body: Any) -> Any:
+        if self._child is None:
+            raise RunnerDown("the runner is being started")
+        return await self._child.ask(kind, **body)
+
+    async def _keep(self, child: Child) -> None:
+        """Replace every runner that ends, for ever."""
+        while True:
+            why = await asyncio.shield(child.ended)
+            log.error("the runner ended: %s", why)
+            self._child, self._worn = None, ""
+            self.restarts += 1
+            lost, self._taken = sorted(self._taken), set()
+            if lost:
+                self._lost(lost, f"the process that ran it ended: {why}")
+            for job_id in list(self._unwanted):
+                self._drop(job_id)
+            child = await self._next()
+            self._up(child)
+
+    async def _next(self) -> Child:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await self._begun()
+            except KatzError as error:
+                log.error("%s; the next try is in %g s", error, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _begun(self) -> Child:
+        return await Child.start(self._options, self._message, self._patience, self._program)
+
+    def _up(self, child: Child) -> None:
+        self._child, self.facts = child, child.facts
+        for order, _ in list(self._waiting.values()):
+            self._hand_over(order)
+
+    def _hand_over(self, order: Order) -> None:
+        if self._child is not None and self.ready:
+            self._child.send(
+                "run", {"id": order.id, "prompt": order.prompt, "targets": order.targets, "client": order.client, "extra": order.extra}
+            )
+
+    def _drop(self, job_id: str) -> None:
+        """A job that was cancelled before a runner had it."""
+        self._unwanted.discard(job_id)
+        _, taken = self._waiting.pop(job_id)
+        if not taken.done():
+            taken.set_result(None)
+            self._heard(Ended(job_id, "cancelled", time.time()))
+
+    def _message(self, message: Message) -> None:
+        if message.kind == "taken":
+            self._taken.add(message.body)
+            if (waiting := self._waiting.get(message.body)) is not None and not waiting[1].done():
+                waiting[1].set_result(None)
+        elif message.kind == "worn":
+            log.error("the runner gets no more jobs and is replaced when it has none: %s", message.body)
+            self._worn = message.body
+            self._replace_if_worn()
+        elif message.kind == "event":
+            event = _event(message.body)
+            if isinstance(event, Ended):
+                self._taken.discard(event.job)
+            self._heard(event)
+            self._replace_if_worn()
+
+    def _replace_if_worn(self) -> None:
+        if self._worn and not self._taken and self._child is not None:
+            self._child.kill(self._worn)
+
+
+def _event(body: Mapping[str, Any]) -> JobEvent:
+    """What a runner told; where that is not as agreed, the job's end is still its end."""
+    try:
+        return JOB_EVENT.validate_python(body)
+    except ValidationError as error:
+        log.error("an event of the runner is malformed: %s", error)
+        job = str(body.get("job"))
+        if body.get("kind") == "ended":
+            return Ended(job, "failed", time.time(), JobError("RunError", "its result is malformed"))
+        return Warned(job, f"an event ({body.get('kind')}) is malformed")

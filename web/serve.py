@@ -1,0 +1,173 @@
+"""The life of a server: its parts put together, started, and ended on a signal so that nothing is lost and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import uvicorn
+
+from katz_graph.devices import parse_devices
+from katz_graph.folders import TEMP
+from katz_graph.settings import Settings
+from katz_graph.web.answers import Concealment
+from katz_graph.web.app import build
+from katz_graph.web.binding import check_reach, listen, url
+from katz_graph.web.events import Ended, JobEvent
+from katz_graph.web.hub import Hub
+from katz_graph.web.jobs.cleaning import JobFiles, Retention
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.jobs import Jobs
+from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.logs import set_up
+from katz_graph.web.metrics import Metrics
+from katz_graph.web.options import ServeOptions
+from katz_graph.web.runner_process import Runner
+from katz_graph.web.state import State
+
+LARGEST_FRAME = 2**20  # bytes that a websocket client may send at once
+FAREWELL = 5.0  # seconds for connections to end
+log = logging.getLogger("katz.web")
+
+
+def serve(options: ServeOptions, say: Callable[[str], None]) -> None:
+    """Serve until a signal. InputError: the address, a folder; RunError: the job store, or the runner cannot start."""
+    check_reach(options.host, options.token)
+    set_up(options.json_logs)
+    listening = listen(options.host, options.port)
+    try:
+        asyncio.run(_serve(options, listening, say))
+    finally:
+        listening.close()
+
+
+async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[[str], None]) -> None:
+    address = url(options.host, listening.getsockname()[1])
+    store = await asyncio.to_thread(JobStore.open, options.data)
+    try:
+        state = assemble(options, store)
+        server = _Uvicorn(build(state))
+        with _signals() as stops:
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            try:
+                await _unless(stops, _start(state))
+                if not stops.empty():
+                    return
+                say(f"listening on {address}" + ("" if options.token is None else " (a token is needed)"))
+                await _unless(stops, asyncio.shield(serving))
+                state.draining = True
+                log.info("ending: %d running jobs have %.0f s; once more to end at once", len(state.jobs.running), options.drain_seconds)
+                stops.get_nowait()
+                await _unless(stops, state.jobs.drain(options.drain_seconds))
+            finally:
+                state.hub.close(1001, "the server is shutting down")
+                server.should_exit = True
+                await serving
+                await state.jobs.close()
+                await state.runner.close()
+    finally:
+        await store.close()
+
+
+def assemble(options: ServeOptions, store: JobStore, runner_type: type[Runner] = Runner) -> State:
+    """The parts, knowing each other; nothing is started."""
+    settings = Settings.read(options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths)
+    folders = replace(settings.folders(), paths=False)
+    concealment, metrics = Concealment.of(options, folders), Metrics()
+
+    def heard(event: JobEvent) -> None:
+        jobs.heard(concealment.event(event))
+
+    def lost(ids: Sequence[str], why: str) -> None:
+        jobs.lost(ids, concealment.text(why))
+
+    def publish(job: Job, event: JobEvent) -> None:
+        metrics.heard(event)
+        if isinstance(event, Ended):
+            log.info("job %s: %s after %.2f s%s", job.id, event.status, event.seconds.get("total", 0.0), _why(event))
+        hub.publish(job, event)
+
+    def facts() -> dict[str, Any]:
+        return {"version": version("katz-graph"), "devices": [device.name for device in runner.facts.devices], "ready": runner.ready}
+
+    runner = runner_type(options, heard, lost)
+    hub = Hub(lambda: jobs, facts, options.limits)
+    files = JobFiles({"output": folders.output, "temp": folders.output / TEMP})
+    retention = Retention(options.keep_days, options.keep_bytes)
+    at_once = options.jobs_at_once or max(1, len(parse_devices(options.devices).choices))
+    jobs = Jobs(store, runner, publish, hub.status, options.limits, at_once, files, retention)
+    return State(options, folders, jobs, runner, hub, metrics)
+
+
+def _why(end: Ended) -> str:
+    """In which type of node it failed and how, without its message and the node's id, which may hold a client's text."""
+    return "" if end.error is None else f" ({end.error.kind}{' in ' + end.error.node_type if end.error.node_type else ''})"
+
+
+async def _start(state: State) -> None:
+    """The queue first, so that no new job comes before those that a crash left."""
+    await state.jobs.start()
+    await state.runner.start()
+    for problem in state.runner.facts.problems:
+        log.warning("%s", problem)
+
+
+async def _unless(stops: asyncio.Queue[int], work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
+    """Work until it is done or a signal comes, which stays in the queue. What the work raises is raised."""
+    working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stops.get())
+    await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if stopped.done():
+        stops.put_nowait(stopped.result())
+    else:
+        stopped.cancel()
+    if not working.done():
+        working.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await working
+    else:
+        working.result()
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[asyncio.Queue[int]]:
+    """Requests to end, as they come."""
+    loop, stops = asyncio.get_running_loop(), asyncio.Queue[int]()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stops.put_nowait, number)
+    try:
+        yield stops
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to us."""
+
+    def __init__(self, app: Any) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="websockets-sansio",
+                ws_max_size=LARGEST_FRAME,
+                ws_per_message_deflate=False,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=int(FAREWELL),
+            )
+        )
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
