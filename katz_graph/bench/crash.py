@@ -33,7 +33,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         server = Served(Path(name) / "killed", "--queue-limit", str(scale.jobs))
         starts: list[float] = []
         left: list[int] = []
-        with server.start():
+        with server:
             ids = [server.submit(prompt).data["prompt_id"] for prompt in prompts]
             for _ in range(scale.kills):
                 time.sleep(draw.uniform(0.0, 1.5))

@@ -21,6 +21,7 @@ STEP = 0.025  # seconds of the step that costs are compared with
 COST_BOUND = 0.01
 QUEUE_BOUND = 0.005  # seconds, median
 STOP_BOUND = 0.05  # seconds beyond one step
+LONG = 1000  # steps of a job that is cancelled
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> 
 
 def _stopped(server: Served, socket: ClientConnection, number: int, scale: Scale) -> float:
     """Seconds from asking that a job be cancelled, by its route or by an interrupt, until it is told to be over."""
-    identifier = server.submit(painting(100 + number, 10 * scale.steps, scale.side), client_id="bench").data["prompt_id"]
+    identifier = server.submit(painting(100 + number, LONG, scale.side), client_id="bench").data["prompt_id"]
     _until(socket, lambda event: event["type"] == "progress" and event["data"]["value"] >= 3)
     asked = time.perf_counter()
     answer = server.post("/interrupt", {"prompt_id": identifier}) if number % 2 else server.post(f"/api/jobs/{identifier}/cancel")

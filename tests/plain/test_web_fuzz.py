@@ -27,7 +27,7 @@ from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner.checking import Checked, check_prompt
 from katz_graph.web.serve import assemble
 
-EXAMPLES = 3  # for each route and mode, in every gate; a search of 100 found nothing more
+EXAMPLES = 3  # for each route and mode, in every gate; a search with 8 found nothing more
 
 
 class CheckingRunner(ScriptedRunner):
