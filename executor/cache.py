@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from katz_graph.errors import InputError
@@ -26,6 +26,7 @@ class ResultCache:
     def __init__(self, policy: Policy = "classic", limit: int = 0, runs: int = 1) -> None:
         self._results = Results(policy, limit, runs)
         self.history = History()  # what decided the results of the last run
+        self._touched: set[Signature] | None = None  # by the run that is under way
         self._instances: dict[tuple[str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -57,18 +58,24 @@ class ResultCache:
         return len(self._results)
 
     def get(self, signature: Signature) -> Entry | None:
-        return self._results.get(signature)
+        return self._results.get(signature, self._touched)
 
     def put(self, signature: Signature, entry: Entry) -> None:
-        self._results.put(signature, entry)
+        self._results.put(signature, entry, self._touched)
 
     def clear(self) -> None:
         """Forget all results, also for those beside this one."""
         self._results.clear()
 
-    def under_way(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
         """What a run asks for inside stays until it is over, whatever runs beside it end before."""
-        return self._results.under_way()
+        self._touched = touched = set[Signature]()
+        try:
+            with self._results.under_way(touched):
+                yield
+        finally:
+            self._touched = None
 
     def instance(self, node: str, kind: NodeType) -> Any:
         """The object of a node of this type, made when it is first asked for."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 from katz_graph.context import Context
@@ -19,7 +20,7 @@ from katz_graph.executor.engine import Called, Outcome
 from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.network import Network
 from katz_graph.executor.portion import portion_of
-from katz_graph.executor.requests import TRIES, Request, Unsendable, WorkerLost
+from katz_graph.executor.requests import TRIES, DeviceGone, Request, Unsendable, WorkerLost
 from katz_graph.executor.supervised import PATIENCE, Patience
 from katz_graph.executor.supervisor import Supervisor
 from katz_graph.executor.transport.connection import Connection
@@ -139,6 +140,26 @@ class Cluster:
                 finally:
                     self._end_call(identifier)
         raise AssertionError("unreachable")
+
+    def call_all(self, what: str, seconds: float) -> None:
+        """Have something done by all workers at once, but not by those that take the places of lost ones. What takes longer than `seconds`
+        goes on, and a worker is done with it before it does what is asked of it later. Their first error, when all have been asked."""
+        with self._lock:
+            self._check_open()
+            asked = {next(self._numbers): (device, Future[Called]()) for device in self._connections}
+            self._calls |= asked
+            for identifier, (device, _) in asked.items():
+                self._send(device, "call", {"id": identifier, "what": what, "arguments": []})
+        for identifier, (_, future) in asked.items():
+            future.add_done_callback(partial(self._forget_call, identifier))
+        done, _ = wait([future for _, future in asked.values()], seconds)
+        errors = [error for future in done if not isinstance(error := future.exception(), WorkerLost | None)]
+        if errors:
+            raise errors[0]
+
+    def _forget_call(self, identifier: int, _: Future[Called]) -> None:
+        with self._lock:
+            self._calls.pop(identifier, None)
 
     def _end_call(self, identifier: int) -> None:
         """Forget a call; have the worker do so where it has not begun with it."""
@@ -336,17 +357,21 @@ class Cluster:
             for request in list(self._requests.values()):
                 if name in request.devices and not request.waiting and not request.future.done():
                     self._try_again(request, f"{name}: {why}")
+            self._mark_present()  # others may have lacked nothing but their connections with it
 
     def _given_up(self, name: str, error: RunError) -> None:
-        """A worker was lost for good."""
+        """A worker was lost for good; the others go on without it."""
         self.on_given_up(error)
+        gone = DeviceGone(str(error))
         with self._lock:
             if self._present[name].done():
                 self._present[name] = Future()
-            self._present[name].set_exception(error)
+            self._present[name].set_exception(gone)
             for request in list(self._requests.values()):
                 if name in request.devices and not request.future.done():
-                    request.future.set_exception(error)
+                    request.future.set_exception(gone)
+            self._network.left(name)
+            self._mark_present()
 
     def _mark_present(self) -> None:
         """Workers that have all their connections take part; requests that waited for them begin."""

@@ -34,6 +34,8 @@ from katz_graph.planner.program import Link, Program
 from katz_graph.planner.region import Region
 from katz_graph.wires import LatentSamples
 
+UNLOADING = 5.0  # seconds that are waited for workers to let go of their models
+
 
 class ClusterEngine(Engine):
     """Starts a worker for each assignment, with `launchers` by device name or one process each, and measures what the planner has to know.
@@ -76,8 +78,7 @@ class ClusterEngine(Engine):
 
     def close(self) -> None:
         self._tending.close()
-        if self._local is not None:
-            self._local.close()
+        self._close_local()
         super().close()
         self.opened.close()
 
@@ -139,12 +140,20 @@ class ClusterEngine(Engine):
         return measured
 
     def unload(self) -> None:
-        """Have all workers let go of their models. For when nothing runs: what needs one afterwards loads it again."""
+        """Have all workers let go of their models. For when nothing runs: what needs one afterwards loads it again.
+
+        Returns after UNLOADING seconds at most; workers that need longer get on with it. RunError of a worker that could not.
+        """
         for name in self.cluster.assignments:
-            self.cluster.call(name, "unload")
-        if self._local is not None:
-            self._local.close()
-            self._local = None
+            self._fleet.lost(name)
+        self._close_local()
+        self.cluster.call_all("unload", UNLOADING)
+
+    def _close_local(self) -> None:
+        with self._starting:
+            local, self._local = self._local, None
+        if local is not None:
+            local.close()
 
     def _here(self) -> LocalEngine:
         with self._starting:

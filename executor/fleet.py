@@ -118,7 +118,7 @@ class Fleet:
             return self._replicas.observe(self._queues(), steps)
 
     def lost(self, member: str, control: Hashable | None = None) -> None:
-        """A member of the pool holds a ControlNet no longer, or, as it was replaced, none."""
+        """A member of the pool holds a ControlNet no longer, or, as it was replaced or has let go of all, none."""
         with self._lock:
             self._replicas.lost(member, control)
 

@@ -63,11 +63,16 @@ class Models:
                 self.store.tokenizer(encoder.tokenizer)
 
     def unload(self) -> None:
-        """Let go of all that is not in use."""
+        """Let go of all that is not in use, one weight after the other: threads that answer for this process are not kept waiting."""
+        modules = [*self.store.clear(), *self._merged.values()]
+        weights = [weight for module in modules for weight in (*module.parameters(), *module.buffers())]
+        weights += [weight for sets in self._sets.values() for weight in sets.originals]
         self._sets.clear()
         self._merged.clear()
         self._upscaler.cache_clear()
-        self.store.clear()
+        modules.clear()
+        while weights:
+            del weights[-1]
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

@@ -24,6 +24,10 @@ class WorkerLost(RunError):
     """A worker ended, or did not answer, while it had a part in something."""
 
 
+class DeviceGone(RunError):
+    """A device's worker was lost, or cannot be reached, and gets no successor: whatever needs the device fails until all start anew."""
+
+
 class Unsendable(RunError):
     """Something of a request cannot leave this process."""
 

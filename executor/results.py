@@ -28,55 +28,49 @@ class Entry:
 
 class Results:
     """`classic` keeps what the graphs of the last `runs` runs use, and what runs that are under way have touched; `lru` the `limit` used
-    last; `none` nothing."""
+    last; `none` nothing. `touched`: the set that a run is `under_way` with."""
 
     def __init__(self, policy: Policy, limit: int = 0, runs: int = 1) -> None:
         self.policy, self.limit = policy, limit
         self._entries: OrderedDict[Signature, Entry] = OrderedDict()
         self._lock = threading.Lock()
-        self._now = 0  # counts runs that began
-        self._touched: dict[Signature, int] = {}  # how many had begun when an entry was last asked for
-        self._under_way: set[int] = set()
+        self._under_way: list[set[Signature]] = []  # what each run has touched
         self._used: deque[frozenset[Signature]] = deque(maxlen=runs)
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, signature: Signature) -> Entry | None:
+    def get(self, signature: Signature, touched: set[Signature] | None) -> Entry | None:
         with self._lock:
             entry = self._entries.get(signature)
             if entry is not None:
-                self._touch(signature)
+                self._touch(signature, touched)
             return entry
 
-    def put(self, signature: Signature, entry: Entry) -> None:
+    def put(self, signature: Signature, entry: Entry, touched: set[Signature] | None) -> None:
         if self.policy == "none":
             return
         with self._lock:
             self._entries[signature] = entry
-            self._touch(signature)
+            self._touch(signature, touched)
             while self.policy == "lru" and len(self._entries) > self.limit:
-                oldest, _ = self._entries.popitem(last=False)
-                del self._touched[oldest]
+                self._entries.popitem(last=False)
 
     def clear(self) -> None:
         with self._lock:
             self._entries.clear()
-            self._touched.clear()
             self._used.clear()
 
     @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """What a run asks for inside stays until it is over, whatever other runs end before."""
+    def under_way(self, touched: set[Signature]) -> Iterator[None]:
+        """What a run asks for inside with this set stays until it is over, whatever other runs end before."""
         with self._lock:
-            self._now += 1
-            mine = self._now
-            self._under_way.add(mine)
+            self._under_way.append(touched)
         try:
             yield
         finally:
             with self._lock:
-                self._under_way.discard(mine)
+                self._under_way = [other for other in self._under_way if other is not touched]
 
     def end_run(self, used: Collection[Signature]) -> None:
         """A run is over; `used` are the signatures of its whole graph, whether they were asked for or not."""
@@ -84,8 +78,7 @@ class Results:
             return
         with self._lock:
             self._used.append(frozenset(used))
-            since = min(self._under_way, default=self._now + 1)
-            kept = set().union(*self._used, (known for known, when in self._touched.items() if when >= since))
+            kept = set().union(*self._used, *self._under_way)
             pending = list(kept)
             while pending:
                 entry = self._entries.get(pending.pop())
@@ -93,8 +86,9 @@ class Results:
                 kept.update(fresh)
                 pending += fresh
             for signature in [known for known in self._entries if known not in kept]:
-                del self._entries[signature], self._touched[signature]
+                del self._entries[signature]
 
-    def _touch(self, signature: Signature) -> None:
+    def _touch(self, signature: Signature, touched: set[Signature] | None) -> None:
         self._entries.move_to_end(signature)
-        self._touched[signature] = self._now
+        if touched is not None:
+            touched.add(signature)

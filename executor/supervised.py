@@ -20,7 +20,7 @@ BURIAL_TIMEOUT = 10.0  # seconds that a killed process may take to give back its
 class Patience:
     """Seconds: to start, between pings, of silence until a worker is suspect and until it counts as frozen, to stop when asked.
 
-    One that died `deaths` times `within` so many seconds is not replaced again.
+    One that died `deaths` times `within` so many seconds is not replaced again, nor one of which `barren` in a row did not get ready.
     """
 
     start: float = 120.0
@@ -30,6 +30,7 @@ class Patience:
     stop: float = 2.0
     deaths: int = 5
     within: float = 60.0
+    barren: int = 2
 
 
 PATIENCE = Patience()

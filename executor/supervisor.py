@@ -45,9 +45,11 @@ class Supervisor:
         self._telling = threading.RLock()  # a loss and its replacement are told before the next loss
         self._workers: dict[str, Supervised] = {}
         self._spares: dict[Launcher, Supervised] = {}
+        self._waiting: set[Supervised] = set()  # spares that are ready
         self._all: list[Supervised] = []  # also those that are being buried
         self._started: set[str] = set()  # names whose first worker got ready
         self._deaths: dict[str, list[float]] = {name: [] for name in launchers}
+        self._barren: dict[str, int] = dict.fromkeys(launchers, 0)  # that ended without having been ready, in a row
         self._failures: dict[str, RunError] = {}  # why a name has no worker and gets none
         self._closing = threading.Event()
         self._monitor = threading.Thread(target=self._watch, name="katz-heartbeats", daemon=True)
@@ -142,15 +144,28 @@ class Supervisor:
         self._on_message(worker.name, kind, body)
 
     def _ready(self, worker: Supervised) -> None:
-        with self._changed:
-            if self._workers.get(worker.name) is not worker or self._closing.is_set():
-                return
-            first = worker.name not in self._started
-            self._started.add(worker.name)
-            self._changed.notify_all()
-        if not first:
-            with self._telling:
+        with self._telling:
+            with self._changed:
+                if self._closing.is_set() or not self._has_place(worker):
+                    return
+                first = worker.name not in self._started
+                self._started.add(worker.name)
+                self._changed.notify_all()
+            if not first:
                 self._stands_in(worker)
+
+    def _has_place(self, worker: Supervised) -> bool:
+        """Whether one that got ready serves a device. A spare takes the place of one that still starts, which is the spare from then on;
+        the lock is held."""
+        if self._spares.get(worker.launcher) is not worker:
+            return self._workers.get(worker.name) is worker
+        for name, late in self._workers.items():
+            if late.state == "starting" and late.launcher == worker.launcher:
+                worker.name, late.name = name, SPARE
+                self._workers[name], self._spares[worker.launcher] = worker, late
+                return True
+        self._waiting.add(worker)
+        return False
 
     def _stands_in(self, worker: Supervised) -> None:
         assert worker.connection is not None
@@ -165,6 +180,7 @@ class Supervisor:
         with self._changed:
             if self._spares.get(worker.launcher) is worker:
                 del self._spares[worker.launcher]  # the next one is started with the next replacement
+                self._waiting.discard(worker)
             if self._closing.is_set() or self._workers.get(worker.name) is not worker:
                 return
             if worker.name not in self._started:
@@ -176,26 +192,28 @@ class Supervisor:
         self._replace(worker, reason)
 
     def _replace(self, lost: Supervised, reason: str) -> None:
-        """Put the spare in the place of a lost worker, else start another one, unless it has died too often."""
+        """Put the spare in the place of a lost worker, else start another one, unless that was in vain too often."""
         name, now = lost.name, time.monotonic()
         with self._changed:
             deaths = self._deaths[name] = [when for when in self._deaths[name] if when > now - self._patience.within] + [now]
-            given_up = len(deaths) >= self._patience.deaths
-            spare = None
-            if given_up:
-                self._failures[name] = RunError(
-                    f"device {name}: its worker died {len(deaths)} times within {self._patience.within:g} s and is not started again; "
-                    f"the last time: {reason}"
-                )
+            barren = self._barren[name] = 0 if lost.was_ready else self._barren[name] + 1
+            often, spare = "", None
+            if len(deaths) >= self._patience.deaths:
+                often = f"died {len(deaths)} times within {self._patience.within:g} s"
+            elif barren >= self._patience.barren:
+                often = f"did not start {barren} times in a row"
+            if often:
+                self._failures[name] = RunError(f"device {name}: its worker {often} and is not started again; the last time: {reason}")
             elif self._closing.is_set():
                 return
-            elif (waiting := self._spares.get(lost.launcher)) is not None and waiting.state == "ready":
+            elif (waiting := self._spares.get(lost.launcher)) in self._waiting and waiting.state == "ready":
                 spare = self._spares.pop(lost.launcher)
+                self._waiting.discard(spare)
                 spare.name = name
                 self._workers[name] = spare
             else:
                 self._workers[name] = self._launch(name, lost.launcher)
-        if given_up:
+        if often:
             self._on_abandoned(name, self._failures[name])
         elif spare is not None:
             self._stands_in(spare)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -40,6 +40,11 @@ class WeightSets:
     def resident(self) -> tuple[Lora, ...]:
         """Without those of strength 0, which are none."""
         return self._resident
+
+    @property
+    def originals(self) -> Collection[Tensor]:
+        """Of the weights that some set has touched, on the CPU."""
+        return self._originals.values()
 
     @torch.no_grad()
     def use(self, loras: tuple[Lora, ...]) -> float:

@@ -16,16 +16,19 @@ VAE = ("vae encode", "vae decode")
 
 @dataclass(slots=True)
 class Measured:
-    """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended."""
+    """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended, `vae` for each use.
+
+    Any thread may tell events.
+    """
 
     samplers: list[Sampled] = field(default_factory=list)
-    vae: float = 0.0
+    vae: list[float] = field(default_factory=list)
 
     def listen(self, event: Event) -> None:
         if isinstance(event, Sampled):
             self.samplers.append(event)
         elif isinstance(event, Busy) and not event.node and event.name in VAE:
-            self.vae += event.seconds
+            self.vae.append(event.seconds)
 
     @property
     def programs(self) -> list[Program]:
@@ -38,7 +41,7 @@ class Measured:
             "load": sum(sampler.load for sampler in self.samplers),
             "prepare": sum(sampler.prepare for sampler in self.samplers),
             "denoise": sum(sampler.denoise for sampler in self.samplers),
-            "vae": self.vae,
+            "vae": sum(self.vae),
         }
 
     @property

@@ -36,7 +36,7 @@ def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
 def write_numbered(directory: Path, prefix: str, ending: str, write: Callable[[IO[bytes]], object]) -> Path:
     """Let `write` fill a file below `directory`, numbered on from what is there. The prefix may hold a subfolder.
 
-    InputError when the prefix leads out of `directory`, RunError when the disk refuses.
+    InputError when the prefix leads out of `directory` or names something hidden, RunError when the disk refuses.
     """
     folder, stem = _target(directory, prefix)
     temporary = folder / f".{uuid4().hex}.tmp"
@@ -58,6 +58,8 @@ def _target(directory: Path, prefix: str) -> tuple[Path, str]:
     target = (directory / prefix).resolve()
     if not target.is_relative_to(directory.resolve()) or target == directory.resolve():
         raise InputError(f"filename_prefix {prefix!r} leads out of the output folder")
+    if any(part.startswith(".") for part in target.relative_to(directory.resolve()).parts):
+        raise InputError(f"filename_prefix {prefix!r} names a hidden file or folder; leave out the dot that a name begins with")
     return target.parent, target.name
 
 

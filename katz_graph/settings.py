@@ -10,6 +10,8 @@ from pathlib import Path
 from katz_graph.extra_paths import ExtraPaths, read_extra_paths
 from katz_graph.folders import Folders
 
+TOKEN = "KATZ_TOKEN"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -54,6 +56,11 @@ class Settings:
     def folders(self) -> Folders:
         """Model folders, and those of pictures."""
         return Folders(self.models, self.input, self.output, extra=self.extra, downloads=self.cache / "fetched")
+
+
+def environment_of_children() -> dict[str, str]:
+    """This process's environment for processes that run packs: without the token, which is for who talks to the server."""
+    return {name: value for name, value in os.environ.items() if name != TOKEN}
 
 
 def _one(variable: str) -> Path | None:

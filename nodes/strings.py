@@ -71,6 +71,10 @@ class StringReplace(Node, category="utils/string"):
     replace: Text = ""
 
     def run(self) -> str:
+        from katz_graph.text_search import check_size
+
+        more = len(self.replace) - len(self.find)
+        check_size("the text with 'find' replaced", len(self.string) + self.string.count(self.find) * more)
         return self.string.replace(self.find, self.replace)
 
 
@@ -135,8 +139,7 @@ class RegexExtract(Node, category="utils/string"):
         group = self.group_index if self.mode.endswith("Group") or self.mode.endswith("Groups") else 0
         if group > search.groups:
             raise InputError(f"group_index: got {group}, but the expression has {search.groups} groups")
-        found = search.all(self.string, group)
-        return "\n".join(found if self.mode.startswith("All") else found[:1])
+        return "\n".join(search.all(self.string, group, count=0 if self.mode.startswith("All") else 1))
 
 
 class RegexReplace(Node, category="utils/string"):

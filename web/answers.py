@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -17,6 +16,7 @@ from starlette.responses import Response
 from katz_graph.errors import KatzError
 from katz_graph.folders import Folders
 from katz_graph.web.events import Ended, JobEvent, Warned
+from katz_graph.web.json_text import json_text
 from katz_graph.web.options import ServeOptions
 
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/-])(?:/[^\s/'\"`:,;()\[\]<>]+){2,}/?")  # of two parts or more: `/prompt` is a route
@@ -37,11 +37,8 @@ class Refusal(KatzError):
 
 
 def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """JSON of plain data. Numbers that JSON does not have (a pack's NaN) are written as null, never refused."""
-    try:
-        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        text = json.dumps(_finite(content), ensure_ascii=False, separators=(",", ":"))
+    """JSON of plain data, which is never refused for its numbers."""
+    text = json_text(content, ensure_ascii=False, separators=(",", ":"))
     return Response(text.encode("utf-8", "replace"), status, dict(headers or {}), "application/json")
 
 
@@ -99,13 +96,3 @@ class Concealment:
 def _spellings(path: Path) -> Iterable[Path]:
     absolute = path.absolute()
     return (spelling for spelling in (absolute, absolute.resolve()) if len(spelling.parts) > 1)
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    if isinstance(data, Mapping):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
-    return data

@@ -1,7 +1,9 @@
-"""The server's routes as one ASGI application: each with and without `/api`, refusals in the convention's shapes, behind the guard."""
+"""The server's routes as one ASGI application: those of clients with and without `/api`, refusals in the convention's shapes, behind the
+guard."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 from typing import Any
@@ -16,6 +18,7 @@ from starlette.types import ASGIApp
 
 from katz_graph.errors import InputError, KatzError
 from katz_graph.web.answers import Concealment, Refusal, refuse
+from katz_graph.web.bodies import PARSED_AT_ONCE
 from katz_graph.web.requests import RequestRecord
 from katz_graph.web.routes import files, frontend, health, history, info, jobs, models, prompt, queue, socket, users
 from katz_graph.web.security import Security
@@ -29,13 +32,14 @@ log = logging.getLogger("katz.web")
 def build(state: State) -> ASGIApp:
     """The application."""
     app = FastAPI(title="Katz Graph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    app.state.parsing = asyncio.Semaphore(PARSED_AT_ONCE)
     queues = (prompt.router, queue.router, queue.own, history.router)
-    twice = (*queues, files.router, users.router, models.router, info.router, frontend.extensions, socket.router)
+    twice = (*queues, files.router, users.router, models.router, info.router, health.router, frontend.extensions, socket.router)
     for make in twice:
         routes = make(state)
         app.include_router(routes)
         app.include_router(routes, prefix="/api", include_in_schema=False)
-    for routes in (jobs.router(state), health.router(state), info.internal(state), info.disabled(), _description(app)):
+    for routes in (jobs.router(state), info.internal(state), info.disabled(), _description(app)):
         app.include_router(routes)
     if state.options.frontend is None:
         app.include_router(frontend.page(state))

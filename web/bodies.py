@@ -15,6 +15,7 @@ from katz_graph.web.answers import Refusal
 
 MOST_IDS = 10_000
 LARGE = 2**16  # bytes from which on a body is parsed beside the event loop
+PARSED_AT_ONCE = 2  # of those; parsing keeps other threads waiting, and data takes many times the memory of its text
 NO_NUMBERS = (b"NaN", b"Infinity")  # which Python reads as numbers and JSON has not
 
 Id = Field(max_length=200)
@@ -79,12 +80,15 @@ async def read_body(request: Request, model: type[Model], empty_is_default: bool
     raw = await request.body()
     if empty_is_default and not raw.strip():
         return model()
-    return validated(await json_of(raw), model)
+    return validated(await json_of(request, raw), model)
 
 
-async def json_of(raw: bytes) -> Any:
-    """Plain data of a JSON body. Refusal 400 with the place of what is wrong."""
-    return await asyncio.to_thread(_parse, raw) if len(raw) > LARGE else _parse(raw)
+async def json_of(request: Request, raw: bytes) -> Any:
+    """Plain data of a JSON body, or of a part of one. Refusal 400 with the place of what is wrong."""
+    if len(raw) <= LARGE:
+        return _parse(raw)
+    async with request.app.state.parsing:
+        return await asyncio.to_thread(_parse, raw)
 
 
 def validated(data: Any, model: type[Model]) -> Model:

@@ -9,7 +9,6 @@ client submitted, and not those that a node expanded to (a sampler is one node t
 from __future__ import annotations
 
 import json
-import math
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from katz_graph.web.events import Cached, Ended, JobEvent, NodeDone, NodeStarted
 from katz_graph.web.job_state import JobState, NodeState
 from katz_graph.web.job_views import error_of, milliseconds
 from katz_graph.web.jobs.job import Job
+from katz_graph.web.json_text import json_text
 from katz_graph.web.outbox import Frame
 from katz_graph.web.pace import Pace
 
@@ -60,7 +60,8 @@ class ConventionChannel:
         yield _message("status", _status(snapshot.queue) | {"sid": snapshot.client})
         for job in snapshot.missed:
             assert job.result is not None
-            yield from self._end(job, job.result, snapshot.queue)
+            if _is_told(job.result, job.started):
+                yield from self._end(job, job.result, snapshot.queue)
         for identifier, state in snapshot.states.items():
             if state.started is None:
                 continue
@@ -98,7 +99,7 @@ class ConventionChannel:
                     yield from self._changed(job.id, state)
             case PackMessage(type=type, data=data):
                 yield _message(type, data)
-            case Ended() if state.started is not None or event.status != "cancelled":  # one that never started is just gone
+            case Ended() if _is_told(event, state.started):
                 if job.id in self._owed or event.status == "failed":
                     yield from self._states(job.id, state)
                 yield from self._end(replace(job, result=event), event, queue(), state)
@@ -152,13 +153,18 @@ class ConventionChannel:
         if ended.status == "completed":
             yield _message("execution_success", data)
         elif ended.status == "failed":
-            yield _message("execution_error", data | error_of(job) | {"executed": list(ended.executed)})
+            yield _message("execution_error", error_of(job))
         else:
             node = state.running[-1] if state is not None and state.running else ""
             type = state.nodes[node].type if state is not None and node else ""
             yield _message("execution_interrupted", data | {"node_id": node, "node_type": type, "executed": list(ended.executed)})
         yield _message("status", _status(queue))
         yield _message("executing", {"node": None, "prompt_id": job.id})
+
+
+def _is_told(ended: Ended, started: float | None) -> bool:
+    """A job that was cancelled before it started is just gone."""
+    return started is not None or ended.status != "cancelled"
 
 
 def _cost(state: JobState) -> float:
@@ -181,20 +187,8 @@ def _identity(job: str, node: str, display: str) -> dict[str, Any]:
 
 def _message(type: str, data: Any) -> Frame:
     """JSON as every client can parse it: what it has no word for (NaN and data of a pack's own) is null."""
-    try:
-        text = json.dumps({"type": type, "data": data}, allow_nan=False, default=_nothing, skipkeys=True)
-    except ValueError:
-        text = json.dumps({"type": type, "data": _finite(data)}, default=_nothing, skipkeys=True)
-    return Frame(text)
+    return Frame(json_text({"type": type, "data": data}, default=_nothing, skipkeys=True))
 
 
 def _nothing(value: Any) -> None:
     return None
-
-
-def _finite(data: Any) -> Any:
-    if isinstance(data, float) and not math.isfinite(data):
-        return None
-    if isinstance(data, Mapping):
-        return {key: _finite(value) for key, value in data.items()}
-    return [_finite(value) for value in data] if isinstance(data, (list, tuple)) else data

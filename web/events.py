@@ -52,13 +52,14 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a node is: evaluations of a sampler, or what a pack counts."""
+    """How far a node is: `evaluations` of a sampler, or what a pack counts."""
 
     job: str
     node: str
     display: str
     value: int
     maximum: int
+    evaluations: bool = False
     kind: Literal["progress"] = "progress"
 
 
@@ -156,6 +157,7 @@ class Ended:
 
     `outputs`: what output nodes have for editors, by node. `meta`: for each of them node_id, display_node, parent_node, real_node_id.
     `executed`: nodes that ran or were cached. `seconds`: total, load, prepare, denoise, vae. `predicted`: seconds of sampling as planned.
+    `cached`: the nodes that `Cached` told of.
     """
 
     job: str
@@ -168,6 +170,7 @@ class Ended:
     seconds: Mapping[str, float] = field(default_factory=dict)
     predicted: float | None = None
     approximations: tuple[str, ...] = ()
+    cached: tuple[str, ...] = ()
     kind: Literal["ended"] = "ended"
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from katz_graph.errors import KatzError
@@ -21,21 +22,23 @@ from katz_graph.web.events import Ended, JobEvent, PackMessage, Started
 from katz_graph.web.job_state import JobState
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import Limits
-from katz_graph.web.outbox import Frame, Outbox
+from katz_graph.web.outbox import Budget, Frame, Outbox
 from katz_graph.web.pace import Pace
 
 CLIENT_ID = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,200}")
 OUTBOX = 32 * 2**20  # bytes that wait for one session: a batch of pictures that a node sends
+OUTBOXES = 256 * 2**20  # bytes that wait for all sessions
 ENDS = 512  # jobs, of all clients, that ended and whose clients may not know
-INTERNAL_ERROR = 1011  # RFC 6455, section 7.4.1
+GOING_AWAY, INTERNAL_ERROR = 1001, 1011  # RFC 6455, section 7.4.1
 GRACE = 120.0  # seconds after which a session that is still there has heard of an end; a dead line is found earlier
+ARRIVED = 5.0  # seconds after which a client that says goodbye has heard of an end: its line was sound
 STATUS_RATE, STATUS_BURST = 20.0, 20.0  # changes of the queue that are told in a second
 STATUS_SOCKETS = 16  # to so many sockets that it counts once; telling one takes about 50 us
 log = logging.getLogger("katz.web")
 
 
 class TooManySockets(KatzError):
-    """`limits.sockets` are connected already."""
+    """`limits.sockets` are connected already, or `limits.client_sockets` of this client."""
 
 
 class Queue(Protocol):
@@ -54,9 +57,9 @@ class Queue(Protocol):
 class Session:
     """One socket of a client. It hears nothing before `begin`, and nothing after `close`."""
 
-    def __init__(self, hub: Hub, client: str, channel: Channel) -> None:
+    def __init__(self, hub: Hub, client: str, channel: Channel, budget: Budget) -> None:
         self.client, self.channel, self.begun = client, channel, False
-        self.outbox = Outbox(OUTBOX)
+        self.outbox = Outbox(OUTBOX, budget)
         self._hub = hub
 
     def begin(self, recent: Sequence[Job] = ()) -> None:
@@ -89,8 +92,21 @@ class Session:
             except TimeoutError:
                 self.send(self.channel.late())
 
+    def goodbye(self) -> None:
+        """The client itself ends the session, in order."""
+        if self.outbox.end is None and not len(self.outbox):
+            self._hub.leave(self)
+
     def close(self) -> None:
         self._hub.disconnect(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A job that ended, and the sessions that were told of it, with the time (of the loop) of that."""
+
+    job: Job
+    told: dict[Session, float] = field(default_factory=dict)
 
 
 class Hub:
@@ -100,7 +116,8 @@ class Hub:
         self._queue, self._facts, self._limits = queue, facts, limits
         self._sessions: dict[str, dict[Session, None]] = {}
         self._states: dict[str, JobState] = {}
-        self._ends: OrderedDict[str, Job] = OrderedDict()
+        self._ends: OrderedDict[str, _End] = OrderedDict()
+        self._budget = Budget(OUTBOXES)
         self._pace = Pace(STATUS_RATE, STATUS_BURST, time.monotonic)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -109,19 +126,30 @@ class Hub:
         return sum(map(len, self._sessions.values()))
 
     def connect(self, client: str, channel: Channel) -> Session:
-        """A new session of a client, beside those that it has. TooManySockets when the server has enough."""
+        """A new session of a client, beside those that it has. TooManySockets when the server, or the client, has enough."""
         if self.sockets >= self._limits.sockets:
             raise TooManySockets(f"this server takes {self._limits.sockets} websockets at once, and has them")
-        session = Session(self, client, channel)
+        if len(self._sessions.get(client, ())) >= self._limits.client_sockets:
+            raise TooManySockets(f"a client has {self._limits.client_sockets} websockets at once, and this one has them; close one")
+        session = Session(self, client, channel, self._budget)
         self._sessions.setdefault(client, {})[session] = None
         return session
 
     def disconnect(self, session: Session) -> None:
-        """Forget this session; others of its client stay."""
+        """Forget this session and what waits for it; others of its client stay."""
+        session.outbox.close(GOING_AWAY, "the connection has ended")
         of_client = self._sessions.get(session.client, {})
         of_client.pop(session, None)
         if not of_client:
             self._sessions.pop(session.client, None)
+        for end in self._ends.values():
+            end.told.pop(session, None)
+
+    def leave(self, session: Session) -> None:
+        """This session has read all that it was sent a while ago."""
+        before = asyncio.get_running_loop().time() - ARRIVED
+        for job in [job for job, end in self._ends.items() if end.told.get(session, math.inf) <= before]:
+            del self._ends[job]
 
     def publish(self, job: Job, event: JobEvent) -> None:
         """Tell the owner of a job what happened to it."""
@@ -134,8 +162,8 @@ class Hub:
             session.hear(job, event, state, lambda: self._view(without=job.id))
         if isinstance(event, Ended):
             self._states.pop(job.id, None)
-            self._ends[job.id] = replace(job, status=event.status, ended=event.at, result=event)
-            self._expect_seen([job.id])
+            self._ends[job.id] = _End(replace(job, status=event.status, ended=event.at, result=event))
+            self._expect_seen(client, [job.id])
             if len(self._ends) > ENDS:
                 self._ends.popitem(last=False)
 
@@ -149,7 +177,7 @@ class Hub:
         else:
             self._timer = asyncio.get_running_loop().call_later(self._pace.wait(cost), self._status_late)
 
-    def close(self, code: int = 1001, reason: str = "the server is shutting down") -> None:
+    def close(self, code: int = GOING_AWAY, reason: str = "the server is shutting down") -> None:
         """End every session."""
         if self._timer is not None:
             self._timer.cancel()
@@ -164,8 +192,8 @@ class Hub:
     def snapshot(self, client: str, recent: Sequence[Job]) -> Snapshot:
         """What a client may know now."""
         queue = self._queue()
-        missed = [job for job in self._ends.values() if job.client == client]
-        self._expect_seen([job.id for job in missed])
+        missed = [end.job for end in self._ends.values() if end.job.client == client]
+        self._expect_seen(client, [job.id for job in missed])
         ended = {job.id: job for job in sorted((*recent, *missed), key=lambda job: job.ended or 0.0)}
         live = {job.id: job for job in (*queue.running, *queue.pending) if job.client == client and job.id not in ended}
         states = {job.id: self._states.get(job.id) or JobState() for job in queue.running if job.id in live}
@@ -179,15 +207,19 @@ class Hub:
             self._states[job.id] = JobState()
         return self._states.get(job.id) or JobState()
 
-    def _expect_seen(self, jobs: Sequence[str]) -> None:
-        """Ends that were told: they are known, if somebody of the client is still there in a while."""
+    def _expect_seen(self, client: str, jobs: Sequence[str]) -> None:
+        """Ends that were told: they are known, if somebody of the client is still there in a while, or leaves in order."""
+        loop = asyncio.get_running_loop()
+        for session in self._sessions.get(client, ()):
+            for job in jobs if session.begun else ():
+                self._ends[job].told.setdefault(session, loop.time())
         if jobs:
-            asyncio.get_running_loop().call_later(GRACE, self._seen, jobs)
+            loop.call_later(GRACE, self._seen, jobs)
 
     def _seen(self, jobs: Sequence[str]) -> None:
         for job in jobs:
             ended = self._ends.get(job)
-            if ended is not None and any(session.begun for session in self._sessions.get(ended.client or "", ())):
+            if ended is not None and any(session.begun for session in self._sessions.get(ended.job.client or "", ())):
                 del self._ends[job]
 
     def _status_late(self) -> None:

@@ -8,12 +8,19 @@ from typing import Any
 from katz_graph.web.jobs.job import FINISHED, Job, workflow_id
 
 PREVIEWABLE = ("images", "video", "audio", "3d")  # kinds of outputs that an editor can show in its list
+EXACT = 2**53  # below it, whole numbers are the same in JSON of every language (RFC 8259, section 6)
 PRIVATE = ("client_id", "auth_token_comfy_org", "api_key_comfy_org")  # of `extra_data`: whose it is, and secrets
 
 
 def milliseconds(seconds: float | None) -> int | None:
     """As the convention counts time."""
     return None if seconds is None else int(seconds * 1000)
+
+
+def place_number(job: Job) -> int | float:
+    """A job's number as JSON that clients read into an integer, where it is a whole one that they can hold."""
+    whole = abs(job.number) < EXACT and job.number == int(job.number)
+    return int(job.number) if whole else job.number
 
 
 def public_extra(job: Job) -> dict[str, Any]:
@@ -24,7 +31,7 @@ def public_extra(job: Job) -> dict[str, Any]:
 
 def queue_item(job: Job) -> list[Any]:
     """`[number, prompt_id, prompt, extra_data, outputs_to_execute]`."""
-    return [job.number, job.id, job.prompt, public_extra(job), list(job.targets)]
+    return [place_number(job), job.id, job.prompt, public_extra(job), list(job.targets)]
 
 
 def history_entry(job: Job) -> dict[str, Any]:
@@ -45,27 +52,33 @@ def status_of(job: Job) -> dict[str, Any]:
 
 
 def _messages(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
-    if job.started is not None:
-        yield "execution_start", {"prompt_id": job.id, "timestamp": milliseconds(job.started)}
     result = job.result
+    if job.started is not None:
+        started = {"prompt_id": job.id, "timestamp": milliseconds(job.started)}
+        yield "execution_start", started
+        if result is not None:
+            yield "execution_cached", started | {"nodes": list(result.cached)}
     if result is None:
         return
     ended = {"prompt_id": job.id, "timestamp": milliseconds(result.at)}
-    executed = list(result.executed)
     if result.status == "completed":
         yield "execution_success", ended
     elif result.status == "cancelled":
         error = result.error
         node = {"node_id": error.node if error else "", "node_type": error.node_type if error else ""}
-        yield "execution_interrupted", ended | node | {"executed": executed}
+        yield "execution_interrupted", ended | node | {"executed": list(result.executed)}
     else:
-        yield "execution_error", ended | error_of(job) | {"executed": executed}
+        yield "execution_error", error_of(job)
 
 
 def error_of(job: Job) -> dict[str, Any]:
-    """Why a job failed, in the convention's words."""
-    error = job.result.error if job.result is not None else None
+    """Why a job failed, in the convention's words: the data of `execution_error` wherever it is told."""
+    result = job.result
+    error = result.error if result is not None else None
     return {
+        "prompt_id": job.id,
+        "timestamp": milliseconds(job.ended if result is None else result.at),
+        "executed": [] if result is None else list(result.executed),
         "node_id": error.node if error else "",
         "node_type": error.node_type if error else "",
         "exception_message": error.message if error else "the job failed",
@@ -83,7 +96,7 @@ def summary(job: Job) -> dict[str, Any]:
     row: dict[str, Any] = {
         "id": job.id,
         "status": job.status,
-        "priority": job.number,
+        "priority": place_number(job),
         "create_time": milliseconds(job.created),
         "execution_start_time": milliseconds(job.started),
         "execution_end_time": milliseconds(job.ended),

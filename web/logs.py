@@ -1,4 +1,8 @@
-"""The server's log: lines for people, or JSON a line. Prompts and clients' texts are never logged."""
+"""The server's log: lines for people, or JSON a line.
+
+The server itself logs no prompts. What packs print is logged as it is, and so are the traces of errors that nobody expected: both may hold
+what clients sent. No character of either moves a terminal's cursor.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import json
 import logging
 import time
 from contextvars import ContextVar
+
+from katz_graph.wording import one_line
 
 REQUEST: ContextVar[str] = ContextVar("request")
 """The id of the request that is being answered."""
@@ -26,7 +32,7 @@ class JsonLines(logging.Formatter):
             line["request"] = request
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)  # ASCII only
 
 
 class Lines(logging.Formatter):
@@ -36,8 +42,9 @@ class Lines(logging.Formatter):
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         request = REQUEST.get(None)
         tail = f" [{request}]" if request is not None else ""
-        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{record.getMessage()}{tail}{trace}"
+        first = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{one_line(record.getMessage())}{tail}"
+        trace = self.formatException(record.exc_info).split("\n") if record.exc_info else []
+        return "\n".join([first, *map(one_line, trace)])
 
 
 def set_up(as_json: bool) -> None:

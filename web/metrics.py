@@ -20,6 +20,7 @@ STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 JOB_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 MOST_SAMPLERS = 1_000  # nodes whose last step is remembered; more run at once nowhere
+MOST_STEPS = 1_000  # counted of one event
 
 
 OF_DEVICES = (
@@ -54,7 +55,8 @@ class Metrics:
     def heard(self, event: JobEvent) -> None:
         """Count what happens to jobs."""
         if isinstance(event, Progress):
-            self._stepped(event)
+            if event.evaluations:
+                self._stepped(event)
         elif isinstance(event, NodeDone):
             self._nodes.labels(str(event.cached).lower()).inc()
             self._steps.pop((event.job, event.node), None)
@@ -75,7 +77,7 @@ class Metrics:
         """Progress may skip steps when they are quick: the time is shared out among them."""
         key, now = (event.job, event.node), self._clock()
         steps, since = self._steps.get(key, (event.value, now))
-        for _ in range(min(event.value - steps, event.maximum)):
+        for _ in range(min(event.value - steps, MOST_STEPS)):
             self._step.observe((now - since) / (event.value - steps))
         if len(self._steps) < MOST_SAMPLERS:
             self._steps[key] = (event.value, now)

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 MB = 2**20
+RUNNER_LOCK = "runner.lock"  # in the data folder, held by a runner while it lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +16,20 @@ class Limits:
     """What one client may ask for. Whatever is over a limit is refused with the limit's name and value in the answer."""
 
     body_bytes: int = 64 * MB  # of a request that is no upload
+    prompt_bytes: int = 8 * MB  # of a job's graph and extra data, as JSON
     upload_bytes: int = 100 * MB
     upload_pixels: int = 64_000_000
-    depth: int = 100  # of JSON
     nodes: int = 10_000
     steps: int = 1_000  # of one sampler
     pixels: int = 4096 * 4096  # of one picture that a node makes
     batch: int = 64
     batch_pixels: int = 4 * 4096 * 4096  # of all pictures of one batch
     text: int = 4 * MB  # characters of one text that a node makes
+    shown: int = 8 * MB  # characters of all that the nodes of one job have for editors, as JSON
     queue: int = 64  # jobs that wait
     sockets: int = 256  # websockets at once
+    client_sockets: int = 8  # of one client
+    connections: int = 512  # at once, websockets among them; as many files may be open as well
     history: int = 10_000  # jobs that are remembered
     user_bytes: int = 256 * MB  # files that one user keeps on the server
 

@@ -17,15 +17,35 @@ class Frame:
     slot: str = ""
 
 
+class Budget:
+    """What several outboxes hold together. When it is more than `limit` bytes, those that hold most are closed."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._all = limit, 0
+        self._held: dict[Outbox, int] = {}
+
+    def note(self, outbox: Outbox, count: int) -> None:
+        """So many bytes wait in an outbox now."""
+        self._all += count - self._held.pop(outbox, 0)
+        if count:
+            self._held[outbox] = count
+        while self._all > self._limit:
+            max(self._held, key=self._held.__getitem__).close(*TOO_SLOW)
+
+
 class Outbox:
     """Holds one frame of any size and `limit` bytes behind it; what exceeds that closes it."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit, self._bytes, self._count = limit, 0, 0
+    def __init__(self, limit: int, budget: Budget) -> None:
+        self._limit, self._bytes, self._count, self._budget = limit, 0, 0, budget
         self._frames: OrderedDict[int, Frame] = OrderedDict()  # by number; a dict is slow to find its first
         self._slots: dict[str, int] = {}
         self._changed, self._closed = asyncio.Event(), asyncio.Event()
         self.end: tuple[int, str] | None = None  # close code and reason of RFC 6455, section 7.4.1
+
+    def __len__(self) -> int:
+        """How many frames wait."""
+        return len(self._frames)
 
     def put(self, frame: Frame) -> None:
         """Never waits. Nothing is kept after the end."""
@@ -44,6 +64,7 @@ class Outbox:
         if frame.slot:
             self._slots[frame.slot] = self._count
         self._changed.set()
+        self._budget.note(self, self._bytes)
 
     def pop(self) -> Frame | None:
         """The oldest frame."""
@@ -55,6 +76,8 @@ class Outbox:
             self.end = (code, reason)
             self._frames.clear()
             self._slots.clear()
+            self._bytes = 0
+            self._budget.note(self, 0)
             self._closed.set()
             self._changed.set()
 
@@ -75,6 +98,7 @@ class Outbox:
     def _drop(self, number: int) -> Frame:
         frame = self._frames.pop(number)
         self._bytes -= len(frame.data)
+        self._budget.note(self, self._bytes)
         if frame.slot:
             del self._slots[frame.slot]
         return frame

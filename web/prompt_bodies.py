@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import uuid
 from typing import Any
@@ -23,12 +24,13 @@ KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 async def read_prompt(request: Request, limits: Limits) -> PromptBody:
-    """The body in the one form that is worked with. Refusal 400 when it is none of the forms, or an id is not as it has to be."""
+    """The body in the one form that is worked with. Refusal 400 when it is none of the forms, or an id is not as it has to be, 413 when it
+    has more than `limits.prompt_bytes` of JSON."""
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         data = await _form(request, limits)
     else:
         raw = await request.body()
-        data = {"prompt": await workflow_in(raw)} if is_picture(raw) else await json_of(raw)
+        data = {"prompt": await workflow_in(raw, limits)} if is_picture(raw) else await _json(request, raw, limits)
     if isinstance(data, dict) and data.get("prompt") is None:
         raise Refusal(400, "No prompt provided", "no_prompt", "the body has no `prompt`")
     if isinstance(data, dict) and data.get("prompt_id") in (None, ""):
@@ -62,14 +64,27 @@ def is_picture(raw: bytes) -> bool:
     return any(pattern.match(raw) for pattern in PICTURES)
 
 
-async def workflow_in(raw: bytes) -> Any:
-    """The workflow that a picture carries. Refusal 400 when it carries none."""
+async def workflow_in(raw: bytes, limits: Limits) -> Any:
+    """The workflow that a picture carries. Refusal 400 when it carries none, 413 when it is too large."""
     from katz_graph.formats.image import workflow_from_picture
 
     try:
-        return await asyncio.to_thread(workflow_from_picture, raw)
+        workflow = await asyncio.to_thread(workflow_from_picture, raw)
     except InputError as error:
         raise Refusal(400, "the picture has no workflow", "no_prompt", str(error)) from None
+    _check_size(len(await asyncio.to_thread(json.dumps, workflow)), limits)
+    return workflow
+
+
+async def _json(request: Request, raw: bytes, limits: Limits) -> Any:
+    _check_size(len(raw), limits)
+    return await json_of(request, raw)
+
+
+def _check_size(count: int, limits: Limits) -> None:
+    if count > limits.prompt_bytes:
+        limit = f"more than this server's limit of {limits.prompt_bytes:,} (prompt_bytes)"
+        raise Refusal(413, f"the graph and its extra data have {count:,} bytes, {limit}", "too_large")
 
 
 async def _form(request: Request, limits: Limits) -> dict[str, Any]:
@@ -78,7 +93,7 @@ async def _form(request: Request, limits: Limits) -> dict[str, Any]:
         for name, value in form.multi_items():
             raw = await value.read() if isinstance(value, UploadFile) else value.encode()
             if name in DOCUMENTS:
-                data["prompt"] = await (workflow_in(raw) if is_picture(raw) else json_of(raw))
+                data["prompt"] = await (workflow_in(raw, limits) if is_picture(raw) else _json(request, raw, limits))
             elif name in PromptBody.model_fields:
-                data[name] = raw.decode("utf-8", "replace") if name in TEXTS else await json_of(raw)
+                data[name] = raw.decode("utf-8", "replace") if name in TEXTS else await _json(request, raw, limits)
     return data

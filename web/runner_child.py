@@ -12,17 +12,19 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.settings import environment_of_children
 from katz_graph.web.options import OPTIONS, ServeOptions
 from katz_graph.web.runner_facts import FACTS, RunnerFacts
 from katz_graph.web.wire import AsyncEnd, Message
 
 PROGRAM = ("-P", "-m", "katz_graph.web.runner.main")
 KEPT_LINES = 20
+LAST_WORDS = 1.0  # seconds to read what it had printed, which what it started may go on with
 LONGEST_LINE = 10_000  # characters of what a pack prints
 log = logging.getLogger("katz.runner")
 
@@ -53,6 +55,7 @@ class Child:
     """Make it with `start`. `ended` has the reason as soon as the process is gone, after its last message was heard."""
 
     _process: asyncio.subprocess.Process
+    _echoing: asyncio.Task[None]
     _wire: AsyncEnd
 
     def __init__(self, heard: Callable[[Message], None], patience: Patience) -> None:
@@ -76,9 +79,9 @@ class Child:
         It has a session of its own, so that Ctrl-C reaches the server alone.
         """
         child = cls(heard, patience)
-        ours, theirs = socket.socketpair()
-        with theirs:
+        with contextlib.ExitStack() as opened:
             try:
+                ours, theirs = map(opened.enter_context, socket.socketpair())
                 child._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-u", "-X", "faulthandler", *program, "--descriptor", str(theirs.fileno())),
                     stdin=asyncio.subprocess.DEVNULL,
@@ -86,13 +89,15 @@ class Child:
                     stderr=asyncio.subprocess.STDOUT,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,
+                    env=environment_of_children(),
                 )
             except OSError as error:
-                ours.close()
                 raise RunError(f"the runner cannot be started: {error.strerror or error}") from None
+            theirs.close()
+            opened.pop_all()
         try:
+            child._echoing = child._spawn(child._echo())
             child._wire = await AsyncEnd.connect(ours, child._message, lambda: child._spawn(child._bury()))
-            child._spawn(child._echo())
             child._spawn(child._watch())
             child.send("start", OPTIONS.dump_python(replace(options, token=None), mode="json"))
             child.facts = await child._ready
@@ -124,14 +129,14 @@ class Child:
             del self._asked[number]
 
     async def close(self) -> None:
-        """Ask it to end, wait, and kill it with what its packs started."""
+        """Ask it to end, wait, and kill it with what its packs started. It is killed at once when this is cancelled."""
         self.send("stop")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self.ended), self._patience.stop)
-        self.kill("the server ends")
-        await self.ended
-        for task in self._tasks - {asyncio.current_task()}:
-            task.cancel()
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self.ended), self._patience.stop)
+        finally:
+            self.kill("the server ends")
+            await self.ended
 
     def kill(self, why: str) -> None:
         if self._process.returncode is None:  # not waited for, so that the number still means this session
@@ -147,7 +152,9 @@ class Child:
             case "ready":
                 self._ready.set_result(replace(FACTS.validate_python(message.body), pid=self.pid))
             case "failed":
-                if not self._ready.done():
+                if self._ready.done():
+                    log.error("the runner failed: %s", message.body["message"])
+                else:
                     kind = InputError if message.body["input"] else RunError
                     self._ready.set_exception(kind(message.body["message"]))
             case "answer" | "refused" if (answer := self._asked.get(message.number)) is not None and not answer.done():
@@ -158,10 +165,11 @@ class Child:
             case _:
                 self._heard(message)
 
-    def _spawn(self, work: Any) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _watch(self) -> None:
         """Count its silence. A look that came late, since this process was stopped itself, counts as two."""
@@ -177,27 +185,35 @@ class Child:
             self.send("ping")
 
     async def _bury(self) -> None:
-        """Its connection has ended: see that the process does, and say how."""
+        """Its connection has ended: see that the process does, with what its packs started, and say how."""
         try:
             await asyncio.wait_for(self._process.wait(), self._patience.stop)
         except TimeoutError:
             self.kill("it left its connection and went on")
             await self._process.wait()
-        await asyncio.sleep(0)  # what it printed last
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # the number is nobody else's while its session lives, nor so soon after
+        await asyncio.wait((self._echoing,), timeout=LAST_WORDS)
         why = self._reason()
         if not self._ready.done():
-            self._ready.set_exception(RunError(f"the runner did not start: {why}"))
+            self._ready.set_exception(RunError(f"the runner did not start: {why}{self._last_words()}"))
             self._ready.exception()  # asked for: nobody may wait for it any more
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception(RunnerDown(f"the runner has ended: {why}"))
         self.ended.set_result(why)
+        for task in self._tasks - {asyncio.current_task()}:
+            task.cancel()
 
     def _reason(self) -> str:
+        """How it ended. Clients read that, and so nothing of what it printed, which may be of anybody's job."""
         code = self._process.returncode or 0
-        how = f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        return self._killed_for or (f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}")
+
+    def _last_words(self) -> str:
+        """What it printed last, for who starts the server and for the log: a runner that did not start has run no job."""
         last = next((line.strip() for line in reversed(self._lines) if line.strip()), "")
-        return self._killed_for or (f"{how}; it last printed: {last}" if last else how)
+        return f"; it last printed: {last}" if last else ""
 
     async def _echo(self) -> None:
         """Log what packs and workers print, by lines."""

@@ -59,10 +59,7 @@ class Stats:
     """`devices` are those whose worker answered in time. Counts are since the runner's start."""
 
     devices: tuple[DeviceStats, ...] = ()
-    nodes_run: int = 0
-    nodes_cached: int = 0
     results_kept: int = 0
-    jobs: int = 0
     worker_restarts: int = 0
 
 

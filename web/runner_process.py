@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec
 
 from pydantic import ValidationError
 
@@ -24,6 +24,7 @@ from katz_graph.web.wire import Message
 __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between a runner that did not get ready and the next
+Arguments = ParamSpec("Arguments")
 log = logging.getLogger("katz.runner")
 
 
@@ -44,18 +45,20 @@ class Runner:
     ) -> None:
         self.facts = RunnerFacts()
         self.restarts = 0
-        self._options, self._heard, self._lost, self._patience, self._program = options, heard, lost, patience, program
+        self._options, self._heard, self._lost, self._patience, self._program = options, _logged(heard), _logged(lost), patience, program
         self._child: Child | None = None
         self._waiting: dict[str, tuple[Order, asyncio.Future[None]]] = {}  # jobs that no runner has taken yet
         self._unwanted: set[str] = set()  # of these, those that were cancelled
         self._taken: set[str] = set()
         self._worn = ""  # why the runner of now gets no more jobs
         self._keeper: asyncio.Task[None] | None = None
+        self._figures: asyncio.Task[Any] | None = None  # a question that is under way
+        self._refuses = False
 
     @property
     def ready(self) -> bool:
         """Whether there is one that takes jobs."""
-        return self._child is not None and not self._child.ended.done() and not self._worn
+        return self._child is not None and not self._child.ended.done() and not self._worn and not self._refuses
 
     async def start(self) -> None:
         """Returns when the first runner is ready. RunError or InputError with one line when it does not get so."""
@@ -63,26 +66,33 @@ class Runner:
         self._keeper = asyncio.create_task(self._keep(child))
         self._up(child)
 
+    def refuse(self) -> None:
+        """From now on `run` is refused, also for jobs that wait in it."""
+        self._refuses = True
+        for _, taken in self._waiting.values():
+            if not taken.done():
+                taken.set_exception(RunnerDown("the server ends"))
+
     async def close(self) -> None:
-        """End the runner, and with it the jobs that it has; nothing is left of it."""
+        """End the runner, and with it the jobs that it has; nothing is left of it. It is killed when this is cancelled."""
+        self.refuse()
         if self._keeper is not None:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
-        for _, taken in self._waiting.values():
-            if not taken.done():
-                taken.set_exception(RunnerDown("the server ends"))
         if self._child is not None:
             child, self._child = self._child, None
             await child.close()
 
     async def run(self, job: Job) -> None:
-        """Returns when a runner has taken the job; while there is none, it waits for the next. RunnerDown after `close`."""
+        """Returns when a runner has taken the job; while there is none, it waits for the next. RunnerDown after `refuse`."""
+        if self._refuses:
+            raise RunnerDown("the server ends")
         order = Order(job.id, job.prompt, job.targets, job.client, job.extra)
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[job.id] = order, taken
         try:
-            self._hand_over(order)
+            self._hand_over(order, taken)
             await taken
         finally:
             self._waiting.pop(job.id, None)
@@ -117,7 +127,10 @@ class Runner:
         await self._ask("free", unload_models=unload_models, free_memory=free_memory)
 
     async def stats(self) -> Stats:
-        return STATS.validate_python(await self._ask("stats"))
+        """Who asks while a question is under way gets its answer."""
+        if self._figures is None or self._figures.done():
+            self._figures = asyncio.create_task(self._ask("stats"))
+        return STATS.validate_python(await asyncio.shield(self._figures))
 
     async def _ask(self, kind: str, **body: Any) -> Any:
         if self._child is None:
@@ -125,7 +138,7 @@ class Runner:
         return await self._child.ask(kind, **body)
 
     async def _keep(self, child: Child) -> None:
-        """Replace every runner that ends, for ever."""
+        """Replace every runner that ends, for ever: nothing that fails on the way ends this."""
         while True:
             why = await asyncio.shield(child.ended)
             log.error("the runner ended: %s", why)
@@ -144,8 +157,8 @@ class Runner:
         while True:
             try:
                 return await self._begun()
-            except KatzError as error:
-                log.error("%s; the next try is in %g s", error, pause)
+            except Exception as error:
+                log.error("%s; the next try is in %g s", error, pause, exc_info=not isinstance(error, KatzError))
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -154,14 +167,19 @@ class Runner:
 
     def _up(self, child: Child) -> None:
         self._child, self.facts = child, child.facts
-        for order, _ in list(self._waiting.values()):
-            self._hand_over(order)
+        for order, taken in list(self._waiting.values()):
+            self._hand_over(order, taken)
 
-    def _hand_over(self, order: Order) -> None:
+    def _hand_over(self, order: Order, taken: asyncio.Future[None]) -> None:
+        """A job that cannot be sent fails `taken`."""
         if self._child is not None and self.ready:
-            self._child.send(
-                "run", {"id": order.id, "prompt": order.prompt, "targets": order.targets, "client": order.client, "extra": order.extra}
-            )
+            try:
+                self._child.send(
+                    "run", {"id": order.id, "prompt": order.prompt, "targets": order.targets, "client": order.client, "extra": order.extra}
+                )
+            except Exception as error:
+                if not taken.done():
+                    taken.set_exception(error)
 
     def _drop(self, job_id: str) -> None:
         """A job that was cancelled before a runner had it."""
@@ -189,7 +207,19 @@ class Runner:
 
     def _replace_if_worn(self) -> None:
         if self._worn and not self._taken and self._child is not None:
-            self._child.kill(self._worn)
+            self._child.kill("it lost a device for good")  # `_worn` has what that printed, which is not for clients
+
+
+def _logged(callback: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """The same, but what it raises is only logged: it ends neither a connection nor who keeps one."""
+
+    def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
+        try:
+            callback(*arguments, **options)
+        except Exception:
+            log.exception("what the runner told was not taken in")
+
+    return call
 
 
 def _event(body: Mapping[str, Any]) -> JobEvent:
@@ -197,7 +227,8 @@ def _event(body: Mapping[str, Any]) -> JobEvent:
     try:
         return JOB_EVENT.validate_python(body)
     except ValidationError as error:
-        log.error("an event of the runner is malformed: %s", error)
+        problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['type']}" for problem in error.errors(include_input=False))
+        log.error("an event of the runner is malformed: %s", "; ".join(problems))
         job = str(body.get("job"))
         if body.get("kind") == "ended":
             return Ended(job, "failed", time.time(), JobError("RunError", "its result is malformed"))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Iterable
 from http import HTTPStatus
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qsl, urlencode
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,9 +28,12 @@ OPEN = re.compile(r"(/api)?/(livez|readyz)")  # for what watches the process and
 PAGE = "/"
 ENVELOPE = 2**20  # bytes of an upload's body besides the file
 IDLE_BODY = 60.0  # seconds that a body may stand still
+SLOWEST_BODY = 2**13  # bytes a second that a body has to come in with on average, once IDLE_BODY is over
+UTF_8 = (b"utf-8", b"utf8")
 READING = ("GET", "HEAD", "OPTIONS")
 NO_TOKEN = "this server asks for its token: send 'Authorization: Bearer TOKEN', or open its page with ?token=TOKEN once"
 ASKING = {
+    "Allow": "GET, HEAD, POST, DELETE, PATCH, OPTIONS",
     "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE, PATCH",
     "Access-Control-Allow-Headers": "Authorization, Comfy-User, Content-Type, Idempotency-Key, X-Request-ID",
     "Access-Control-Max-Age": "600",
@@ -89,7 +94,11 @@ class Security:
             return
         answer = self._answer(scope, headers, guest)
         bounded = _Bounded(receive, body_limit(scope["path"], self._limits))
-        await (self._app if answer is None else answer)(scope, bounded.receive, _hardened(send, guest))
+        hardened = _hardened(send, guest)
+        if answer is None and scope["method"] == "HEAD":
+            await _head(self._app, scope, bounded.receive, hardened)
+        else:
+            await (self._app if answer is None else answer)(scope, bounded.receive, hardened)
 
     def _answer(self, scope: Scope, headers: Headers, guest: str | None) -> Response | None:
         """What is answered here already; None where the routes may answer."""
@@ -101,8 +110,8 @@ class Security:
         trouble = self._access.foreign(scope["scheme"], headers)
         if trouble is not None:
             return refuse(request, HTTPStatus.FORBIDDEN, trouble, "forbidden")
-        if guest is not None and scope["method"] == "OPTIONS":
-            return Response(status_code=HTTPStatus.NO_CONTENT, headers=ASKING)
+        if scope["method"] == "OPTIONS":  # the same for every route; browsers send no token with it
+            return Response(headers=ASKING)
         page = scope["path"] == PAGE and scope["method"] in READING
         if not OPEN.fullmatch(scope["path"]) and not self._access.holds(headers, scope["query_string"] if page else b""):
             answer = refuse(request, HTTPStatus.UNAUTHORIZED, NO_TOKEN, "unauthorized")
@@ -120,6 +129,8 @@ class Security:
             return refuse(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, trouble, "unsupported_media_type")
         if headers.get("content-encoding", "identity") != "identity":
             return refuse(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "bodies are read uncompressed only", "unsupported_media_type")
+        if _form_charset(headers) not in UTF_8:
+            return refuse(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "forms are read as UTF-8 only", "unsupported_media_type")
         length, limit = headers.get("content-length", "0"), body_limit(request.url.path, self._limits)
         if length.isascii() and length.isdigit() and int(length) > limit:
             return refuse(request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit), "too_large")
@@ -148,25 +159,35 @@ def body_limit(path: str, limits: Limits) -> int:
     return limits.upload_bytes + ENVELOPE if UPLOADS.fullmatch(path) else limits.body_bytes
 
 
+def _form_charset(headers: Headers) -> bytes:
+    """How a multipart body says that its texts are written, found as the form's parser will find it: that takes any codec that Python has,
+    and some of them need quadratic time. UTF-8 for any other body, as it is never decoded by a name."""
+    kind, options = parse_options_header(headers.get("content-type"))
+    return options.get(b"charset", UTF_8[0]).lower() if kind.startswith(b"multipart/") else UTF_8[0]
+
+
 def _too_large(limit: int) -> str:
     return f"the body has more than {limit:,} bytes, which is the limit here"
 
 
 class _Bounded:
-    """Counts a body while it arrives: Refusal 413 over the limit, 408 when nothing more comes."""
+    """Counts a body while it arrives: Refusal 413 over the limit, 408 when nothing more comes, or too little."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive, self._limit = receive, limit
         self._taken, self._whole = 0, False
+        self._waited = 0.0  # seconds; what the routes do with the body in between does not count
 
     async def receive(self) -> Message:
         if self._whole:
             return await self._receive()
+        began = time.monotonic()
         try:
-            async with asyncio.timeout(IDLE_BODY):
+            async with asyncio.timeout(min(IDLE_BODY, IDLE_BODY + self._taken / SLOWEST_BODY - self._waited)):
                 message = await self._receive()
         except TimeoutError:
-            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"nothing more of the body came for {IDLE_BODY:.0f} seconds", "timeout") from None
+            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "the body came too slowly, or no more of it came", "timeout") from None
+        self._waited += time.monotonic() - began
         self._whole = message["type"] != "http.request" or not message.get("more_body", False)
         self._taken += len(message.get("body", b""))
         if self._taken > self._limit:
@@ -189,6 +210,23 @@ def _hardened(send: Send, guest: str | None) -> Send:
         await send(message)
 
     return hardened
+
+
+async def _head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer HEAD as GET would be, without its body. Which route it was stays in `scope`."""
+    asked = {**scope, "method": "GET", "headers": [header for header in scope["headers"] if header[0] != b"range"]}
+    asked["extensions"] = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # so that no file is read
+
+    async def without_body(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body"})
+
+    try:
+        await app(asked, receive, without_body)
+    finally:
+        if "route" in asked:
+            scope["route"] = asked["route"]
 
 
 async def _deny(denial: Response, scope: Scope, receive: Receive, send: Send) -> None:

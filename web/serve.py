@@ -7,33 +7,31 @@ import contextlib
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-import uvicorn
-
 from katz_graph.devices import parse_devices
-from katz_graph.folders import TEMP
 from katz_graph.settings import Settings
 from katz_graph.web.answers import Concealment
 from katz_graph.web.app import build
 from katz_graph.web.binding import check_reach, listen, url
+from katz_graph.web.connections import Server
 from katz_graph.web.events import Ended, JobEvent
 from katz_graph.web.hub import Hub
-from katz_graph.web.jobs.cleaning import JobFiles, Retention
+from katz_graph.web.jobs.cleaning import JobFiles, Retention, drop_unfinished
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.logs import set_up
 from katz_graph.web.metrics import Metrics
 from katz_graph.web.options import ServeOptions
+from katz_graph.web.paths import folder_of
 from katz_graph.web.runner_process import Runner
 from katz_graph.web.state import State
 
-LARGEST_FRAME = 2**20  # bytes that a websocket client may send at once
-FAREWELL = 5.0  # seconds for connections to end
 log = logging.getLogger("katz.web")
 
 
@@ -50,30 +48,26 @@ def serve(options: ServeOptions, say: Callable[[str], None]) -> None:
 
 async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[[str], None]) -> None:
     address = url(options.host, listening.getsockname()[1])
-    store = await asyncio.to_thread(JobStore.open, options.data)
-    try:
+    async with contextlib.AsyncExitStack() as opened:  # of its callbacks the last is called first
+        store = await asyncio.to_thread(JobStore.open, options.data)
+        opened.push_async_callback(store.close)
         state = assemble(options, store)
-        server = _Uvicorn(build(state))
-        with _signals() as stops:
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
-            try:
-                await _unless(stops, _start(state))
-                if not stops.empty():
-                    return
-                say(f"listening on {address}" + ("" if options.token is None else " (a token is needed)"))
-                await _unless(stops, asyncio.shield(serving))
-                state.draining = True
-                log.info("ending: %d running jobs have %.0f s; once more to end at once", len(state.jobs.running), options.drain_seconds)
-                stops.get_nowait()
-                await _unless(stops, state.jobs.drain(options.drain_seconds))
-            finally:
-                state.hub.close(1001, "the server is shutting down")
-                server.should_exit = True
-                await serving
-                await state.jobs.close()
-                await state.runner.close()
-    finally:
-        await store.close()
+        stops = opened.enter_context(_signals())
+        opened.push_async_callback(lambda: _unless(stops, state.runner.close()))
+        opened.push_async_callback(lambda: _unless(stops, state.jobs.close()))
+        opened.callback(state.runner.refuse)
+        server = Server(build(state), options.limits.connections)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        opened.push_async_callback(_farewell, state, server, serving, stops)
+        await _unless(stops, _start(state))
+        if stops.empty():
+            say(f"listening on {address}" + ("" if options.token is None else " (a token is needed)"))
+            await _unless(stops, asyncio.shield(serving))
+        state.draining = True
+        log.info("ending: %d running jobs have %.0f s; once more to end at once", len(state.jobs.running), options.drain_seconds)
+        if not stops.empty():
+            stops.get_nowait()
+        await _unless(stops, state.jobs.drain(options.drain_seconds))
 
 
 def assemble(options: ServeOptions, store: JobStore, runner_type: type[Runner] = Runner) -> State:
@@ -99,7 +93,7 @@ def assemble(options: ServeOptions, store: JobStore, runner_type: type[Runner] =
 
     runner = runner_type(options, heard, lost)
     hub = Hub(lambda: jobs, facts, options.limits)
-    files = JobFiles({"output": folders.output, "temp": folders.output / TEMP})
+    files = JobFiles({"output": folder_of(folders, "output"), "temp": folder_of(folders, "temp")})
     retention = Retention(options.keep_days, options.keep_bytes)
     at_once = options.jobs_at_once or max(1, len(parse_devices(options.devices).choices))
     jobs = Jobs(store, runner, publish, hub.status, options.limits, at_once, files, retention)
@@ -113,10 +107,20 @@ def _why(end: Ended) -> str:
 
 async def _start(state: State) -> None:
     """The queue first, so that no new job comes before those that a crash left."""
+    await asyncio.to_thread(drop_unfinished, (state.folders.input, state.folders.output, state.data), time.time())
     await state.jobs.start()
     await state.runner.start()
     for problem in state.runner.facts.problems:
         log.warning("%s", problem)
+
+
+async def _farewell(state: State, server: Server, serving: asyncio.Task[None], stops: asyncio.Queue[int]) -> None:
+    """End all connections: soon, or now where somebody asked for that."""
+    state.hub.close(1001, "the server is shutting down")
+    server.should_exit = True
+    await _unless(stops, asyncio.shield(serving))
+    server.force_exit = not stops.empty()
+    await serving
 
 
 async def _unless(stops: asyncio.Queue[int], work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
@@ -146,28 +150,3 @@ def _signals() -> Iterator[asyncio.Queue[int]]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals to us."""
-
-    def __init__(self, app: Any) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http="h11",
-                ws="websockets-sansio",
-                ws_max_size=LARGEST_FRAME,
-                ws_per_message_deflate=False,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_graceful_shutdown=int(FAREWELL),
-            )
-        )
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -18,7 +18,7 @@ import msgpack
 from katz_graph.errors import KatzError
 
 LARGEST = 256 * 2**20  # bytes of one message
-CHUNK = 2**18
+CHUNK = 2**18  # bytes that arrive at once, at most
 SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1  # what msgpack's integers hold
 INTEGER = 1  # the extension that stands for others, in decimal
 
@@ -35,17 +35,20 @@ class Message:
 
 
 def packed(kind: str, number: int, body: Any) -> bytes:
-    """A message as bytes; tuples arrive as lists. TypeError or ValueError for what is no plain data."""
+    """A message as bytes; tuples arrive as lists. TypeError or ValueError for what is no plain data, or too large."""
     try:
-        return _packed([kind, number, body])
+        data = _packed([kind, number, body])
     except OverflowError:
-        return _packed([kind, number, _widened(body)])
+        data = _packed([kind, number, _widened(body)])
+    if len(data) > LARGEST:
+        raise ValueError(f"{len(data):,} bytes are more than the {LARGEST:,} of a message")
+    return data
 
 
 class Messages:
     """Takes in bytes as they arrive, and gives the messages that are whole."""
 
-    def __init__(self, largest: int = LARGEST) -> None:
+    def __init__(self, largest: int = LARGEST + CHUNK) -> None:
         self._unpacker = msgpack.Unpacker(max_buffer_size=largest, ext_hook=_integer, unicode_errors="surrogatepass", strict_map_key=False)
 
     def take(self, data: bytes) -> Iterator[Message]:
@@ -83,13 +86,13 @@ class ThreadedEnd:
 class AsyncEnd(asyncio.Protocol):
     """An end for an event loop: `on_message` for each, `on_end` once, after the last."""
 
-    def __init__(self, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> None:
+    def __init__(self, on_message: Callable[[Message], None], on_end: Callable[[], object]) -> None:
         self._on_message, self._on_end = on_message, on_end
         self._messages = Messages()
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def connect(cls, connected: socket.socket, on_message: Callable[[Message], None], on_end: Callable[[], None]) -> AsyncEnd:
+    async def connect(cls, connected: socket.socket, on_message: Callable[[Message], None], on_end: Callable[[], object]) -> AsyncEnd:
         connected.setblocking(False)
         _, end = await asyncio.get_running_loop().create_connection(lambda: cls(on_message, on_end), sock=connected)
         return end

@@ -6,6 +6,7 @@ Imports nothing heavy itself: that the process ends with its driver has to hold 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import select
@@ -84,6 +85,7 @@ def run_entry(entry: str, connected: socket.socket) -> None:
     """Call the function that `entry` (module:function) names with a connection."""
     module, _, function = entry.partition(":")
     serve: Any = getattr(importlib.import_module(module), function)
+    gc.freeze()  # collections, which hold up all threads, do not look through what was imported
     from katz_graph.executor.transport.connection import Connection
 
     serve(Connection(connected))

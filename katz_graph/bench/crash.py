@@ -21,6 +21,7 @@ class Scale:
     steps: int = 12
     side: int = 64
     seed: int = 1
+    longest: float = 4.0  # seconds that a server lives once it is ready
     patience: float = 300.0  # seconds for all jobs at the end
 
 
@@ -36,7 +37,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         with server:
             ids = [server.submit(prompt).data["prompt_id"] for prompt in prompts]
             for _ in range(scale.kills):
-                time.sleep(draw.uniform(0.0, 1.5))
+                time.sleep(draw.uniform(0.0, scale.longest))
                 family = server.family()
                 server.kill()
                 left += _remaining(family)

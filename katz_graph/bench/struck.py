@@ -27,7 +27,7 @@ from katz_graph.planner.program import Link, Program
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 SPARE_TIMEOUT = 120.0  # seconds for the next spare to be loaded
 LINK = Link(1e9, 1e-4)  # plans are pinned: nothing depends on it
-FORGIVING = Patience(deaths=1000)
+FORGIVING = Patience(deaths=1000, barren=1000)
 GUIDANCE = 5.0
 
 

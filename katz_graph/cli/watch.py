@@ -45,14 +45,16 @@ def follow(server: Server, client: str, line: ClientConnection, job: str, listen
         try:
             with connected if connected is not None else open_line(server, client) as socket:
                 connected = None
-                if away is not None:
-                    listener.say("connected again")
-                away, attempts = None, 0
                 socket.send(msgpack.packb({"type": "watch", "job": job}))
-                for event in _events(socket, job, listener.queued):
-                    if isinstance(event, Ended):
-                        return event
-                    listener.hear(event)
+                while True:
+                    frame = _read(socket)
+                    if away is not None:
+                        listener.say("connected again")
+                    away, attempts = None, 0
+                    for event in _events(frame, job, listener.queued):
+                        if isinstance(event, Ended):
+                            return event
+                        listener.hear(event)
         except (Unreachable, ConnectionClosed) as error:
             now = time.monotonic()
             if away is None:
@@ -88,21 +90,25 @@ def open_line(server: Server, client: str) -> ClientConnection:
     return socket
 
 
-def _events(socket: ClientConnection, job: str, queued: Callable[[int], None]) -> Iterator[JobEvent]:
-    """What happens to a job, its state when it is asked for included."""
-    for data in socket:
-        frame = msgpack.unpackb(data) if isinstance(data, bytes) else {}
-        kind = frame.get("type")
-        if kind in ("snapshot", "queue"):
-            places = (frame.get("queue") or {} if kind == "snapshot" else frame).get("places") or {}
-            if job in places:
-                queued(places[job])
-        elif kind == "job" and frame["id"] == job:
-            yield from _told(frame["job"], job)
-        elif kind == "event":
-            event = _parsed(frame["event"])
-            if event is not None and event.job == job:
-                yield event
+def _read(socket: ClientConnection) -> Mapping[str, Any]:
+    """The next frame; empty for one that is none of ours. ConnectionClosed when the server ends the line, in whatever way."""
+    data = socket.recv()
+    return msgpack.unpackb(data) if isinstance(data, bytes) else {}
+
+
+def _events(frame: Mapping[str, Any], job: str, queued: Callable[[int], None]) -> Iterator[JobEvent]:
+    """What a frame says of a job, its state when it was asked for included."""
+    kind = frame.get("type")
+    if kind in ("snapshot", "queue"):
+        places = (frame.get("queue") or {} if kind == "snapshot" else frame).get("places") or {}
+        if job in places:
+            queued(places[job])
+    elif kind == "job" and frame["id"] == job:
+        yield from _told(frame["job"], job)
+    elif kind == "event":
+        event = _parsed(frame["event"])
+        if event is not None and event.job == job:
+            yield event
 
 
 def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[JobEvent]:

@@ -118,13 +118,14 @@ class ModelStore:
                 self._residency.forget(key)
                 del self._kept[key]
 
-    def clear(self) -> None:
-        """Let go of all modules, but for ControlNets that are in use."""
+    def clear(self) -> list[Any]:
+        """Let go of all modules, but for ControlNets that are in use; what was let go."""
         with self._lock:
-            for key in [key for key in self._kept if not self._residency.is_pinned(key)]:
+            gone = [key for key in self._kept if not self._residency.is_pinned(key)]
+            for key in gone:
                 if key in self._residency:
                     self._residency.forget(key)
-                del self._kept[key]
+            return [self._kept.pop(key) for key in gone]
 
     @property
     def controlnets_in_use(self) -> bool:

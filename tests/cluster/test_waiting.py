@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import random
 import threading
@@ -21,12 +22,13 @@ from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.placed import pins, plan, reference
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING, LINK
-from katz_graph.errors import Cancelled, RunError
+from katz_graph.errors import Cancelled
+from katz_graph.executor import host
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.launch.in_process import InProcess, Thread
 from katz_graph.executor.launch.work import work
-from katz_graph.executor.requests import WorkerLost
+from katz_graph.executor.requests import DeviceGone, WorkerLost
 from katz_graph.executor.supervised import Patience
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.planner.region import Region
@@ -44,7 +46,7 @@ def region(tmp_path_factory: pytest.TempPathFactory) -> Region:
 
 @dataclass(frozen=True)
 class Starting:
-    """A worker's main that fails to come up from the third on."""
+    """A worker's main that hangs as it comes up from the third on."""
 
     numbers: Iterator[int]
 
@@ -77,7 +79,7 @@ def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(region: Re
             lambda: opened.cluster.call(SECOND, "identity"),
             lambda: opened.cluster.run(gone, bare_context(opened)),
         ):
-            with pytest.raises(RunError, match=f"device {SECOND}: its worker died 1 times .* the last time: the test wanted it"):
+            with pytest.raises(DeviceGone, match=f"device {SECOND}: its worker died 1 times .* the last time: the test wanted it"):
                 pool.submit(ask).result(SOON)
         outcome = pool.submit(opened.cluster.run, there, bare_context(opened)).result(SOON)
         assert torch.equal(outcome.samples, reference(region))
@@ -117,3 +119,74 @@ def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(tmp_path: Pa
             waiting.result(SOON)
         with pytest.raises(Cancelled):
             pool.submit(opened.cluster.call, FIRST, "identity").result(SOON)
+
+
+def test_one_whose_replacements_hang_is_given_up(tmp_path: Path) -> None:
+    patience = Patience(start=0.5)
+    with ThreadPoolExecutor(1) as pool, engine(tmp_path, patience, Starting(itertools.count())) as opened:
+        end(opened, SECOND)
+        with pytest.raises(DeviceGone, match="did not start 2 times in a row and is not started again; the last time: it did not start"):
+            pool.submit(opened.cluster.call, SECOND, "identity").result(SOON)
+        assert opened.cluster.call(FIRST, "identity").value["value_bytes"] == 4
+
+
+@dataclass(frozen=True)
+class Spared:
+    """The first worker serves, the second hangs as it comes up; the spare serves from when it may."""
+
+    numbers: Iterator[int]
+    may: threading.Event
+    any_device = True
+
+    def launch(self, name: str, background: bool = False) -> Thread:
+        return InProcess(self._late if background else Starting(self.numbers)).launch(name)
+
+    def _late(self, connection: Connection) -> None:
+        self.may.wait(SOON)
+        work(connection)
+
+
+def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(tmp_path: Path) -> None:
+    may = threading.Event()
+    launchers = {FIRST: Spared(itertools.count(1), may)}
+    with ThreadPoolExecutor(1) as pool, ClusterEngine([Assignment(FIRST)], cache=tmp_path, launchers=launchers, spares=True) as opened:
+        end(opened, FIRST)
+        eventually(lambda: opened.cluster._supervisor.states()[FIRST] == "starting", 5)
+        asked = pool.submit(opened.cluster.call, FIRST, "identity")
+        may.set()
+        assert asked.result(SOON).value["value_bytes"] == 4
+
+
+def test_models_are_let_go_of_at_once_where_they_are_and_come_back_when_wanted(region: Region, tmp_path: Path) -> None:
+    """A worker that is being replaced holds none, and nobody waits for it."""
+    with ThreadPoolExecutor(1) as pool, engine(tmp_path, entry=Starting(itertools.count())) as opened:
+        program = plan(opened, region, pins(FIRST, FIRST), batching=False)
+        opened.cluster.run(program, bare_context(opened))
+        gc.collect()
+        held = live_weights()
+        end(opened, SECOND)
+        eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "starting", 5)
+        pool.submit(opened.unload).result(SOON / 4)
+        assert live_weights() < held
+        assert torch.equal(opened.cluster.run(program, bare_context(opened)).samples, reference(region))
+
+
+def live_weights() -> int:
+    return sum(type(one) is torch.nn.Parameter for one in gc.get_objects())
+
+
+def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("katz_graph.executor.cluster_engine.UNLOADING", 0.2)
+    free, done = threading.Event(), []
+    work_of = {**host.WORK, "nap": lambda worker: free.wait(SOON), "unload": lambda worker: done.append("unload")}
+    monkeypatch.setattr(host, "WORK", work_of)
+    with ThreadPoolExecutor(1) as pool, engine(tmp_path) as opened:
+        napping = pool.submit(opened.cluster.call, SECOND, "nap")
+        eventually(lambda: opened.cluster._calls, 5)
+        began = time.monotonic()
+        opened.unload()
+        assert time.monotonic() - began < 2.0 and done == ["unload"]
+        free.set()
+        napping.result(SOON)
+        eventually(lambda: len(done) == 2, 5)  # it got on with it
+        eventually(lambda: not opened.cluster._calls, 5)

@@ -174,8 +174,8 @@ def test_nan_is_not_saved(tmp_path: Path) -> None:
         list(save_images(torch.full((1, 4, 4, 3), float("nan")), tmp_path, "a", {}))
 
 
-@pytest.mark.parametrize("prefix", ["../a", "/tmp/a", "a/../../b", "", "a\0b"])
-def test_prefixes_that_lead_out_are_refused(tmp_path: Path, prefix: str) -> None:
+@pytest.mark.parametrize("prefix", ["../a", "/tmp/a", "a/../../b", "", "a\0b", ".a", "a/.b/c"])
+def test_prefixes_that_lead_out_or_are_hidden_are_refused(tmp_path: Path, prefix: str) -> None:
     with pytest.raises(InputError, match="filename_prefix"):
         list(save_images(torch.zeros(1, 4, 4, 3), tmp_path / "output", prefix, {}))
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from katz_graph.errors import InputError, RunError
@@ -27,10 +28,10 @@ class Clock:
         return self.now
 
 
-def telling(folder: Path = Path("output")) -> tuple[Telling, list[JobEvent], Clock]:
+def telling(folder: Path = Path("output"), most: int = 1000) -> tuple[Telling, list[JobEvent], Clock]:
     told: list[JobEvent] = []
     clock = Clock()
-    return Telling("j", folder, told.append, clock), told, clock
+    return Telling("j", folder, most, told.append, clock), told, clock
 
 
 def event(kind: graph.EventKind, node: str, origin: str | None = None, **options: Any) -> graph.NodeEvent:
@@ -47,13 +48,25 @@ def test_what_was_cached_before_the_first_node_is_told_at_once_and_later_ones_on
     tells.close()
     assert [one.nodes for one in told if isinstance(one, Cached)] == [("1", "2"), ("4",)]
     assert [one.node for one in told if isinstance(one, NodeDone) and one.cached] == ["1", "2", "4"]
-    assert tells.outputs == {"2": {"text": ["there"]}} and tells.cached == 3 and tells.ran == 0
+    assert tells.outputs == {"2": {"text": ["there"]}}
 
 
 def test_every_job_says_once_what_was_cached_even_when_nothing_was() -> None:
     tells, told, _ = telling()
     tells.close()
     assert [type(one) for one in told] == [Cached]
+
+
+def test_what_all_nodes_of_a_job_show_is_limited_together_and_what_is_over_is_not_kept() -> None:
+    tells, told, _ = telling(most=250)
+    tells.on_node(event("cached", "1", ui={"text": ["x" * 100]}))
+    tells.on_node(event("done", "2", ui={"text": ["y" * 100]}))
+    for kind in ("cached", "done"):
+        with pytest.raises(InputError, match=r"250 characters \(shown\)"):
+            tells.on_node(event(kind, "3", ui={"text": ["z" * 100]}))  # type: ignore[arg-type]
+    tells.close()
+    assert set(tells.outputs) == {"1", "2"} and tells.reused == ["1"]
+    assert not any(isinstance(one, NodeDone) and one.node == "3" for one in told)
 
 
 def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_the_pace() -> None:
@@ -68,6 +81,10 @@ def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_th
     assert 10 <= len(steps) <= 12 and steps[-1].value == 100
     tells.listen(Progressed("5", 3, 7))
     assert told[-1] == steps[-1]  # too soon after the last
+    assert all(one.evaluations for one in steps)
+    clock.now += 2 * PACE
+    tells.listen(Progressed("5", 3, 7))
+    assert isinstance(told[-1], Progress) and not told[-1].evaluations
 
 
 def test_what_devices_did_is_told_with_the_node_in_seconds_since_the_start() -> None:
@@ -114,11 +131,16 @@ def test_whatever_a_pack_shows_becomes_plain_data() -> None:
         def __str__(self) -> str:
             return "strange"
 
+    class Broken:
+        def __str__(self) -> str:
+            raise KeyError("no text")
+
     deep: list[Any] = []
     deep.append(deep)
     shown = plain({"a": (1, float("inf")), 2: Strange(), "tensor": torch.zeros(2), "set": {3}})
     assert shown == {"a": [1, None], "2": "strange", "tensor": "tensor([0., 0.])", "set": [3]}
     assert isinstance(plain(deep), str)
+    assert plain([Broken(), 1]) == ["Broken whose text cannot be had (KeyError)", 1]
 
 
 def test_pictures_carry_what_the_client_wants_in_them_but_never_under_our_names() -> None:

@@ -76,9 +76,19 @@ def test_text_nodes(name: str, inputs: dict[str, Any], wanted: object) -> None:
         ("RegexMatch", {"regex_pattern": "("}, "is not a regular expression"),
         ("RegexExtract", {"regex_pattern": "(a)", "mode": "First Group", "group_index": 2}, "the expression has 1 groups"),
         ("RegexReplace", {"string": "a", "regex_pattern": "a", "replace": r"\7"}, "does not fit the expression"),
+        ("StringReplace", {"string": "a" * 10**5, "find": "a", "replace": "b" * 10**5}, "more than 4,194,304 characters"),
+        ("StringReplace", {"string": "a" * 10**5, "find": "", "replace": "b" * 10**5}, "more than 4,194,304 characters"),
+        ("RegexReplace", {"string": "a" * 10**5, "regex_pattern": "a", "replace": "b" * 10**5}, "more than 4,194,304 characters"),
+        ("RegexReplace", {"string": "a" * 10**5, "regex_pattern": "(.*)", "replace": r"\1" * 10**4}, "more than 4,194,304 characters"),
+        ("RegexReplace", {"string": "a" * 10**5, "regex_pattern": "(?=(.*))", "replace": r"\g<1>"}, "more than 4,194,304 characters"),
+        (
+            "RegexExtract",
+            {"string": "a" * 10**5, "regex_pattern": "(?=(.*))", "mode": "All Groups"},
+            "more than 4,194,304 characters",
+        ),
     ],
 )
-def test_wrong_expressions_are_one_line(name: str, inputs: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_done_is_one_line(name: str, inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call(name, **inputs)
 

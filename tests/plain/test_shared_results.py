@@ -27,6 +27,18 @@ def test_a_run_that_ends_leaves_what_another_one_still_uses() -> None:
         assert run(total(1), long).nodes("cached") == ["3"]
 
 
+def test_a_long_run_does_not_keep_what_others_made_meanwhile() -> None:
+    shared = ResultCache()
+    long = shared.beside()
+    with long.under_way():
+        run(total(1), long)
+        for number in range(2, 10):
+            quick = shared.beside()
+            with quick.under_way():
+                run(total(number), quick)
+        assert len(shared) == 6  # its own, and the last run's
+
+
 def test_when_all_are_over_the_results_of_the_last_runs_stay_and_no_others() -> None:
     shared = ResultCache.parse("classic", runs=2)
     for number in (1, 2, 3):

@@ -40,12 +40,14 @@ def test_a_job_from_queue_to_history(tmp_path: Path) -> None:
         assert data["note"] == 1 and data["create_time"] > 1.7e12
         assert queue["queue_pending"][0][1] == waiting and queue["queue_pending"][0][0] > number
         assert (await server.client.get("/api/prompt")).json() == {"exec_info": {"queue_remaining": 2}}
-        server.runner.end(UUID, outputs=PICTURE)
+        server.runner.end(UUID, outputs=PICTURE, cached=("1",))
         entry = await server.finished(UUID)
         assert entry["prompt"][:3] == [number, UUID, GRAPH]
         assert entry["outputs"] == PICTURE
         assert (entry["status"]["status_str"], entry["status"]["completed"]) == ("success", True)
-        assert [name for name, _ in entry["status"]["messages"]] == ["execution_start", "execution_success"]
+        messages = entry["status"]["messages"]
+        assert [name for name, _ in messages] == ["execution_start", "execution_cached", "execution_success"]
+        assert messages[1][1]["nodes"] == ["1"] and messages[1][1]["prompt_id"] == UUID
         everything = ""
         for path in ("/queue", "/history", f"/history/{UUID}", "/api/jobs", f"/api/jobs/{UUID}", "/katz/queue"):
             everything += (await server.client.get(path)).text
@@ -165,7 +167,7 @@ def test_shutting_down_refuses_new_jobs_and_says_so(tmp_path: Path) -> None:
         answer = await server.client.post("/prompt", json={"prompt": GRAPH})
         assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
         assert (await server.client.get("/readyz")).status_code == 503
-        assert (await server.client.get("/livez")).status_code == 200
+        assert (await server.client.get("/livez")).status_code == (await server.client.get("/api/livez")).status_code == 200
 
     run(tmp_path, scenario)
 
@@ -216,7 +218,10 @@ def test_jobs_in_one_list(tmp_path: Path) -> None:
         assert page["pagination"] == {"offset": 0, "limit": 2, "total": 4, "has_more": True}
         assert page["jobs"][0]["outputs_count"] == 1
         assert page["jobs"][0]["preview_output"] == {**PICTURE["2"]["images"][0], "nodeId": "2", "mediaType": "images"}
-        assert page["jobs"][1]["execution_error"]["exception_message"] == "NaN in node 3"
+        error = page["jobs"][1]["execution_error"]
+        assert (error["exception_message"], error["prompt_id"], error["executed"]) == ("NaN in node 3", failed, [])
+        assert (await server.finished(failed))["status"]["messages"][-1] == ["execution_error", error]
+        assert error["timestamp"] == page["jobs"][1]["execution_end_time"]
         found = (await server.client.get("/api/jobs?status=completed&workflow_id=w1")).json()["jobs"]
         assert [job["id"] for job in found] == [done]
         assert (await server.client.get(f"/api/jobs/{done}")).json()["workflow"]["prompt"] == GRAPH
@@ -274,6 +279,58 @@ def test_pause_reorder_resume(tmp_path: Path) -> None:
         await server.client.post("/katz/queue/resume")
         await server.settled(lambda: [job.id for job in server.runner.taken] == [third])
         assert (await server.client.post("/katz/queue/clear")).json() == {"cancelled": 3}
+
+    run(tmp_path, scenario)
+
+
+def test_whole_numbers_are_written_as_integers(tmp_path: Path) -> None:
+    """Clients in languages that tell integers from fractions refuse 1.0 for the convention's integers."""
+
+    async def scenario(server: Served) -> None:
+        await server.client.post("/katz/queue/pause")
+        answer = await server.client.post("/prompt", json={"prompt": GRAPH, "number": 7, "prompt_id": UUID})
+        assert '"number":7,' in answer.text
+        assert f'[[7,"{UUID}",' in (await server.client.get("/queue")).text
+        assert '"priority":7,' in (await server.client.get("/api/jobs")).text
+        assert '"number":-3,' in (await server.client.post(f"/katz/jobs/{UUID}/move", json={"number": -3})).text
+        assert '"number":2.5,' in (await server.client.post(f"/katz/jobs/{UUID}/move", json={"number": 2.5})).text
+        assert '"number":1e+300,' in (await server.client.post(f"/katz/jobs/{UUID}/move", json={"number": 1e300})).text
+
+    run(tmp_path, scenario)
+
+
+def test_a_job_that_starts_while_it_is_moved_has_no_place(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        await server.client.post("/katz/queue/pause")
+        job, jobs = await server.submit(), server.state.jobs
+        move = jobs.move
+
+        async def moved_late(*given: Any, **options: Any) -> Any:
+            moved = await move(*given, **options)
+            await jobs.resume()
+            return moved
+
+        jobs.move = moved_late  # type: ignore[method-assign]
+        answer = await server.client.post(f"/katz/jobs/{job}/move", json={"front": True})
+        assert (answer.status_code, answer.json()["position"]) == (200, None)
+
+    run(tmp_path, scenario)
+
+
+def test_object_info_is_asked_for_again_from_another_runner(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        asked = 0
+
+        async def described(name: str | None = None) -> bytes:
+            nonlocal asked
+            asked += 1
+            return json.dumps({f"Node{asked}": {}}).encode()
+
+        server.runner.object_info = described  # type: ignore[method-assign]
+        assert [(await server.client.get("/object_info")).json() for _ in range(3)] == 3 * [{"Node1": {}}]
+        server.runner.restarts += 1
+        assert (await server.client.get("/object_info")).json() == {"Node2": {}}
+        assert (await server.client.get("/object_info/a%2Fb")).json() == {"Node3": {}}
 
     run(tmp_path, scenario)
 
@@ -342,12 +399,13 @@ def test_a_front_end_is_served_from_its_folder_alone(tmp_path: Path) -> None:
 
 def test_packs_bring_scripts(tmp_path: Path) -> None:
     (tmp_path / "web" / "deep").mkdir(parents=True)
-    (tmp_path / "web" / "deep" / "a.js").write_text("1")
+    (tmp_path / "web" / "deep" / "a #1.js").write_text("1")
     (tmp_path / "pack.py").write_text("secret")
 
     async def scenario(server: Served) -> None:
         object.__setattr__(server.runner.facts, "web", {"my pack": str(tmp_path / "web")})
         (address,) = (await server.client.get("/extensions")).json()
+        assert address == "/extensions/my%20pack/deep/a%20%231.js"
         assert (await server.client.get(address)).headers["content-type"].startswith("text/javascript")
         for path in ("/extensions/my pack/../pack.py", "/extensions/my pack/%2e%2e/pack.py", "/extensions/none/a.js"):
             assert (await server.client.get(path)).status_code == 404
@@ -408,3 +466,40 @@ def test_every_route_is_described(tmp_path: Path) -> None:
                     assert "application/json" in operation["requestBody"]["content"], path
 
     run(tmp_path, scenario)
+
+
+def test_long_histories_and_queues_come_in_whole(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        ids = []
+        for _ in range(40):
+            ids.append(await server.submit(extra_data={"note": "é"}))
+            server.runner.end(ids[-1])
+            await server.finished(ids[-1])
+        running, *waiting = [await server.submit() for _ in range(20)]
+        assert list((await server.client.get("/history")).json()) == ids
+        for query, wanted in {
+            "max_items=18": ids[-18:],
+            "max_items=100": ids,
+            "max_items=0": [],
+            "max_items=20&offset=5": ids[5:25],
+            "offset=30": ids[30:],
+            "offset=99": [],
+        }.items():
+            assert list((await server.client.get(f"/history?{query}")).json()) == wanted, query
+        queue = (await server.client.get("/queue")).json()
+        assert [[item[1] for item in queue[name]] for name in ("queue_running", "queue_pending")] == [[running], waiting]
+
+    run(tmp_path, scenario)
+
+
+def test_a_job_may_hold_only_so_much(tmp_path: Path) -> None:
+    async def scenario(server: Served) -> None:
+        large = {"prompt": GRAPH, "extra_data": {"note": "x" * 2000}}
+        answer = await server.client.post("/prompt", json=large)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (413, "too_large")
+        form = {"workflow": (None, json.dumps(GRAPH)), "extra_data": (None, json.dumps(large["extra_data"]))}
+        assert (await server.client.post("/prompt", files=form)).status_code == 413
+        assert (await server.client.post("/prompt", json={"prompt": GRAPH})).status_code == 200
+        assert not server.state.jobs.pending
+
+    run(tmp_path, scenario, Limits(prompt_bytes=2000))

@@ -11,6 +11,7 @@ import random
 import re
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -18,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvicorn
 from web_server import GRAPH, ScriptedRunner
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from katz_graph.web import connections
 from katz_graph.web.app import build
 from katz_graph.web.binding import listen
+from katz_graph.web.connections import Server
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits, ServeOptions
 from katz_graph.web.serve import assemble
@@ -34,6 +36,7 @@ SECRET = "what nobody may read"
 HOSTILE = 1_000  # names over raw sockets; test_web_paths.py has more
 BROKEN = 500  # requests with some bytes changed
 BODY_LIMIT = 2**20
+CONNECTIONS = 20
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 CLOSE = "Connection: close"
 NAMES = (
@@ -105,7 +108,7 @@ async def _serve(folder: Path, started: Future[int], end: Future[None]) -> None:
     state = assemble(options, store, ScriptedRunner)  # type: ignore[arg-type]
     listening = listen("127.0.0.1", 0)
     await state.jobs.start()
-    server = uvicorn.Server(uvicorn.Config(build(state), http="h11", ws="websockets-sansio", lifespan="off", log_config=None))
+    server = Server(build(state), CONNECTIONS)
     serving = asyncio.create_task(server._serve([listening]))
     started.set_result(listening.getsockname()[1])
     await asyncio.wrap_future(end)
@@ -243,6 +246,62 @@ def test_bodies_without_end_and_without_sense(server: Attacked) -> None:
     assert server.send(f"{head}{CLOSE}\r\nContent-Length: {10**15}\r\n\r\n{{".encode()).startswith(b"HTTP/1.1 413 ")
     piece = b"10000\r\n" + b"x" * 2**16 + b"\r\n"
     assert server.send(f"{head}{CLOSE}\r\nTransfer-Encoding: chunked\r\n\r\n".encode() + piece * 17).startswith(b"HTTP/1.1 413 ")
+
+
+def test_requests_that_never_become_whole(server: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "ASKING", 0.5)
+    known = f"Host: {server.host}\r\nAuthorization: Bearer {TOKEN}\r\n"
+    whole = f"GET /queue HTTP/1.1\r\n{known}\r\n".encode()
+    refused = f"POST /queue HTTP/1.1\r\n{known}Content-Length: {10**9}\r\n\r\n".encode()
+    for beginning in (b"", b"GET /queue HT", whole + b"GET /queue HT", refused):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as slow:
+            slow.sendall(beginning)
+            began, answer = time.monotonic(), b""
+            slow.settimeout(0.1)
+            while time.monotonic() - began < 5:
+                try:
+                    piece = slow.recv(2**16)
+                except TimeoutError:
+                    with contextlib.suppress(OSError):
+                        slow.sendall(b"x")
+                    continue
+                except ConnectionError:
+                    break
+                if not piece:
+                    break
+                answer += piece
+            assert time.monotonic() - began < 3, beginning
+            assert answer.startswith(b"HTTP/1.1 ") == (beginning not in (b"", b"GET /queue HT"))
+
+
+def test_a_websocket_lasts_longer_than_a_request_may_take(server: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "ASKING", 0.2)
+
+    async def stay() -> None:
+        async with connect(f"ws://{server.host}/ws?clientId=a&token={TOKEN}") as opened:
+            await asyncio.sleep(0.5)
+            await asyncio.wait_for(await opened.ping(), 2)
+
+    asyncio.run(stay())
+
+
+def test_there_are_only_so_many_connections(server: Attacked) -> None:
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5)) for _ in range(CONNECTIONS + 5)]
+        for late in opened[CONNECTIONS:]:
+            with contextlib.suppress(ConnectionError):
+                assert late.recv(1) == b""
+    while True:
+        with contextlib.suppress(AssertionError):
+            assert server.ask("/livez")[0] == 200
+            break
+        time.sleep(0.05)
+
+
+def test_codecs_that_python_has_and_forms_have_not(server: Attacked) -> None:
+    body = b'--x\r\nContent-Disposition: form-data; name="workflow"\r\n\r\n' + b"a-" * 200_000 + b"\r\n--x--\r\n"
+    for codec in ("punycode", "idna", "unicode_escape", "undefined"):
+        assert server.post("/prompt", body, f"Content-Type: multipart/form-data; boundary=x; charset={codec}") == 415
 
 
 def test_it_works_afterwards_and_nothing_lies_outside(server: Attacked) -> None:

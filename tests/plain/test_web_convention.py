@@ -252,6 +252,15 @@ def test_a_client_that_returns_is_shown_what_runs() -> None:
     assert picture.endswith(b"JPEG")
 
 
+def test_a_job_that_was_deleted_before_it_began_is_not_told_on_return() -> None:
+    async def run() -> list[dict[str, Any]]:
+        hub = make_hub(FakeJobs())
+        hub.publish(make_job(), Ended("job", "cancelled", 1003.0))
+        return texts(connect(hub, ConventionChannel(FEATURES)))
+
+    assert kinds(asyncio.run(run())) == ["status"]
+
+
 def test_a_client_that_waits_for_the_end_gets_it_on_return() -> None:
     async def run() -> list[dict[str, Any]]:
         jobs = FakeJobs([make_job()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
 
@@ -11,10 +12,10 @@ from web_clients import FakeJobs, connect, drained, make_hub, make_job, unpacked
 
 from katz_graph.web.convention import ConventionChannel
 from katz_graph.web.events import Ended, PackMessage, Previewed, Progress, Started, Warned
-from katz_graph.web.hub import CLIENT_ID, OUTBOX, TooManySockets
+from katz_graph.web.hub import ARRIVED, CLIENT_ID, OUTBOX, TooManySockets
 from katz_graph.web.native import NativeChannel
 from katz_graph.web.options import Limits
-from katz_graph.web.outbox import Frame, Outbox
+from katz_graph.web.outbox import TOO_SLOW, Budget, Frame, Outbox
 from katz_graph.web.pace import Pace
 
 
@@ -142,6 +143,29 @@ async def test_the_end_of_a_job_is_told_to_a_client_that_was_away() -> None:
 
 
 @on_a_loop
+async def test_who_leaves_in_order_a_while_after_an_end_is_not_told_again() -> None:
+    def ended(identifier: str) -> None:
+        hub.publish(make_job(identifier), Ended(identifier, "completed", 2.0))
+
+    def known() -> list[str]:
+        return [job.id for job in hub.snapshot("ann", ()).missed]
+
+    hub = make_hub(FakeJobs())
+    leaving = connect(hub, NativeChannel())
+    ended("a")
+    drained(leaving)
+    leaving.goodbye()
+    assert known() == ["a"]  # it may be on its way
+    asyncio.get_running_loop().time = lambda: time.monotonic() + 2 * ARRIVED  # type: ignore[method-assign]
+    ended("b")
+    leaving.goodbye()
+    assert known() == ["a", "b"]  # the second was not sent
+    drained(leaving)
+    leaving.goodbye()
+    assert known() == ["b"]
+
+
+@on_a_loop
 async def test_what_ends_while_a_client_connects_is_not_lost() -> None:
     """Between `connect` and `begin` the store is read, in which a job can end that was not in it yet."""
     jobs = FakeJobs([make_job()])
@@ -175,12 +199,40 @@ async def test_next_gives_frames_in_order_and_waits_for_more() -> None:
 
 
 def test_an_outbox_takes_one_frame_of_any_size() -> None:
-    outbox = Outbox(10)
+    outbox = Outbox(10, Budget(1000))
     outbox.put(Frame(b"x" * 100))
     outbox.put(Frame(b"y" * 10))
     assert outbox.end is None
     outbox.put(Frame(b"z"))
     assert outbox.end is not None
+
+
+def test_outboxes_share_a_budget_and_the_fullest_is_closed_first() -> None:
+    budget = Budget(100)
+    fast, slow, other = (Outbox(80, budget) for _ in range(3))
+    for _ in range(3):
+        slow.put(Frame(b"x" * 20))
+    for _ in range(100):
+        fast.put(Frame(b"y" * 30))
+        fast.pop()
+    other.put(Frame(b"z" * 30))
+    assert (fast.end, slow.end, other.end) == (None, None, None)
+    fast.put(Frame(b"y" * 30))
+    assert (fast.end, slow.end, other.end) == (None, TOO_SLOW, None)
+    for _ in range(2):
+        fast.put(Frame(b"y" * 20))  # there is room again
+    assert fast.end is None
+
+
+@on_a_loop
+async def test_one_client_cannot_have_all_sockets() -> None:
+    hub = make_hub(FakeJobs(), Limits(client_sockets=2))
+    first, _ = (connect(hub, NativeChannel(), "a") for _ in range(2))
+    with pytest.raises(TooManySockets, match="a client has 2 websockets"):
+        hub.connect("a", NativeChannel())
+    connect(hub, NativeChannel(), "b")
+    first.close()
+    hub.connect("a", NativeChannel())
 
 
 def test_pace() -> None:

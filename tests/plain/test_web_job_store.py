@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from web_jobs import ended, graph, job
 
 from katz_graph.errors import RunError
 from katz_graph.web.events import JobError
+from katz_graph.web.jobs.cleaning import drop_unfinished
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.opening import FILE, open_folder
 from katz_graph.web.jobs.records import StoredFile
 from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.jobs.writer import Writer
 
 KILLS = 8
 
@@ -89,6 +92,32 @@ def test_an_operation_that_fails_takes_no_other_with_it(tmp_path: Path) -> None:
         assert {each.id for each in await store.unfinished()} == {"0", "1", "2", "3", "4", "6", "7", "8", "9"}
 
     with_store(tmp_path, use)
+
+
+def test_a_transaction_that_cannot_even_be_undone_does_not_end_the_writing() -> None:
+    class Failing(sqlite3.Connection):
+        faults = 2
+
+        def rollback(self) -> None:
+            if self.faults > 0:
+                self.faults -= 1
+                raise sqlite3.OperationalError("disk I/O error")
+            super().rollback()
+
+    def broken(connection: sqlite3.Connection) -> None:
+        connection.execute("release one")  # and so the writer's own bookkeeping fails
+
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, factory=Failing)
+    connection.execute("create table t (a)")
+    writer = Writer(connection)
+    for operation in (broken, lambda connection: connection.execute("insert into t values (1)")):
+        with pytest.raises(sqlite3.Error):
+            writer.ask(operation).result(5)
+    with suppress(sqlite3.Error):  # finds the transaction open, and undoes it
+        writer.ask(lambda connection: None).result(5)
+    writer.ask(lambda connection: connection.execute("insert into t values (2)")).result(5)
+    assert writer.ask(lambda connection: connection.execute("select a from t").fetchall()).result(5) == [(2,)]
+    writer.close()
 
 
 def test_an_idempotency_key_belongs_to_one_client_and_one_body(tmp_path: Path) -> None:
@@ -311,3 +340,16 @@ def test_what_was_accepted_survives_kills_at_random_moments(tmp_path: Path) -> N
     assert len(there) == len(set(there)) and set(added) <= set(there)
     assert set(done) <= {each.id for each in finished}
     assert all(each.result is not None and each.result.outputs == {"1": {"text": [each.id]}} for each in finished)
+
+
+def test_only_abandoned_files_are_taken_for_what_a_killed_process_left(tmp_path: Path) -> None:
+    folder = tmp_path / "output" / "a"
+    folder.mkdir(parents=True)
+    name = f".{'0a' * 16}.tmp"
+    for path in (folder / name, folder / f"{name}x", folder / "x.tmp", tmp_path / name):
+        path.write_bytes(b"half")
+    drop_unfinished([tmp_path / "output", tmp_path / "none"], time.time() + 60)
+    assert (folder / name).exists()
+    drop_unfinished([tmp_path / "output", tmp_path / "none"], time.time() + 2 * 3600)
+    assert {path.name for path in folder.iterdir()} == {f"{name}x", "x.tmp"}
+    assert (tmp_path / name).exists()

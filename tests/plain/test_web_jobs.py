@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from web_jobs import FakeRunner, Service, graph, serving, submission
+from web_jobs import FakeRunner, Service, graph, job, serving, submission
 
 from katz_graph.errors import KatzError, RunError
-from katz_graph.web.events import Ended, Progress, Started
+from katz_graph.web.events import Ended, JobError, JobEvent, Progress, Started
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.cleaning import Retention
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.opening import FILE, open_folder
 from katz_graph.web.jobs.queue import NotWaiting
+from katz_graph.web.jobs.records import StoredFile
 from katz_graph.web.jobs.store import JobStore
-from katz_graph.web.options import Limits
+from katz_graph.web.options import MB, Limits
 
 
 def run(data: Path, use: Callable[[Service], Coroutine[Any, Any, None]], **given: Any) -> None:
@@ -234,15 +235,44 @@ def test_the_first_crash_puts_a_job_back_and_the_second_one_sets_it_aside(tmp_pa
     run(tmp_path, use, jobs_at_once=2)
 
 
-def test_a_job_that_had_not_started_is_not_blamed(tmp_path: Path) -> None:
+def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_path: Path) -> None:
+    gone = JobError("DeviceGone", "device cuda:1: its worker died 5 times")
+
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        for attempt in (1, 2):
+            await service.until(lambda: len(service.runner.names) == attempt)  # noqa: B023
+            service.jobs.heard(Ended("a", "failed", time.time(), gone))
+        await service.all_ended("a")
+        kept = await service.jobs.job("a")
+        assert kept is not None and kept.crashes == 2 and kept.result is not None and kept.result.error is not None
+        assert kept.result.error.message == f"set aside: what ran it died 2 times under it, the last time: {gone.message}"
+
+    run(tmp_path, use)
+
+
+def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_aside(tmp_path: Path) -> None:
+    class Silent(FakeRunner):
+        def tell(self, event: JobEvent) -> None: ...
+
+    async def use(service: Service) -> None:
+        await submit(service, "a")
+        for attempt in (1, 2):
+            await service.until(lambda: len(service.runner.names) == attempt)  # noqa: B023
+            service.jobs.lost(["a"], "killed")
+        await service.all_ended("a")
+        assert await service.statuses() == {"a": "failed"}
+
+    run(tmp_path, use, runner=Silent())
+
+
+def test_a_job_that_no_runner_had_taken_is_not_blamed(tmp_path: Path) -> None:
     class Dying(FakeRunner):
         async def run(self, job: Job) -> None:
             self.taken.append(job)
             if len(self.taken) < 5:
-                assert self.jobs is not None
-                self.jobs.lost([job.id], "killed")
-            else:
-                self.end(job.id)
+                raise KatzError("there is none")
+            self.end(job.id)
 
     async def use(service: Service) -> None:
         await submit(service, "a")
@@ -418,6 +448,78 @@ def test_a_result_that_cannot_be_written_as_json_fails_the_job(tmp_path: Path) -
         assert kept.status == "failed" and "cannot be kept" in kept.result.error.message
 
     run(tmp_path, use)
+
+
+def test_a_result_that_is_too_large_fails_its_job_and_others_go_on(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        for name in "ab":
+            await submit(service, name)
+        await service.until(lambda: service.running() == ["a"])
+        service.runner.end("a", outputs={str(node): {"text": ["x" * MB]} for node in range(65)})
+        await service.until(lambda: service.running() == ["b"])
+        kept = await service.jobs.job("a")
+        assert kept is not None and kept.result is not None and kept.result.error is not None
+        assert kept.status == "failed" and "cannot be kept: it has 68,1" in kept.result.error.message
+
+    run(tmp_path, use)
+
+
+@pytest.mark.parametrize(("faults", "status"), [(1, "failed"), (2, "in_progress")])
+def test_a_fault_of_ours_holds_up_no_other_job(faults: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that cannot be kept fails its job; one of which not even that can be kept is left to the next start."""
+    finish, left = JobStore.finish, [TypeError("a fault of ours")] * faults
+
+    async def faulty(store: JobStore, job: Job, temporary: Any) -> bool:
+        if left:
+            raise left.pop()
+        return await finish(store, job, temporary)
+
+    async def use(service: Service) -> None:
+        await submit(service, "a", "b")
+        await service.until(lambda: service.running() == ["a"])
+        service.runner.end("a")
+        await service.until(lambda: service.running() == ["b"])
+        service.runner.end("b")
+        await service.all_ended("b")
+
+    monkeypatch.setattr(JobStore, "finish", faulty)
+    run(tmp_path, use)
+    assert on_disk(tmp_path) == {"a": status, "b": "completed"}
+
+
+def test_a_move_that_cannot_be_written_down_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(store: JobStore, jobs: Any) -> None:
+        raise RunError("the disk is full")
+
+    async def use(service: Service) -> None:
+        await service.jobs.pause()
+        await submit(service, "a", "b", "c")
+        for move in ({"front": True}, {"before": "a"}, {"number": -3.0}):
+            with pytest.raises(RunError, match="the disk is full"):
+                await service.jobs.move("c", **move)
+        assert service.pending() == ["a", "b", "c"]
+
+    monkeypatch.setattr(JobStore, "place", full)
+    run(tmp_path, use)
+
+
+def test_a_start_deletes_what_a_waiting_job_left(tmp_path: Path) -> None:
+    """An attempt's first words on disk may be its files."""
+    store, left = JobStore.open(tmp_path), tmp_path / "output" / "half.png"
+    left.parent.mkdir()
+    left.touch()
+
+    async def before() -> None:
+        await store.add(job("a"))
+        await store.wrote("a", [StoredFile("output", "half.png")])
+        await store.close()
+
+    asyncio.run(before())
+
+    async def after(service: Service) -> None:
+        assert not left.exists() and await service.store.files("a") == []
+
+    run(tmp_path, after)
 
 
 def test_files_are_in_somebodys_care_at_every_moment(tmp_path: Path) -> None:

@@ -42,3 +42,14 @@ def test_errors_bring_their_trace_into_the_log() -> None:
     first, *rest = Lines().format(failed).splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d error: broken", first)
     assert rest[-1] == "RuntimeError: deep inside"
+
+
+def test_what_packs_print_cannot_act_on_a_terminal() -> None:
+    try:
+        raise RuntimeError("deep\x1b]0;inside\r\x9b2J")
+    except RuntimeError:
+        failed = record("50%\r100%\x1b[2J\x9b2J\nforged", logging.ERROR, exc_info=sys.exc_info())
+    for formatter in (Lines(), JsonLines()):
+        text = formatter.format(failed)
+        assert not set(text.replace("\n", "")) & {"\x1b", "\r", "\x9b"}
+    assert Lines().format(failed).splitlines()[0].endswith(r"50% 100%\x1b[2J\x9b2J forged")

@@ -138,7 +138,7 @@ def test_jobs_of_one_number_come_as_they_arrived() -> None:
     assert [each.id for each in queue.ahead_of(5.0, 1)] == ["d", "b", "a"]
     assert queue.front_number() < -1.0
     with pytest.raises(NotWaiting):
-        queue.move_before("a", "nobody")
+        queue.moved_before("a", "nobody")
 
 
 def test_moving_before_another_job_changes_nothing_else() -> None:
@@ -150,7 +150,8 @@ def test_moving_before_another_job_changes_nothing_else() -> None:
     stored = {each.id: each for each in queue}
     for _ in range(3000):
         moved, target = chance.sample(names, 2)
-        changed = queue.move_before(moved, target)
+        changed = queue.moved_before(moved, target)
+        queue.place(changed)
         assert changed[0].id == moved
         stored.update({each.id: each for each in changed})
         order.remove(moved)

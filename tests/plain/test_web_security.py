@@ -172,7 +172,7 @@ def test_origins_that_the_operator_allows() -> None:
     answer = client.post("/prompt", headers=guest, json={})
     assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, "https://studio.example")
     asked = client.options("/prompt", headers={**guest, "Access-Control-Request-Method": "POST"})
-    assert (asked.status_code, "Content-Type" in asked.headers["access-control-allow-headers"]) == (204, True)
+    assert (asked.status_code, "Content-Type" in asked.headers["access-control-allow-headers"]) == (200, True)
     assert "access-control-allow-credentials" not in asked.headers
     assert greeting(client, origin="https://studio.example") == "hello"
     assert client.post("/prompt", headers={"Origin": "http://studio.example"}).status_code == 403
@@ -194,6 +194,7 @@ BODIES = {
     "application/json": 200,
     "application/json; charset=utf-8": 200,
     "multipart/form-data; boundary=x": 200,
+    "multipart/form-data; boundary=x; charset=UTF-8": 200,
     "text/plain;charset=UTF-8": 415,
     "application/x-www-form-urlencoded": 415,
     "application/octet-stream": 415,
@@ -303,3 +304,44 @@ def test_every_answer_tells_browsers_to_be_careful() -> None:
 
 def test_a_page_with_scripts_inside_names_them_by_digest() -> None:
     assert "script-src 'self' 'wasm-unsafe-eval' 'sha256-abc='" in page_policy(["sha256-abc="])
+
+
+@pytest.mark.parametrize("charset", ["punycode", "idna", "unicode_escape", "utf-7", '"punycode"', "latin-1", "utf-8; charset=punycode", ""])
+def test_forms_are_read_in_one_way_only(charset: str) -> None:
+    headers = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
+    assert guarded().post("/prompt", content=b"x", headers=headers).status_code == 415
+
+
+def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(security, "IDLE_BODY", 0.3)
+    sent: list[Any] = []
+    pieces = 0
+
+    async def trickle() -> Any:
+        nonlocal pieces
+        pieces += 1
+        await asyncio.sleep(0.05)
+        return {"type": "http.request", "body": b"x", "more_body": pieces < 100}
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "POST", "path": "/prompt", "raw_path": b"/prompt", "query_string": b"", "scheme": "http"}
+        headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
+        await guarded().app({**scope, "headers": headers, "http_version": "1.1", "server": ("localhost", 80)}, trickle, keep)
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == 408 and pieces < 20
+
+
+def test_any_route_may_be_asked_for_its_headers_and_for_what_it_takes() -> None:
+    client = guarded(token=TOKEN)
+    known = {"Authorization": f"Bearer {TOKEN}"}
+    for path, status in (("/queue", 200), ("/nowhere", 404), ("/ignore", 405)):
+        asked, got = client.head(path, headers=known), client.get(path, headers=known)
+        assert (asked.status_code, asked.content, got.status_code) == (status, b"", status)
+        assert asked.headers["content-length"] == got.headers["content-length"]
+    assert client.head("/queue").status_code == 401
+    assert client.options("/prompt", headers=OWN).status_code == 200
+    assert client.options("/prompt", headers={"Origin": "http://evil.example"}).status_code == 403

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from katz_graph.web import wire
 from katz_graph.web.wire import AsyncEnd, Message, Messages, ThreadedEnd, WireError, packed
 
 PLAIN = st.recursive(
@@ -39,6 +40,12 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 def test_a_message_over_the_limit_is_refused() -> None:
     with pytest.raises(WireError, match=r"Full|max"):
         list(Messages(largest=1000).take(packed("a", 0, b"x" * 2000)))
+
+
+def test_a_message_that_the_other_side_would_not_take_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "LARGEST", 1000)
+    with pytest.raises(ValueError, match="more than the 1,000"):
+        packed("a", 0, b"x" * 2000)
 
 
 def test_objects_are_not_sent() -> None:

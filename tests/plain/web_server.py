@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from katz_graph.web.app import build
-from katz_graph.web.events import Ended, JobError, JobEvent, Started
+from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits, ServeOptions
@@ -54,9 +54,12 @@ class ScriptedRunner:
 
     def kept(self, job_id: str) -> None: ...
 
-    def end(self, job_id: str, error: JobError | None = None, outputs: Mapping[str, Any] | None = None) -> None:
+    def end(
+        self, job_id: str, error: JobError | None = None, outputs: Mapping[str, Any] | None = None, cached: tuple[str, ...] = ()
+    ) -> None:
         """The job is over, with files or with an error."""
-        self._heard(Ended(job_id, "failed" if error else "completed", time.time(), error, outputs or {}, seconds={"total": 0.5}))
+        status: EndStatus = "failed" if error else "completed"
+        self._heard(Ended(job_id, status, time.time(), error, outputs or {}, seconds={"total": 0.5}, cached=cached))
 
     async def check(self, document: Any, targets: Sequence[str] | None) -> Checked:
         self.checked.append(document)

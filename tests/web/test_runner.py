@@ -151,10 +151,20 @@ def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
     assert set(started) == set(done) == set(ended.executed)
 
 
+def test_a_client_can_do_without_previews(driver: Driver) -> None:
+    prompt = json.loads(json.dumps(driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None)).prompt))
+    (sampler,) = [call for call in prompt.values() if call["class_type"] == "KSampler"]
+    sampler["inputs"] |= {"seed": 77, "steps": 12}
+    assert driver.run("unseen", prompt, extra={"preview_method": "none"}).status == "completed"
+    told = driver.events("unseen")
+    assert any(isinstance(event, Progress) for event in told) and not any(isinstance(event, Previewed) for event in told)
+
+
 def test_a_job_whose_results_are_there_says_so_before_its_end(driver: Driver) -> None:
     prompt = {"1": node("Say", text="hello"), "2": node("Wait", value=["1", 0])}
     driver.run("first", prompt)
-    assert driver.run("again", prompt).executed == ("1", "2")
+    again = driver.run("again", prompt)
+    assert again.executed == ("1", "2") and set(again.cached) == {"1", "2"}
     cached = [event for event in driver.events("again") if isinstance(event, Cached)]
     assert [set(event.nodes) for event in cached] == [{"1", "2"}]
     assert not any(isinstance(event, NodeStarted) for event in driver.events("again"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ class Seen:
 
     runner: Runner
     told: list[JobEvent | tuple[Sequence[str], str]] = field(default_factory=list)
+    deaf: bool = False
+
+    def hear(self, one: JobEvent | tuple[Sequence[str], str]) -> None:
+        if self.deaf:
+            raise KeyError("nobody hears that")
+        self.told.append(one)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 20
@@ -53,10 +60,10 @@ def with_runner(test: Callable[[Seen], Coroutine[Any, Any, None]], *arguments: s
     """Run a test on an event loop with a runner, of which nothing must be left afterwards."""
 
     async def run() -> None:
-        told: list[Any] = []
-        runner = Runner(ServeOptions(token="secret"), told.append, lambda ids, why: told.append((ids, why)), IMPATIENT, (FAKE, *arguments))
+        options = ServeOptions(token="secret")
+        runner = Runner(options, lambda event: seen.hear(event), lambda ids, why: seen.hear((ids, why)), IMPATIENT, (FAKE, *arguments))
+        seen = Seen(runner)
         await runner.start()
-        seen = Seen(runner, told)
         pids = [runner.facts.pid]
         try:
             await test(seen)
@@ -91,7 +98,7 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
         await seen.until(lambda: bool(seen.lost))
         assert not seen.runner.ready
         ((jobs, why),) = seen.lost
-        assert list(jobs) == ["kills", "stays"] and "exit status 9" in why and "a pack's last line" in why
+        assert list(jobs) == ["kills", "stays"] and why.endswith("exit status 9")  # and nothing that it printed: clients read that
         assert any(isinstance(one, Warned) for one in seen.told[: seen.told.index((jobs, why))])  # all that it said comes first
         waiting = asyncio.create_task(seen.runner.run(job("b")))  # while there is none
         with pytest.raises(RunnerDown):
@@ -99,6 +106,67 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
         await waiting
         await seen.until(lambda: seen.ended("b"))
         assert seen.runner.ready and seen.runner.restarts == 1 and seen.runner.facts.pid != first
+
+    with_runner(test)
+
+
+def test_what_a_runner_had_started_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packs run there: they do not get the server's token, and leave no processes."""
+    monkeypatch.setenv("KATZ_TOKEN", "secret")
+
+    async def test(seen: Seen) -> None:
+        await seen.runner.run(job("a", "leave something behind"))
+        await seen.until(lambda: bool(seen.lost))
+        (left,) = [int(one.message) for one in seen.told if isinstance(one, Warned)]
+        await seen.until(lambda: not runs(left))
+
+    with_runner(test)
+
+
+def test_a_runner_is_replaced_whatever_goes_wrong_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What hears of its end fails, and there are no more descriptors for the first try."""
+    monkeypatch.setattr("katz_graph.web.runner_process.FIRST_PAUSE", 0.05)
+
+    async def test(seen: Seen) -> None:
+        tries = 0
+        make = socket.socketpair
+
+        def none() -> tuple[socket.socket, socket.socket]:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise OSError(24, "Too many open files")
+            if tries == 2:
+                raise TypeError("odd")
+            return make()
+
+        monkeypatch.setattr("katz_graph.web.runner_child.socket.socketpair", none)
+        seen.deaf = True
+        await seen.runner.run(job("a", "die"))
+        await seen.until(lambda: tries == 3 and seen.runner.ready)
+
+    with_runner(test)
+
+
+def test_a_job_that_cannot_be_sent_is_refused_and_others_are_not() -> None:
+    async def test(seen: Seen) -> None:
+        with pytest.raises(TypeError):
+            await seen.runner.run(replace(job("a"), prompt={"1": object()}))
+        await seen.runner.run(job("b"))
+        seen.runner.refuse()
+        with pytest.raises(RunnerDown):
+            await seen.runner.run(job("c"))
+
+    with_runner(test)
+
+
+def test_an_end_that_is_hurried_kills_a_runner_that_is_stuck() -> None:
+    async def test(seen: Seen) -> None:
+        await seen.runner.run(job("a", "hold the interpreter"))
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(seen.runner.close(), 0.2)
+        assert time.monotonic() - began < 1
 
     with_runner(test)
 

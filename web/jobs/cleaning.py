@@ -6,6 +6,8 @@ A person's outputs stay: with a job that is forgotten only temporary files go.
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ from katz_graph.web.jobs.store import JobStore
 DAY = 86_400.0
 KEYS_KEPT = DAY  # seconds that an Idempotency-Key outlives its forgotten job
 TEMPORARY = "temp"
+UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # what a file is called while it is written
+ABANDONED = 3_600.0  # seconds in which a file that is written changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,17 @@ async def outdated(store: JobStore, retention: Retention, count: int, now: float
     if retention.bytes is not None:
         ids |= dict.fromkeys(await store.oversized(retention.bytes))
     return list(ids)
+
+
+def drop_unfinished(folders: Iterable[Path], now: float) -> None:
+    """Delete what processes that were killed had begun to write in these folders. Others may write there: what changed lately stays."""
+    for folder in folders:
+        for inside, _, names in os.walk(folder):
+            for name in filter(UNFINISHED.fullmatch, names):
+                path = Path(inside, name)
+                with suppress(OSError):
+                    if now - path.lstat().st_mtime > ABANDONED:
+                        path.unlink()
 
 
 def _shown(job: Ended) -> Iterator[str]:

@@ -22,6 +22,7 @@ from katz_graph.web.jobs.store import JobStore
 
 T = TypeVar("T")
 CRASHES = 2  # of what runs a job, after which it is set aside
+DEVICE_GONE = "DeviceGone"  # the kind of error of a job that was given a device which has no worker any more
 AGAIN = 2.0  # seconds between attempts to write a result to a disk that is full
 log = logging.getLogger("katz.jobs")
 
@@ -84,19 +85,27 @@ class Dispatcher:
             self._start(job)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that goes on whoever waits for it."""
+        """A task that goes on whoever waits for it. Errors that are not for people are logged."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._over)
         return task
 
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, KatzError):
+            log.error("internal error: %s", error, exc_info=error)
+
     async def close(self, seconds: float) -> None:
-        """Hear nothing more; wait for what is under way, then end it."""
+        """Hear nothing more; wait for what is under way, then end it. It is ended at once when this is cancelled."""
         self._closed = True
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
-        for task in self._tasks:
-            task.cancel()
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=seconds)
+        finally:
+            for task in self._tasks:
+                task.cancel()
 
     def heard(self, event: JobEvent) -> None:
         """The runner tells what happens to a job."""
@@ -115,12 +124,12 @@ class Dispatcher:
         self._tell(attempt.job, event)
 
     def lost(self, ids: Sequence[str], why: str) -> None:
-        """What ran these jobs is gone."""
+        """What had taken these jobs, and begun them, is gone."""
         if self._closed:
             return
         for attempt in [attempt for id in ids if (attempt := self.attempts.get(id)) and attempt.phase == "runs"]:
             job = attempt.job
-            crashes = job.crashes + (job.started is not None)
+            crashes = job.crashes + 1
             if attempt.cancelled:
                 self._end(attempt, Ended(job.id, "cancelled", self._clock()), discard=True)
             elif crashes >= CRASHES:
@@ -185,7 +194,8 @@ class Dispatcher:
             await self._runner.run(attempt.job)
         except KatzError as error:
             log.info("job %s waits again: %s", attempt.job.id, error)
-            self.lost([attempt.job.id], str(error))
+            if attempt.phase == "runs" and not self._closed:
+                self._return(attempt, attempt.job.crashes)
         except Exception as error:
             log.exception("job %s could not be handed over", attempt.job.id)
             if attempt.phase == "runs":
@@ -197,6 +207,8 @@ class Dispatcher:
     def _ended(self, attempt: Attempt, result: Ended) -> None:
         if result.status == "cancelled" and attempt.returned and not attempt.cancelled:
             self._return(attempt, attempt.job.crashes)
+        elif result.error is not None and result.error.kind == DEVICE_GONE:
+            self.lost([attempt.job.id], result.error.message)
         else:
             self._end(attempt, result)
         self.dispatch()
@@ -210,41 +222,53 @@ class Dispatcher:
         self.spawn(self._put_back(attempt, crashes))
 
     async def _keep(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
-        """Put a result on disk, however long that takes, then tell it. `discard`: the attempt's files go.
+        """Put a result on disk, however long that takes, then tell it. `discard`: the attempt's files go."""
+        job = attempt.job
+        kept = None
+        try:
+            if discard:
+                await asyncio.to_thread(self._files.delete, attempt.wrote)
+                attempt.wrote.clear()
+            kept = await self._on_disk(attempt, result)
+        except Exception:
+            log.exception("job %s is over, but how cannot be kept; the next start takes it up again", job.id)
+        self._unwritten.discard(job.id)
+        self._ending.pop(job.id, None)
+        self._leave(job.id)
+        if kept is not None:
+            finished = replace(job, status=kept.status, ended=kept.at, result=kept)
+            self._forecast.ended(finished)
+            self._tell(finished, kept)
+        self._changed()
+        self.dispatch()
+
+    async def _on_disk(self, attempt: Attempt, result: Ended) -> Ended:
+        """What was written: the result, or that it cannot be. Waits as long as the disk is full.
 
         Whatever a kill cuts off, a job that has its result has its files, and of one that has none they are deleted: by the runner until it
         is told that they are kept, and from then on by the next start, for which they are noted before.
         """
-        job = attempt.job
-        if discard:
-            await asyncio.to_thread(self._files.delete, attempt.wrote)
-            attempt.wrote.clear()
-        shown = temporary(result, attempt.wrote)
-        sized = await asyncio.to_thread(self._files.sized, shown) if shown else []
-        finished = replace(job, status=result.status, ended=result.at, result=result)
+        job, kept = attempt.job, result
         while True:
             try:
+                shown = temporary(kept, attempt.wrote)
+                sized = await asyncio.to_thread(self._files.sized, shown) if shown else []
                 await self._wrote(attempt, attempt.wrote - attempt.noted)
                 if job.id in self.attempts:
                     self._runner.kept(job.id)
-                await self._store.finish(finished, sized)
-                break
+                await self._store.finish(replace(job, status=kept.status, ended=kept.at, result=kept), sized)
+                return kept
             except RunError as error:
                 if job.id not in self._unwritten:
                     log.error("the result of job %s waits for the disk: %s", job.id, error)
                 self._unwritten.add(job.id)
                 await asyncio.sleep(AGAIN)
-            except ValueError as error:
-                why = JobError("RunError", f"its result cannot be kept, as JSON cannot say it: {error}")
-                result = Ended(job.id, "failed", result.at, why, seconds=result.seconds)
-                finished = replace(finished, status="failed", result=result)
-        self._unwritten.discard(job.id)
-        self._ending.pop(job.id, None)
-        self._leave(job.id)
-        self._forecast.ended(finished)
-        self._tell(finished, result)
-        self._changed()
-        self.dispatch()
+            except Exception as error:
+                if kept is not result:
+                    raise
+                log.warning("the result of job %s cannot be kept", job.id, exc_info=error)
+                why = JobError("RunError", f"its result cannot be kept: {error}")
+                kept = Ended(job.id, "failed", result.at, why, seconds=result.seconds)
 
     async def _wrote(self, attempt: Attempt, files: Collection[StoredFile]) -> None:
         if files:
@@ -254,7 +278,7 @@ class Dispatcher:
     async def _put_back(self, attempt: Attempt, crashes: int) -> None:
         """To its place in the queue, once nothing of its attempt is left. Nothing is started: what runs jobs may be down."""
         job = replace(attempt.job, status="pending", started=None, crashes=crashes)
-        await asyncio.to_thread(self._files.delete, attempt.wrote)
+        await self._note(asyncio.to_thread(self._files.delete, attempt.wrote))
         await self._note(self._store.retry(job.id, crashes))
         self._leave(job.id)
         if attempt.cancelled:
@@ -281,6 +305,8 @@ class Dispatcher:
             await work
         except KatzError as error:
             log.warning("%s", error)
+        except Exception:
+            log.exception("what a job left behind was not put right; the next start does it")
 
     def _tell(self, job: Job, event: JobEvent) -> None:
         try:

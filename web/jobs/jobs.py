@@ -51,6 +51,7 @@ class Jobs:
         self._dispatcher = Dispatcher(store, files, self._forecast, runner, jobs_at_once, publish, changed, clock)
         self._admission = Admission(store, self._dispatcher, self._forecast, limits.queue, clock)
         self._paused = False
+        self._moving = asyncio.Lock()
         self._ticking: asyncio.Task[None] | None = None
         self.heard = self._dispatcher.heard
         self.lost = self._dispatcher.lost
@@ -62,8 +63,9 @@ class Jobs:
         for job in reversed(await self._store.completed(RECENT)):
             self._forecast.learn(job, await _features(job))
         for job in await self._store.unfinished():
-            if job.status == "in_progress":
-                await asyncio.to_thread(self._files.delete, await self._store.files(job.id))
+            files = await self._store.files(job.id)
+            if files or job.status == "in_progress":
+                await asyncio.to_thread(self._files.delete, files)
                 await self._store.retry(job.id, job.crashes)
             self._forecast.know(job, await _features(job))
             self._dispatcher.queue.add(replace(job, status="pending", started=None))
@@ -126,15 +128,18 @@ class Jobs:
         self._changed()
 
     async def move(self, id: str, number: float | None = None, front: bool = False, before: str | None = None) -> Job:
-        """Give a waiting job another place: before all, right before another one, or that of a number. NotWaiting: it does not wait."""
+        """Give a waiting job another place: before all, right before another one, or that of a number. NotWaiting: it does not wait.
+        RunError: it cannot be written down, and nothing has moved."""
         queue = self._dispatcher.queue
         if number is not None and not math.isfinite(number):
             raise NotWaiting(f"number: {number} is no place in the queue")
-        if before is not None and not front:
-            moved = queue.move_before(id, before)
-        else:
-            moved = queue.renumber(id, queue.front_number() if front or number is None else number)
-        await self._store.place(moved)
+        async with self._moving:
+            if before is not None and not front:
+                moved = queue.moved_before(id, before)
+            else:
+                moved = [queue.renumbered(id, queue.front_number() if front or number is None else number)]
+            await self._store.place(moved)
+            queue.place(moved)
         self._changed()
         return moved[0]
 

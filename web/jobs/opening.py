@@ -11,10 +11,10 @@ from filelock import FileLock, Timeout
 
 from katz_graph.errors import RunError
 from katz_graph.web.jobs.records import SCHEMA, VERSION, WHOLE
+from katz_graph.web.options import RUNNER_LOCK
 
 FILE = "katz.sqlite3"
 LOCK = "server.lock"
-RUNNER_LOCK = "runner.lock"  # held by a runner while it lives
 PATIENCE = 5.0  # seconds for another server to end
 RUNNER_PATIENCE = 60.0  # seconds for the runner of a server that was killed to clean up and end
 

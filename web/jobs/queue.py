@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from katz_graph.errors import KatzError
@@ -59,16 +59,18 @@ class JobQueue:
         """Take the first job out if it fits. Never a later one: none overtakes another."""
         return self._jobs.pop(0) if self._jobs and fits(self._jobs[0]) else None
 
-    def renumber(self, id: str, number: float) -> list[Job]:
-        """Give a job another number; returns the jobs that changed. NotWaiting for a job that does not wait."""
-        job = self._waiting(id)
-        self._jobs.remove(job)
-        moved = replace(job, number=number)
-        self.add(moved)
-        return [moved]
+    def place(self, moved: Iterable[Job]) -> None:
+        """Give jobs their new numbers and orders, those of them that still wait."""
+        for new in moved:
+            if (job := self.remove(new.id)) is not None:
+                self.add(replace(job, number=new.number, order=new.order))
 
-    def move_before(self, id: str, other: str) -> list[Job]:
-        """Put a job right before another one, whose number it gets; returns the job, and others whose places are written differently now.
+    def renumbered(self, id: str, number: float) -> Job:
+        """A job with another number, to be placed. NotWaiting for a job that does not wait."""
+        return replace(self._waiting(id), number=number)
+
+    def moved_before(self, id: str, other: str) -> list[Job]:
+        """A job right before another one, whose number it gets, and others whose places are written differently then; to be placed.
 
         The jobs of that number share out the orders that they have. NotWaiting for a job that does not wait.
         """
@@ -81,7 +83,6 @@ class JobQueue:
         placed = [replace(each, order=order) for each, order in zip(group, orders, strict=True)]
         renewed = {each.id: each for each in placed}
         changed = [renewed[each.id] for each in self._jobs if each.id in renewed and each.id != id and renewed[each.id] != each]
-        self._jobs = sorted((renewed.get(each.id, each) for each in self._jobs), key=_key)
         return [renewed[id], *changed]
 
     def _waiting(self, id: str) -> Job:

@@ -12,8 +12,10 @@ from pydantic_core import from_json, to_json
 
 from katz_graph.web.events import Ended
 from katz_graph.web.jobs.job import Job, Submission, workflow_id
+from katz_graph.web.options import MB
 
 VERSION = 1  # of the tables
+LARGEST = 64 * MB  # bytes of one document, far below what a row of SQLite holds
 SCHEMA = """
 create table jobs (
     sequence integer primary key, id text not null unique, status text not null, number real not null, place integer not null,
@@ -50,12 +52,15 @@ ENDED: TypeAdapter[Ended] = TypeAdapter(Ended)
 
 
 def as_text(value: Any) -> str:
-    """JSON. ValueError for what JSON cannot say. NaN and infinities are kept."""
-    return to_json(value, inf_nan_mode="constants").decode()
+    """JSON. ValueError for what JSON cannot say, and for more than LARGEST. NaN and infinities are kept."""
+    data = to_json(value, inf_nan_mode="constants")
+    if len(data) > LARGEST:
+        raise ValueError(f"it has {len(data):,} bytes, more than {LARGEST:,}")
+    return data.decode()
 
 
 def row_of(job: Job) -> dict[str, Any]:
-    """The columns of a job that waits. ValueError for a prompt that JSON cannot say."""
+    """The columns of a job that waits. ValueError for a prompt that cannot be kept."""
     return {
         "id": job.id,
         "status": job.status,

@@ -163,6 +163,8 @@ class JobStore:
     async def _write(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         try:
             return await asyncio.wrap_future(self._writer.ask(operation))
+        except sqlite3.DataError as error:  # no fault of the file
+            raise ValueError(str(error)) from None
         except sqlite3.Error as error:
             raise explained(self._opened.file, error) from None
 

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -68,7 +69,7 @@ class Writer:
                 outcomes.append((asked, *self._one(asked)))
             self._connection.execute("commit")
         except Exception as error:  # of the file: none of them is on disk
-            if self._connection.in_transaction:
+            with suppress(sqlite3.Error):  # the next transaction finds it open and fails, which undoes it again
                 self._connection.rollback()
             outcomes = [(asked, None, error) for asked in batch]
         for asked, value, failure in outcomes:

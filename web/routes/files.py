@@ -59,7 +59,6 @@ def router(state: State) -> APIRouter:
         kept = await asyncio.to_thread(keep_picture, content or upload.file, folder, name, upload.overwrite)
         return json_answer({"name": kept, "subfolder": upload.subfolder, "type": upload.place})
 
-    @routes.head("/view", include_in_schema=False)
     @routes.get("/view", responses=VIEWED | refusals(404, 416), response_class=Response)
     async def view(
         request: Request,

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from fastapi import APIRouter
 from starlette.exceptions import HTTPException
@@ -74,7 +75,7 @@ def page(state: State) -> APIRouter:
     """What stands at `/` when no front end is served."""
     routes = APIRouter(include_in_schema=False)
 
-    @routes.api_route("/", methods=["GET", "HEAD"])
+    @routes.get("/")
     async def show() -> Response:
         now = "Shutting down" if state.draining else "Ready" if state.runner.ready else "Starting"
         paused = ", paused" if state.jobs.paused else ""
@@ -103,7 +104,7 @@ def extensions(state: State) -> APIRouter:
 
 def _scripts(folders: dict[str, str]) -> list[str]:
     found = ((pack, file.relative_to(folder).as_posix()) for pack, folder in folders.items() for file in sorted(Path(folder).rglob("*.js")))
-    return [f"/extensions/{pack}/{name}" for pack, name in found]
+    return [quote(f"/extensions/{pack}/{name}") for pack, name in found]
 
 
 def _inline_scripts(page: bytes) -> Iterator[str]:

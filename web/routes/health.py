@@ -19,12 +19,10 @@ TEXT = {"type": "string"}
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["health"])
 
-    @routes.head("/livez", include_in_schema=False)
     @routes.get("/livez", responses=answers("the process answers", TEXT, "text/plain") | refusals())
     async def alive() -> Response:
         return PlainTextResponse("ok\n")
 
-    @routes.head("/readyz", include_in_schema=False)
     @routes.get("/readyz", responses=answers("jobs are taken and run", TEXT, "text/plain") | refusals(503))
     async def ready() -> Response:
         why = "shutting down" if state.draining else None if state.runner.ready else "the runner is starting"

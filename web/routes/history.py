@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -11,7 +12,8 @@ from starlette.responses import Response
 from katz_graph.web.answers import json_answer
 from katz_graph.web.bodies import ForgetBody, read_body
 from katz_graph.web.job_views import history_entry
-from katz_graph.web.jobs.job import FINISHED
+from katz_graph.web.jobs.job import FINISHED, Job
+from katz_graph.web.json_pages import PAGE, joined, streamed, text_of
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
@@ -26,7 +28,11 @@ def router(state: State) -> APIRouter:
         max_items: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
         offset: Annotated[int, Query(ge=-1, le=LARGEST, description="-1: the last ones")] = -1,
     ) -> Response:
-        return json_answer({job.id: history_entry(job) for job in await state.jobs.history(max_items, offset)})
+        count, first = max_items, max(0, offset)
+        if max_items is not None and offset < 0:
+            _, all_of_them = await state.jobs.listed(FINISHED, limit=0)
+            first = max(0, all_of_them - max_items)
+        return streamed(_entries(state, first, count))
 
     @routes.get("/history/{id}", responses=answers("one finished job by its id, or nothing") | refusals())
     async def one(id: str) -> Response:
@@ -43,3 +49,18 @@ def router(state: State) -> APIRouter:
         return Response()
 
     return routes
+
+
+async def _entries(state: State, first: int, count: int | None) -> AsyncIterator[bytes]:
+    """Finished jobs from the one at `first`, `count` at most. Some are left out where others are forgotten meanwhile."""
+
+    async def pages() -> AsyncIterator[Sequence[Job]]:
+        start = first
+        while page := await state.jobs.history(PAGE if count is None else min(PAGE, first + count - start), start):
+            yield page
+            start += len(page)
+
+    yield b"{"
+    async for piece in joined(pages(), lambda job: f"{text_of(job.id)}:{text_of(history_entry(job))}"):
+        yield piece
+    yield b"}"

@@ -7,41 +7,53 @@ import gzip
 import hashlib
 import os
 import platform
+import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from katz_graph.folders import TEMP
 from katz_graph.web.answers import Refusal, json_answer
 from katz_graph.web.features import features
+from katz_graph.web.file_answers import is_known
+from katz_graph.web.paths import Place, folder_of
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.runner_facts import DeviceStats
+from katz_graph.web.runner_process import Runner
 from katz_graph.web.state import State
 
 CONVENTION = "0.33.0"  # the release whose protocol is spoken
+FRESH = 1.0  # seconds in which a new file need not stand in lists; asking the runner takes 20 ms
 
 
 @dataclass(slots=True)
-class _Packed:
-    """The last large answer with its digest and its compressed form, which are dear to make."""
+class _NodeTypes:
+    """All node types as the runner of `life` described them at `asked`, with digest and compressed form, which are dear to make."""
 
     plain: bytes = b""
     zipped: bytes = b""
     tag: str = ""
+    life: int = -1
+    asked: float = 0.0
 
-    async def hold(self, plain: bytes) -> None:
+    async def renew(self, runner: Runner) -> None:
+        """Ask the runner, unless it is still the one that said so a moment ago."""
+        life, now = runner.restarts, time.monotonic()
+        if life == self.life and now - self.asked < FRESH:
+            return
+        plain = await runner.object_info()
         if plain != self.plain:
             zipped = await asyncio.to_thread(gzip.compress, plain, 6)
             self.plain, self.zipped, self.tag = plain, zipped, f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
+        self.life, self.asked = life, now
 
     def answer(self, request: Request) -> Response:
         headers = {"ETag": self.tag, "Vary": "Accept-Encoding", "Cache-Control": "no-cache"}
-        if self.tag in [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]:
+        if is_known(request, self.tag):
             return Response(status_code=304, headers=headers)
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(self.zipped, headers=headers | {"Content-Encoding": "gzip"}, media_type="application/json")
@@ -50,14 +62,14 @@ class _Packed:
 
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["info"])
-    packed = _Packed()
+    types = _NodeTypes()
 
     @routes.get("/object_info", responses=answers("all node types") | refusals(503))
     async def object_info(request: Request) -> Response:
-        await packed.hold(await state.runner.object_info())
-        return packed.answer(request)
+        await types.renew(state.runner)
+        return types.answer(request)
 
-    @routes.get("/object_info/{name}", responses=answers("one node type by its name, or nothing") | refusals(503))
+    @routes.get("/object_info/{name:path}", responses=answers("one node type by its name, or nothing") | refusals(503))
     async def node_info(name: str) -> Response:
         return Response(await state.runner.object_info(name), media_type="application/json")
 
@@ -131,10 +143,9 @@ def internal(state: State) -> APIRouter:
         return json_answer({})
 
     @routes.get("/files/{place}")
-    async def files(place: Literal["input", "output", "temp"]) -> Response:
-        folders = state.folders
-        folder = {"input": folders.input, "output": folders.output, "temp": folders.output / TEMP}[place]
-        return json_answer(await asyncio.to_thread(_names, folder, "" if place == "input" else f" [{place}]"))
+    async def files(place: Place) -> Response:
+        suffix = "" if place == "input" else f" [{place}]"
+        return json_answer(await asyncio.to_thread(_names, folder_of(state.folders, place), suffix))
 
     return routes
 

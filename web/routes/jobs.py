@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Query
@@ -34,7 +35,7 @@ def router(state: State) -> APIRouter:
     ) -> Response:
         jobs, total = await state.jobs.listed(_statuses(status), workflow_id, sort_by, sort_order == "desc", limit, offset)
         pagination = {"offset": offset, "limit": limit, "total": total, "has_more": offset + len(jobs) < total}
-        return json_answer({"jobs": [summary(job) for job in jobs], "pagination": pagination})
+        return await asyncio.to_thread(lambda: json_answer({"jobs": [summary(job) for job in jobs], "pagination": pagination}))
 
     @routes.post("/cancel", openapi_extra=takes(CancelBody), responses=answers("whether any was still to be cancelled") | refusals())
     async def cancel_several(request: Request) -> Response:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from katz_graph.web.answers import Concealment, Refusal, json_answer
 from katz_graph.web.bodies import PromptBody
-from katz_graph.web.job_views import PRIVATE
+from katz_graph.web.job_views import PRIVATE, place_number
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Submission
 from katz_graph.web.prompt_bodies import idempotency_key, read_prompt
@@ -81,7 +81,7 @@ def router(state: State) -> APIRouter:
             state.metrics.refused(refused.kind)
             raise
         log.info("job %s: accepted", job.id)
-        return json_answer({"prompt_id": job.id, "number": job.number, "node_errors": node_errors})
+        return json_answer({"prompt_id": job.id, "number": place_number(job), "node_errors": node_errors})
 
     return routes
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from katz_graph.web.answers import Refusal, json_answer
 from katz_graph.web.bodies import ForgetBody, FreeBody, InterruptBody, MoveBody, read_body
-from katz_graph.web.job_views import queue_item, summary
+from katz_graph.web.job_views import place_number, queue_item, summary
+from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.queue import NotWaiting
+from katz_graph.web.json_pages import joined, paged, streamed, text_of
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
@@ -19,8 +23,7 @@ def router(state: State) -> APIRouter:
 
     @routes.get("/queue", responses=answers("what runs and what waits, in order") | refusals())
     async def queue() -> Response:
-        running, pending = state.jobs.running, state.jobs.pending
-        return json_answer({"queue_running": [queue_item(job) for job in running], "queue_pending": [queue_item(job) for job in pending]})
+        return streamed(_items(state.jobs.running, state.jobs.pending))
 
     @routes.post("/queue", openapi_extra=takes(ForgetBody), responses=answers("done") | refusals())
     async def change(request: Request) -> Response:
@@ -48,6 +51,14 @@ def router(state: State) -> APIRouter:
         return Response()
 
     return routes
+
+
+async def _items(running: Sequence[Job], pending: Sequence[Job]) -> AsyncIterator[bytes]:
+    for opening, jobs in ((b'{"queue_running":[', running), (b'],"queue_pending":[', pending)):
+        yield opening
+        async for piece in joined(paged(jobs), lambda job: text_of(queue_item(job))):
+            yield piece
+    yield b"]}"
 
 
 def own(state: State) -> APIRouter:
@@ -86,11 +97,13 @@ def own(state: State) -> APIRouter:
 
     @routes.post("/jobs/{id}/move", openapi_extra=takes(MoveBody), responses=answers("its new place") | refusals(409))
     async def move(id: str, request: Request) -> Response:
+        """`position` counts the jobs before it; null when it stopped waiting meanwhile."""
         body = await read_body(request, MoveBody)
         try:
             job = await state.jobs.move(id, body.number, front=body.front, before=body.before)
         except NotWaiting as error:
             raise Refusal(409, str(error)) from None
-        return json_answer({"id": job.id, "number": job.number, "position": [waiting.id for waiting in state.jobs.pending].index(job.id)})
+        position = next((place for place, waiting in enumerate(state.jobs.pending) if waiting.id == job.id), None)
+        return json_answer({"id": job.id, "number": place_number(job), "position": position})
 
     return routes

@@ -20,6 +20,7 @@ from katz_graph.web.state import State
 RECENT = 64  # finished jobs in a native snapshot
 READING = 90.0  # seconds in which a client has to take a frame; shorter than the hub's GRACE, in which it takes a line for sound
 CLOSING = 5.0  # seconds that a client has to agree to the end
+IN_ORDER = (1000, 1001)  # codes with which a client ends a line that is sound
 POLICY, UNSUPPORTED, MALFORMED, BUSY = 1008, 1003, 1007, 1013  # RFC 6455, section 7.4.1, and IANA's registry
 
 
@@ -70,6 +71,8 @@ async def _carry(websocket: WebSocket, session: Session, channel: NativeChannel 
         await asyncio.wait(tasks)
     for task in tasks:
         error = None if task.cancelled() else task.exception()
+        if isinstance(error, WebSocketDisconnect) and error.code in IN_ORDER:
+            session.goodbye()
         if isinstance(error, Goodbye):
             return error.code, error.reason
         if error is not None and not isinstance(error, (WebSocketDisconnect, OSError, RuntimeError)):

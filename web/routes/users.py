@@ -63,7 +63,7 @@ def router(state: State) -> APIRouter:
     @routes.post("/settings", openapi_extra=ANY_OBJECT, responses=answers("done") | refusals(507))
     async def set_several(request: Request) -> Response:
         files = await files_of(request)
-        values = await json_of(await request.body())
+        values = await json_of(request, await request.body())
         if not isinstance(values, dict):
             raise Refusal(400, "the body is not a JSON object of settings")
         await people.set(files, values)
@@ -78,7 +78,7 @@ def router(state: State) -> APIRouter:
         if not 0 < len(id) <= NAME_BYTES:
             raise Refusal(400, f"a setting's name has 1 to {NAME_BYTES} characters")
         files = await files_of(request)
-        await people.set(files, {id: await json_of(await request.body())})
+        await people.set(files, {id: await json_of(request, await request.body())})
         return Response()
 
     @routes.get("/userdata", responses=answers("files in a folder") | refusals(404))

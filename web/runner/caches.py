@@ -27,7 +27,9 @@ class Caches:
     def lent(self, user: str | None) -> Iterator[ResultCache]:
         """The user's own for one run. Of runs of one user at the same time, all but the first begin with no history and new objects."""
         with self._lock:
-            own = self._idle.pop(user, None) or self._shared.beside()
+            own = self._idle.pop(user, None)
+            if own is None:
+                own = self._shared.beside()
         try:
             with own.under_way():
                 yield own

@@ -74,10 +74,7 @@ def check_prompt(
         return Checked(error=too_many)
     wanted, passed_over = (None, ()) if targets is None else _outputs(targets, graph, registry)
     rules: Mapping[ProblemKind, Rule] = {**RULES, "over_limit": partial(limit_problems, limits)}
-    try:
-        found = check(graph, registry, folders, rules, wanted)
-    except InputError as unknown:
-        return Checked(error=error("invalid_prompt", "Partial execution targets are not in the prompt", str(unknown)))
+    found = check(graph, registry, folders, rules, wanted)
     why_nothing = prompt_error(found)
     return Checked(
         prompt=to_api(found.graph) if why_nothing is None else None,
@@ -130,15 +127,17 @@ def _nameless(document: Any) -> dict[str, Any] | None:
 
 
 def _outputs(targets: Sequence[str], graph: Graph, registry: Mapping[str, NodeType]) -> tuple[list[str], tuple[str, ...]]:
-    """Of the targets those that are output nodes, or not in the graph; and a line for each of the others."""
+    """Of the targets those that are output nodes, or of a type that nobody knows; and a line for each of the others."""
 
-    def is_output(target: str) -> bool:
+    def why_not(target: str) -> str:
         call = graph.nodes.get(target)
-        return call is None or call.type not in registry or registry[call.type].is_output
+        if call is None:
+            return "is not in the prompt"
+        return "" if call.type not in registry or registry[call.type].is_output else "is no output node"
 
-    passed_over = [target for target in targets if not is_output(target)]
-    lines = tuple(f"node {one_line(shorten(target))} is to be run, but it is no output node; it is left out" for target in passed_over)
-    return [target for target in targets if is_output(target)], lines
+    reasons = {target: why_not(target) for target in targets}
+    lines = (f"node {one_line(shorten(target))} is to be run, but it {why}; it is left out" for target, why in reasons.items() if why)
+    return [target for target, why in reasons.items() if not why], tuple(lines)
 
 
 def _editors(document: Any) -> Mapping[str, Any] | None:

@@ -28,10 +28,10 @@ class Figures:
     def devices(self) -> tuple[DeviceStats, ...]:
         """In the order of the operator's list; those that never answered are left out."""
         with self._lock:
-            for name in self._cluster.assignments:
-                if name not in self._asked:
-                    self._asked[name] = self._pool.submit(self._ask, name)
-            wait(self._asked.values(), PATIENCE)
+            anew = {name: self._pool.submit(self._ask, name) for name in self._cluster.assignments if name not in self._asked}
+            self._asked |= anew
+        wait(anew.values(), PATIENCE)
+        with self._lock:
             for name, asked in list(self._asked.items()):
                 if asked.done():
                     del self._asked[name]

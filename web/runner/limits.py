@@ -21,6 +21,7 @@ from katz_graph.web.options import Limits
 from katz_graph.wires import CELL
 
 MEGAPIXEL = 1024 * 1024
+HUGE = 10**12  # a number that decides about sizes and is larger counts as this one: products of such numbers can still be computed
 PICTURES = frozenset(("IMAGE", "MASK", "LATENT"))
 CUTTING = frozenset(("ImageCrop", "CenterCropImages", "CropMask", "LatentCrop"))  # width and height are at most what they are
 MULTIPLYING = ("amount", "batch_size")
@@ -74,7 +75,9 @@ def _refuse_made(kind: NodeType, limits: Limits, result: Any) -> Any:
 def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
     """What the inputs of a node say that it would do, where that is over a limit; as (input, message)."""
     steps = _number(kind, values, "steps")
-    if steps is not None and steps > limits.steps:
+    if steps is not None and steps >= HUGE:
+        yield "steps", "is too large"
+    elif steps is not None and steps > limits.steps:
         yield "steps", f"is {steps:,}, more than this server's limit of {limits.steps:,} (steps)"
     for name, port in kind.inputs.items():
         if port.socket == "SIGMAS" and (message := _over("SIGMAS", values.get(name), limits)):
@@ -123,6 +126,8 @@ def _over(socket: str, value: Any, limits: Limits) -> str:
 
 def _too_large(size: Size, limits: Limits) -> str:
     batch, height, width = size
+    if max(size) >= HUGE:
+        return "is too large"
     if height * width > limits.pixels:
         return f"comes to {width:,} x {height:,} pixels, more than this server's limit of {limits.pixels:,} in a picture (pixels)"
     if batch > limits.batch:
@@ -153,8 +158,9 @@ def _number(kind: NodeType, values: Mapping[str, Any], name: str) -> float | Non
     if port is None or port.socket not in ("INT", "FLOAT"):
         return None
     value = values.get(name, port.default)
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return value if is_number else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return max(-HUGE, min(value, HUGE))
 
 
 def _primitive(link: Link, graph: Graph, types: Mapping[str, NodeType]) -> Any:

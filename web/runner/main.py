@@ -22,14 +22,14 @@ from filelock import FileLock, Timeout
 from katz_graph.devices import parse_devices, threads_for
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.worker_main import end, limit_threads
-from katz_graph.web.options import OPTIONS, ServeOptions
+from katz_graph.web.options import OPTIONS, RUNNER_LOCK, ServeOptions
 from katz_graph.web.runner.unkept import UnkeptFiles
 from katz_graph.web.wire import Message, ThreadedEnd
 
 STUCK = 60.0  # seconds without a turn for Python's threads after which the process ends: a pack's native code keeps the interpreter
 PULSE = 5.0
-LOCK = "runner.lock"
 LOCK_PATIENCE = 20.0
+ENDING = 5.0  # seconds to end in order once the server is gone
 
 
 def main() -> None:
@@ -53,16 +53,19 @@ def main() -> None:
             traceback.print_exc()
         message = str(error) if isinstance(error, KatzError) else f"{type(error).__name__}: {error}"
         wire.send("failed", {"message": message, "input": isinstance(error, InputError)})
-    end()
+    finally:
+        end()
 
 
 def _serve(options: ServeOptions, wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles) -> None:
     limit_threads(threads_for(parse_devices(options.devices), options.threads))
     from katz_graph.web.runner.service import Service
 
-    with Service(options, wire, unkept) as service:
-        while (message := messages.get()).kind != "stop":
-            service.obey(message)
+    try:
+        with Service(options, wire, unkept) as service:
+            while (message := messages.get()).kind != "stop":
+                service.obey(message)
+    finally:  # no job writes any more
         unkept.delete()
 
 
@@ -70,13 +73,13 @@ def _only(folder: Path) -> AbstractContextManager[object]:
     """A lock that is held while this process works: a server that is started anew waits until an earlier one's runner has cleaned up."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        return FileLock(folder / LOCK).acquire(timeout=LOCK_PATIENCE)
+        return FileLock(folder / RUNNER_LOCK).acquire(timeout=LOCK_PATIENCE)
     except Timeout:
         raise RunError(f"{folder}: the runner of another server uses this data folder") from None
 
 
 def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles) -> None:
-    """Answer pings and pass on the rest, until the server is gone."""
+    """Answer pings and pass on the rest, until the server is gone. Then stop, as if it had asked for that, or end without order."""
     for message in wire.receive():
         if message.kind == "ping":
             wire.send("pong", number=message.number)
@@ -84,6 +87,8 @@ def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: Un
             unkept.keep(message.body)
         else:
             messages.put(message)
+    messages.put(Message("stop", 0, None))
+    time.sleep(ENDING)
     unkept.delete()
     end()
 

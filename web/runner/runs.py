@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,16 +28,17 @@ from katz_graph.validate import upstream
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.order import Order
-from katz_graph.web.runner.telling import Telling, described
+from katz_graph.web.runner.telling import Telling, described, text_of
 from katz_graph.web.runner.unkept import UnkeptFiles
 
 CHUNK_NAME = 79  # characters of a PNG text chunk's name, in Latin-1
 OWN_CHUNKS = ("prompt", "katz")
+NO_PREVIEWS = "none"  # a client's `preview_method` in the convention's `extra_data`
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where jobs run: what they share. `devices` is the operator's list in his words."""
+    """Where jobs run: what they share. `devices` is the operator's list in his words, `shown` the limit of that name."""
 
     engine: ClusterEngine
     registry: Registry
@@ -44,13 +46,7 @@ class Place:
     caches: Caches
     devices: str
     previews: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    jobs: int = 0
-    ran: int = 0
-    cached: int = 0
+    shown: int
 
 
 class Runs:
@@ -59,29 +55,40 @@ class Runs:
     def __init__(self, place: Place, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> None:
         self._place, self._tell, self._unkept = place, tell, unkept
         self._changed = threading.Condition()
-        self._contexts: dict[str, RunContext] = {}
+        self._contexts: dict[str, RunContext | None] = {}  # None until the job's own thread has made it
         self._stopped: set[str] = set()
         self._running = 0
         self._to_free: set[str] = set()  # models, results
-        self.counts = Counts()
 
     def start(self, order: Order) -> None:
-        """Run a job in a thread of its own."""
-        telling = Telling(order.id, self._place.folders.output, self._tell)
-        context = self._context(order, telling)
+        """Run a job in a thread of its own. RuntimeError when the machine gives no more threads; nothing of the job is here then."""
         with self._changed:
-            self._contexts[order.id] = context
-        threading.Thread(target=self._run, args=(order, context, telling), name=f"katz-job-{order.id}", daemon=True).start()
+            self._contexts[order.id] = None
+        try:
+            threading.Thread(target=self._run, args=(order,), name=f"katz-job-{order.id}", daemon=True).start()
+        except RuntimeError:
+            self._forget(order.id)
+            raise
 
     def cancel(self, job: str) -> None:
         """Stop a job soon; nothing happens when it has ended."""
         with self._changed:
-            context = self._contexts.get(job)
-            if context is not None:
-                self._stopped.add(job)
-                self._changed.notify_all()
+            if job not in self._contexts:
+                return
+            self._stopped.add(job)
+            self._changed.notify_all()
+            context = self._contexts[job]
         if context is not None:
             context.cancel()
+
+    def close(self, seconds: float) -> None:
+        """Stop all jobs, and wait until they have ended, but no longer than that."""
+        with self._changed:
+            jobs = list(self._contexts)
+        for job in jobs:
+            self.cancel(job)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._contexts, seconds)
 
     def free(self, unload_models: bool, free_memory: bool) -> None:
         """Let go of models, and of results, as soon as no job runs. Returns at once; jobs that come meanwhile wait."""
@@ -133,20 +140,47 @@ class Runs:
             listen,
             telling.warn,
             on_picture=deliver,
-            previews=place.previews and order.client is not None,
+            previews=place.previews and order.client is not None and order.extra.get("preview_method") != NO_PREVIEWS,
             on_file=wrote,
         )
 
-    def _run(self, order: Order, context: RunContext, telling: Telling) -> None:
+    def _run(self, order: Order) -> None:
+        """Whatever happens on the way, the job's end is told, and no longer counted."""
         with self._changed:
             self._changed.wait_for(lambda: not self._to_free or order.id in self._stopped)
             self._running += 1
+        try:
+            ended = self._ended(order)
+        except BaseException as error:
+            ended = Ended(order.id, "failed", time.time(), internal(error))
+            with suppress(Exception):  # packs may have replaced where it goes
+                traceback.print_exc()
+        with self._changed:
+            self._running -= 1
+        self._forget(order.id)
+        self._tell(ended)
+
+    def _forget(self, job: str) -> None:
+        with self._changed:
+            del self._contexts[job]
+            self._stopped.discard(job)
+            self._changed.notify_all()
+
+    def _ended(self, order: Order) -> Ended:
+        """Run a job from its first event to before its last, which is returned."""
         began = time.perf_counter()
         self._tell(Started(order.id, time.time()))
+        telling = Telling(order.id, self._place.folders.output, self._place.shown, self._tell)
+        context = self._context(order, telling)
+        with self._changed:
+            self._contexts[order.id] = context
+            stopped = order.id in self._stopped
+        if stopped:
+            context.cancel()
         status, error = self._outcome(order, context, telling)
         telling.close()
         measured = context.measured
-        ended = Ended(
+        return Ended(
             order.id,
             status,
             time.time(),
@@ -157,16 +191,8 @@ class Runs:
             {"total": time.perf_counter() - began, **measured.seconds},
             measured.predicted,
             tuple(in_force(measured.programs)),
+            tuple(telling.reused),
         )
-        with self._changed:
-            del self._contexts[order.id]
-            self._stopped.discard(order.id)
-            self._running -= 1
-            self.counts = replace(
-                self.counts, jobs=self.counts.jobs + 1, ran=self.counts.ran + telling.ran, cached=self.counts.cached + telling.cached
-            )
-            self._changed.notify_all()
-        self._tell(ended)
 
     def _outcome(self, order: Order, context: RunContext, telling: Telling) -> tuple[EndStatus, JobError | None]:
         place = self._place
@@ -184,7 +210,12 @@ class Runs:
             return "failed", replace(failed, message=str(error))
         except BaseException as error:
             traceback.print_exc()
-            return "failed", described(RunError(f"internal error: {type(error).__name__}: {error}".splitlines()[0]))
+            return "failed", internal(error)
+
+
+def internal(error: BaseException) -> JobError:
+    """What clients get of an error that nobody foresaw."""
+    return described(RunError(f"internal error: {type(error).__name__}: {text_of(error)}".splitlines()[0]))
 
 
 def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> list[str]:

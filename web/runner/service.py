@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import platform
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,13 +33,14 @@ from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.checking import CHECKED, check_prompt
 from katz_graph.web.runner.figures import Figures
 from katz_graph.web.runner.limits import limited
-from katz_graph.web.runner.order import ORDER, Order
-from katz_graph.web.runner.runs import Place, Runs
+from katz_graph.web.runner.order import ORDER
+from katz_graph.web.runner.runs import Place, Runs, internal
 from katz_graph.web.runner.unkept import UnkeptFiles
 from katz_graph.web.runner_facts import FACTS, STATS, DeviceFacts, RunnerFacts, Stats
 from katz_graph.web.wire import Message, ThreadedEnd
 
 ANSWERING = 2  # threads for questions: one may be long
+STOPPING = 2.0  # seconds that jobs have to stop
 
 
 class Service:
@@ -69,7 +71,8 @@ class Service:
             self._answering = ThreadPoolExecutor(ANSWERING, "katz-answers")
             opened.callback(self._answering.shutdown, wait=False, cancel_futures=True)
             self._caches = Caches(results)
-            place = Place(engine, limited(self._registry, options.limits), self._folders, self._caches, devices.text, options.previews)
+            types, shown = limited(self._registry, options.limits), options.limits.shown
+            place = Place(engine, types, self._folders, self._caches, devices.text, options.previews, shown)
             self._runs = Runs(place, self._tell, unkept)
             self._opened = opened.pop_all()
         wire.send("ready", FACTS.dump_python(self._facts([str(problem) for problem in problems])))
@@ -78,32 +81,46 @@ class Service:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._runs.close(STOPPING)
         self._opened.close()
 
     def obey(self, message: Message) -> None:
-        """Do what the server asks for. Never waits; answers come from other threads."""
+        """Do what the server asks for. Never waits, and never fails; answers come from other threads."""
         match message.kind:
             case "run":
-                self._run(ORDER.validate_python(message.body))
+                self._run(message.body)
             case "cancel":
                 self._runs.cancel(message.body)
             case _:
-                question = self._questions[message.kind]
-                self._answering.submit(self._answer, message.number, lambda: question(**message.body))
+                self._ask(message)
 
-    def _run(self, order: Order) -> None:
+    def _run(self, body: Mapping[str, Any]) -> None:
         """What the server hears of first is that the job was taken: it counts as begun, whatever its packs do to this process."""
-        self._wire.send("taken", order.id)
-        self._runs.start(order)
+        job = body["id"]
+        self._wire.send("taken", job)
+        try:
+            self._runs.start(ORDER.validate_python(body))
+        except Exception as error:
+            traceback.print_exc()
+            self._tell(Ended(job, "failed", time.time(), internal(error)))
+
+    def _ask(self, message: Message) -> None:
+        try:
+            question = self._questions[message.kind]
+            self._answering.submit(self._answer, message.number, lambda: question(**message.body))
+        except Exception as error:
+            self._refuse(message.number, error)
 
     def _answer(self, number: int, question: Callable[[], Any]) -> None:
         try:
             self._wire.send("answer", question(), number)
-        except KatzError as error:
-            self._wire.send("refused", str(error), number)
         except BaseException as error:
-            traceback.print_exc()
-            self._wire.send("refused", f"internal error: {type(error).__name__}: {error}".splitlines()[0], number)
+            self._refuse(number, error)
+
+    def _refuse(self, number: int, error: BaseException) -> None:
+        if not isinstance(error, KatzError):
+            traceback.print_exception(error)
+        self._wire.send("refused", str(error) if isinstance(error, KatzError) else internal(error).message, number)
 
     @property
     def _questions(self) -> Mapping[str, Callable[..., Any]]:
@@ -117,8 +134,7 @@ class Service:
         return object_info_json(types, self._folders)
 
     def _stats(self) -> Any:
-        counts = self._runs.counts
-        return STATS.dump_python(Stats(self._figures.devices(), counts.ran, counts.cached, len(self._caches), counts.jobs, self._restarts))
+        return STATS.dump_python(Stats(self._figures.devices(), len(self._caches), self._restarts))
 
     def _count_restarts(self) -> None:
         told = self._cluster.on_vanished
@@ -145,7 +161,7 @@ class Service:
     def _tell(self, event: JobEvent) -> None:
         try:
             self._wire.send("event", JOB_EVENT.dump_python(event))
-        except (TypeError, ValueError) as error:  # what a pack has for editors goes deeper than messages do
+        except Exception as error:  # what a pack has for editors goes deeper than messages do, or is too much for one
             if isinstance(event, Ended):
                 why = JobError("RunError", f"its result cannot be sent: {error}")
                 self._tell(Ended(event.job, "failed", event.at, why, seconds=event.seconds))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import to_jsonable_python
 
 from katz_graph import events
-from katz_graph.errors import Cancelled, KatzError
+from katz_graph.errors import Cancelled, InputError, KatzError
 from katz_graph.events import Busy, Evaluated, Event, Planned, Progressed, Sent
 from katz_graph.executor.events import NodeEvent
-from katz_graph.executor.requests import WorkerLost
+from katz_graph.executor.requests import DeviceGone, WorkerLost
 from katz_graph.folders import TEMP
 from katz_graph.picture.preview import as_jpeg
 from katz_graph.planner.present import as_json
@@ -40,19 +42,21 @@ LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
 
 
 class Telling:
-    """Hears of one run from its threads, and passes on to `tell`. `output` is where its files go.
+    """Hears of one run from its threads, and passes on to `tell`. `output` is where its files go; `most` is the limit `shown`.
 
-    `outputs`, `meta`, `executed` and `failure` collect what the job's end has to say; `ran` and `cached` count nodes. `behind` names the
-    nodes that only cached ones read, which clients count as cached too.
+    `outputs`, `meta`, `executed`, `reused` (cached nodes, as clients count them) and `failure` collect what the job's end has to say.
+    `behind` names the nodes that only cached ones read, which clients count as cached too.
     """
 
-    def __init__(self, job: str, output: Path, tell: Callable[[JobEvent], None], clock: Callable[[], float] = time.perf_counter) -> None:
-        self._job, self._output, self._tell, self._clock = job, output, tell, clock
+    def __init__(
+        self, job: str, output: Path, most: int, tell: Callable[[JobEvent], None], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._job, self._output, self._most, self._tell, self._clock = job, output, most, tell, clock
         self.outputs: dict[str, Mapping[str, Sequence[Any]]] = {}
         self.meta: dict[str, Mapping[str, str | None]] = {}
         self.executed: list[str] = []
+        self.reused: list[str] = []
         self.failure: JobError | None = None
-        self.ran = self.cached = 0
         self.behind: Callable[[Sequence[str]], Sequence[str]] = lambda cached: ()
         self._lock = threading.RLock()
         self._began = clock()
@@ -61,11 +65,14 @@ class Telling:
         self._waiting: list[NodeEvent] | None = []  # cached ones before the first that runs
         self._spans: dict[str, list[Segment]] = {}
         self._progressed = -PACE
+        self._shown = 0  # characters
 
     # what the graph run says
 
     def on_node(self, event: NodeEvent) -> None:
+        """InputError for a node with which the job has more for editors than it may."""
         with self._lock:
+            event = replace(event, ui=self._for_editors(event))
             if event.kind == "cached":
                 return self._was_cached(event)
             self.open()
@@ -78,7 +85,6 @@ class Telling:
             if event.kind == "failed":
                 self._failed(event)
             else:
-                self.ran += 1
                 self._done(event)
             return None
 
@@ -89,24 +95,35 @@ class Telling:
                 return
             found, self._waiting = self._waiting, None
             names = [event.node for event in found]
-            self._tell(Cached(self._job, (*names, *self.behind(names)), time.time()))
+            self._tell_cached(*names, *self.behind(names))
             for event in found:
                 self._done(event)
 
     def _was_cached(self, event: NodeEvent) -> None:
-        self.cached += 1
         if self._waiting is not None:
             self._waiting.append(event)
             return
-        self._tell(Cached(self._job, (event.node,), time.time()))
+        self._tell_cached(event.node)
         self._done(event)
 
+    def _tell_cached(self, *nodes: str) -> None:
+        self.reused += nodes
+        self._tell(Cached(self._job, nodes, time.time()))
+
+    def _for_editors(self, event: NodeEvent) -> Mapping[str, Sequence[Any]] | None:
+        if event.ui is None:
+            return None
+        ui: Mapping[str, Sequence[Any]] = plain(event.ui)
+        self._shown += len(json.dumps(ui, ensure_ascii=False))
+        if self._shown > self._most:
+            raise InputError(f"the job shows more than this server's limit of {self._most:,} characters (shown); save it to files instead")
+        return ui
+
     def _done(self, event: NodeEvent) -> None:
-        ui = None if event.ui is None else plain(event.ui)
         self.executed.append(event.node)
-        if ui is not None:
+        if event.ui is not None:
             made = event.node != event.origin
-            self.outputs[event.node] = ui
+            self.outputs[event.node] = event.ui
             self.meta[event.node] = {
                 "node_id": event.node,
                 "display_node": event.origin,
@@ -114,7 +131,7 @@ class Telling:
                 "real_node_id": event.origin,
             }
         cached = event.kind == "cached"
-        self._tell(NodeDone(self._job, event.node, event.origin, event.type, cached, event.seconds, event.why, ui))
+        self._tell(NodeDone(self._job, event.node, event.origin, event.type, cached, event.seconds, event.why, event.ui))
 
     def _failed(self, event: NodeEvent) -> None:
         if self.failure is None and event.error is not None:
@@ -125,7 +142,7 @@ class Telling:
     def listen(self, event: Event) -> None:
         with self._lock:
             if isinstance(event, Evaluated):
-                self._progress(self._worker_of(event.node), event.done, event.total)
+                self._progress(self._worker_of(event.node), event.done, event.total, evaluations=True)
             elif isinstance(event, Progressed):
                 self._progress(event.node, event.done, event.total)
             elif isinstance(event, Busy):
@@ -142,11 +159,11 @@ class Telling:
         """The node that works and is shown as this one; without one, that which began last."""
         return next((node for node, origin in reversed(self._nodes.items()) if origin == shown), shown or self._node)
 
-    def _progress(self, node: str, value: int, maximum: int) -> None:
+    def _progress(self, node: str, value: int, maximum: int, evaluations: bool = False) -> None:
         now = self._clock()
         if value >= maximum or now - self._progressed >= PACE:
             self._progressed = now
-            self._tell(Progress(self._job, node, self._nodes.get(node, node), int(value), int(maximum)))
+            self._tell(Progress(self._job, node, self._nodes.get(node, node), int(value), int(maximum), evaluations))
 
     def _flush(self, node: str) -> None:
         """Tell what devices did for a node, and for those that nobody said the end of."""
@@ -184,17 +201,24 @@ class Telling:
 
 def described(error: KatzError, node: str = "", kind: str = "") -> JobError:
     """An error as clients get it. A worker that was lost under a node is told apart from what the node did wrong."""
-    named = next((type(one).__name__ for one in (error.__cause__, error) if isinstance(one, (WorkerLost, Cancelled))), None)
+    named = next((type(one).__name__ for one in (error.__cause__, error) if isinstance(one, (WorkerLost, DeviceGone, Cancelled))), None)
     return JobError(named or type(error).__name__, str(error), node, kind)
 
 
 def plain(value: Any) -> Any:
-    """A pack's data as plain data: tuples and sets are lists, numbers that JSON lacks are null, and what is no data is its text."""
+    """A pack's data as plain data: tuples and sets are lists, numbers that JSON lacks are null, and what is no data is its text.
+
+    Never fails, whatever the pack's objects do when they are asked.
+    """
     try:
-        return to_jsonable_python(value, inf_nan_mode="null", bytes_mode="base64", fallback=_text, by_alias=False)
-    except (PydanticSerializationError, ValueError, RecursionError) as error:
-        return _text(f"cannot be shown: {error}")
+        return to_jsonable_python(value, inf_nan_mode="null", bytes_mode="base64", fallback=text_of, by_alias=False)
+    except Exception as error:
+        return text_of(f"cannot be shown: {text_of(error)}")
 
 
-def _text(value: Any) -> str:
-    return str(value)[:LONGEST_TEXT]
+def text_of(value: Any) -> str:
+    """What an object says of itself, or of which type it is when it fails to say."""
+    try:
+        return str(value)[:LONGEST_TEXT]
+    except Exception as error:
+        return f"{type(value).__name__} whose text cannot be had ({type(error).__name__})"

@@ -1,0 +1,35 @@
+"""What Prometheus reads of jobs: evaluations of samplers are timed, and nothing else that counts."""
+
+from __future__ import annotations
+
+from prometheus_client import generate_latest
+
+from katz_graph.web.events import Progress
+from katz_graph.web.metrics import Metrics
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_each_evaluation_is_timed_also_those_that_were_not_told_singly() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    for now, value in ((0.0, 1), (0.2, 2), (0.6, 6)):
+        clock.now = now
+        metrics.heard(Progress("j", "3", "3", value, 20, evaluations=True))
+    text = generate_latest(metrics.registry).decode()
+    assert 'katz_step_seconds_bucket{le="0.25"} 5.0' in text and "katz_step_seconds_count 5.0" in text
+    assert 'katz_step_seconds_bucket{le="0.1"} 4.0' in text  # the four that shared 0.4 s
+
+
+def test_what_a_pack_counts_is_no_evaluation() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    for value in (1, 2**40):
+        clock.now += 1.0
+        metrics.heard(Progress("j", "3", "3", value, 2**41))
+    assert "katz_step_seconds_count 0.0" in generate_latest(metrics.registry).decode()
