@@ -37,7 +37,7 @@ from katz_graph.web.events import (
     Wrote,
 )
 
-PACE = 0.05  # seconds, at least, between two events of progress that are not the last
+PACE = 0.1  # seconds, at least, between two events of progress that are not the last
 LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
 
 
