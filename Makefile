@@ -29,8 +29,10 @@ types:
 	for layer in $(LAYERS); do ln -s ../../../$$layer build/types/katz_graph/; done
 	cd build/types && ../../$(BIN)/mypy --strict -p katz_graph
 
+# Tests in one process run two at a time; those that start processes of their own run one by one.
 check:
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/plain tests/cpu
+	$(BIN)/python -m pytest tests/cluster tests/gpu tests/web
 
 clean:
 	rm -rf build output

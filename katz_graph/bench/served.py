@@ -201,7 +201,7 @@ def alive(pids: Sequence[int]) -> list[int]:
     return [pid for pid in pids if _state(pid) not in ("", "Z", "X")]
 
 
-def painting(seed: int, steps: int, side: int = 64, prefix: str = "bench") -> dict[str, Any]:
+def painting(seed: int, steps: int, side: int = 64, prefix: str = "bench", guidance: float = 4.0) -> dict[str, Any]:
     """A text-to-picture graph on the miniature models."""
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "katz-mini"}},
@@ -212,7 +212,7 @@ def painting(seed: int, steps: int, side: int = 64, prefix: str = "bench") -> di
             "class_type": "KSampler",
             "inputs": {
                 **{"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0]},
-                **{"seed": seed, "steps": steps, "cfg": 4.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0},
+                **{"seed": seed, "steps": steps, "cfg": guidance, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0},
             },
         },
         "6": {"class_type": "VAEDecode", "inputs": {"samples": ["5", 0], "vae": ["1", 2]}},
