@@ -109,7 +109,7 @@ def _peak(server: Served, seeds: itertools.count[int], scale: Scale) -> float:
 
 def _rate(server: Served, known: set[str]) -> float:
     """Jobs a second, of those that ended since: from the end of the first to that of the last, by the server's clock."""
-    ends = sorted(
+    ends: list[float] = sorted(
         data["timestamp"]
         for identifier, entry in server.finished().items()
         if identifier not in known
