@@ -34,7 +34,7 @@ class ResultCache:
     def parse(cls, text: str, runs: int = 1) -> ResultCache:
         """`classic`, `none`, or `lru:N`."""
         name, _, limit = text.partition(":")
-        if name == "lru" and limit.isascii() and limit.isdigit() and int(limit) > 0:
+        if name == "lru" and limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit) > 0:
             return cls("lru", int(limit))
         if text in ("classic", "none"):
             return cls(text, runs=runs)  # type: ignore[arg-type]

@@ -137,16 +137,18 @@ class Worker:
 
     def _loop(self) -> None:
         with torch.inference_mode():
-            while ready := self._await():
-                self._advance(self._turns.choose(ready, lambda flow: self._is_resident(flow.task.weight_set)))
+            while (job := self._await()) is not None:
+                self._advance(job)
 
-    def _await(self) -> list[Job]:
-        """The jobs that have something to do, once there are some; none when the worker was closed and all are done."""
+    def _await(self) -> Job | None:
+        """The job whose turn it is, once one has something to do; None when the worker was closed and all are done."""
         spinning_ends = time.perf_counter() + self._spin
         while True:
             with self._changed:
-                if (ready := self._ready()) or (self._closing and not self._jobs):
-                    return ready
+                if ready := self._ready():
+                    return self._turns.choose(ready, lambda flow: self._is_resident(flow.task.weight_set))
+                if self._closing and not self._jobs:
+                    return None
                 if not self._jobs or time.perf_counter() > spinning_ends:
                     self._changed.wait()
                     continue
@@ -170,7 +172,8 @@ class Worker:
         except BaseException as error:
             self._end(job, error)
             return
-        self._turns.charge(job, time.perf_counter() - started - job.task.uncharged)
+        with self._changed:
+            self._turns.charge(job, time.perf_counter() - started - job.task.uncharged)
         if done:
             self._end(job, None)
 

@@ -13,6 +13,13 @@ from uuid import uuid4
 
 from katz_graph.errors import InputError, RunError
 
+UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # what a file is called while it is written
+
+
+def unfinished(folder: Path) -> Path:
+    """A name in a folder for a file while it is written, which no other file has and nobody asks for."""
+    return folder / f".{uuid4().hex}.tmp"
+
 
 def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
     """%year%, %month%, %day%, %hour%, %minute%, %second%, %width%, %height% and %batch_num% as they are now."""
@@ -39,7 +46,7 @@ def write_numbered(directory: Path, prefix: str, ending: str, write: Callable[[I
     InputError when the prefix leads out of `directory` or names something hidden, RunError when the disk refuses.
     """
     folder, stem = _target(directory, prefix)
-    temporary = folder / f".{uuid4().hex}.tmp"
+    temporary = unfinished(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:

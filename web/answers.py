@@ -38,8 +38,7 @@ class Refusal(KatzError):
 
 def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """JSON of plain data, which is never refused for its numbers."""
-    text = json_text(content, ensure_ascii=False, separators=(",", ":"))
-    return Response(text.encode("utf-8", "replace"), status, dict(headers or {}), "application/json")
+    return Response(json_text(content).encode(), status, dict(headers or {}), "application/json")
 
 
 def refuse(

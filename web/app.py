@@ -45,7 +45,7 @@ def build(state: State) -> ASGIApp:
         app.include_router(frontend.page(state))
     else:
         app.mount("/", frontend.Assets(directory=state.options.frontend, html=True))
-    _refusals(app, Concealment.of(state.options, state.folders))
+    _refusals(app, state.concealment)
     return RequestRecord(Security(app, state.options), state.metrics.answered)
 
 

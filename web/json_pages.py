@@ -8,8 +8,6 @@ from typing import TypeVar
 
 from starlette.responses import StreamingResponse
 
-from katz_graph.web.json_text import json_text
-
 PAGE = 16  # jobs that are read and written together
 Item = TypeVar("Item")
 
@@ -29,15 +27,10 @@ async def joined(pages: AsyncIterable[Sequence[Item]], write: Callable[[Item], s
 
 
 def _written(page: Sequence[Item], write: Callable[[Item], str]) -> bytes:
-    return ",".join(map(write, page)).encode("utf-8", "replace")
+    return ",".join(map(write, page)).encode()
 
 
 async def paged(items: Sequence[Item]) -> AsyncIterator[Sequence[Item]]:
     """What is in memory already."""
     for start in range(0, len(items), PAGE):
         yield items[start : start + PAGE]
-
-
-def text_of(data: object) -> str:
-    """Short JSON."""
-    return json_text(data, ensure_ascii=False, separators=(",", ":"))

@@ -9,11 +9,13 @@ from typing import Any
 
 
 def json_text(data: Any, **options: Any) -> str:
-    """JSON, where numbers that it does not have (a pack's NaN) are null. `options` are those of `json.dumps`."""
+    """Short JSON, where numbers that it does not have (a pack's NaN) are null, and halves of characters are question marks. `options` are
+    further ones of `json.dumps`."""
     try:
-        return json.dumps(data, allow_nan=False, **options)
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False, **options)
     except ValueError:
-        return json.dumps(_finite(data), **options)
+        text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), **options)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _finite(data: Any) -> Any:

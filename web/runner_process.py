@@ -16,7 +16,7 @@ from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner.checking import CHECKED, Checked
-from katz_graph.web.runner.order import Order
+from katz_graph.web.runner.order import ORDER, Order
 from katz_graph.web.runner_child import PATIENCE, PROGRAM, Child, Patience, RunnerDown
 from katz_graph.web.runner_facts import STATS, DeviceStats, RunnerFacts, Stats
 from katz_graph.web.wire import Message
@@ -174,9 +174,7 @@ class Runner:
         """A job that cannot be sent fails `taken`."""
         if self._child is not None and self.ready:
             try:
-                self._child.send(
-                    "run", {"id": order.id, "prompt": order.prompt, "targets": order.targets, "client": order.client, "extra": order.extra}
-                )
+                self._child.send("run", ORDER.dump_python(order))
             except Exception as error:
                 if not taken.done():
                     taken.set_exception(error)

@@ -97,7 +97,7 @@ def assemble(options: ServeOptions, store: JobStore, runner_type: type[Runner] =
     retention = Retention(options.keep_days, options.keep_bytes)
     at_once = options.jobs_at_once or max(1, len(parse_devices(options.devices).choices))
     jobs = Jobs(store, runner, publish, hub.status, options.limits, at_once, files, retention)
-    return State(options, folders, jobs, runner, hub, metrics)
+    return State(options, folders, concealment, jobs, runner, hub, metrics)
 
 
 def _why(end: Ended) -> str:

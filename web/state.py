@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from katz_graph.folders import Folders
+from katz_graph.web.answers import Concealment
 from katz_graph.web.options import ServeOptions
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class State:
 
     options: ServeOptions
     folders: Folders
+    concealment: Concealment
     jobs: Jobs
     runner: Runner
     hub: Hub

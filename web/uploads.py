@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
-from uuid import uuid4
 
-from katz_graph.output_files import take
+from katz_graph.output_files import take, unfinished
 from katz_graph.web.answers import Refusal
 from katz_graph.web.paths import PART_BYTES, TURNING, file_state, parts_of
 from katz_graph.web.pictures import ENDINGS
@@ -31,7 +30,7 @@ def arriving(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
 
     Refusal 507 when the disk is full, 503 when it refuses for another reason.
     """
-    temporary = folder / f".{uuid4().hex}.tmp"
+    temporary = unfinished(folder)
     with disk_refusals():
         folder.mkdir(parents=True, exist_ok=True)
         try:

@@ -103,7 +103,7 @@ def _peak(server: Served, seeds: itertools.count[int], scale: Scale) -> float:
         if _job(server, seeds, scale).status == 429:
             time.sleep(0.2)
     rate = _rate(server, known)
-    _drained(server)
+    server.drain()
     return rate
 
 
@@ -139,10 +139,5 @@ def _at_rate(server: Served, seeds: itertools.count[int], scale: Scale, rate: fl
     with ThreadPoolExecutor(SENDERS) as pool:
         list(pool.map(send, range(int(rate * seconds))))
     goodput = _rate(server, known)
-    _drained(server)
+    server.drain()
     return load, goodput
-
-
-def _drained(server: Served) -> None:
-    while server.get("/prompt").data["exec_info"]["queue_remaining"]:
-        time.sleep(0.05)

@@ -136,6 +136,16 @@ class Served:
         found: dict[str, Any] = self.get("/history").data
         return found
 
+    def waiting(self) -> int:
+        """How many jobs have not ended."""
+        left: int = self.get("/prompt").data["exec_info"]["queue_remaining"]
+        return left
+
+    def drain(self, left: int = 0) -> None:
+        """Wait until no more than `left` jobs have not ended."""
+        while self.waiting() > left:
+            time.sleep(POLL)
+
     def wait_for(self, ids: Sequence[str], seconds: float) -> dict[str, Any]:
         """Their history, once all are in it. RunError when they are not in time."""
         ends = time.perf_counter() + seconds
@@ -168,14 +178,14 @@ def serving(folder: Path, *options: str) -> Iterator[Served]:
 
 
 def resident(pids: Sequence[int]) -> int:
-    """Bytes of memory that processes hold alone or in shares (their proportional set size)."""
+    """Bytes of memory that processes filled, alone or in shares; not the files they map, which depend on who else maps them."""
     total = 0
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
     return total
 
 

@@ -41,7 +41,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         for _ in range(scale.history):
             while server.submit(_nothing()).status == 429:
                 time.sleep(0.02)
-        _drained(server)
+        server.drain()
         with _watching(server, "bench") as socket:
             _timed(server, socket, painting(0, 2, scale.side))  # loads
             plain, cost, events = _timed(server, socket, painting(1, scale.steps, scale.side))
@@ -119,8 +119,3 @@ def _until(socket: ClientConnection, wanted: Any) -> None:
         message = socket.recv(timeout=60)
         if isinstance(message, str) and wanted(json.loads(message)):
             return
-
-
-def _drained(server: Served) -> None:
-    while server.get("/prompt").data["exec_info"]["queue_remaining"]:
-        time.sleep(0.05)

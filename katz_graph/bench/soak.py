@@ -73,17 +73,11 @@ def _carry_out(server: Served, seeds: range, scale: Scale) -> None:
         while (answer := server.submit(painting(seed, scale.steps, scale.side, "soak"))).status == 429:
             time.sleep(0.05)
         ids.append(answer.data["prompt_id"])
-        while len(ids) % IN_QUEUE == 0 and _waiting(server) > IN_QUEUE // 2:
-            time.sleep(0.05)
-    while _waiting(server):
-        time.sleep(0.02)
+        if len(ids) % IN_QUEUE == 0:
+            server.drain(IN_QUEUE // 2)
+    server.drain()
     last = server.get(f"/history/{ids[-1]}").data
     assert last[ids[-1]]["status"]["status_str"] == "success", last
-
-
-def _waiting(server: Served) -> int:
-    remaining: int = server.get("/prompt").data["exec_info"]["queue_remaining"]
-    return remaining
 
 
 def _shared(family: list[int]) -> int:

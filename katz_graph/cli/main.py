@@ -11,6 +11,7 @@ import typer
 
 from katz_graph.cli.session import Options
 from katz_graph.errors import Cancelled, InputError, KatzError
+from katz_graph.settings import TOKEN
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0] if __doc__ else None
@@ -100,7 +101,7 @@ def submit(
     sets: Sets = None,
     seed: Seed = None,
     token: Annotated[
-        str | None, typer.Option(envvar="KATZ_TOKEN", help="what the server asks for; on the command line others here can read it")
+        str | None, typer.Option(envvar=TOKEN, help="what the server asks for; on the command line others here can read it")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="where pictures go")] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="print the job's id and leave")] = False,
@@ -182,7 +183,7 @@ def serve(
     port: Annotated[int, typer.Option(help="0: any that is free", min=0, max=65535)] = 8188,
     data: Annotated[Path, typer.Option(help="the server's own folder: jobs, people's settings and files")] = Path("katz-data"),
     token: Annotated[
-        str | None, typer.Option(envvar="KATZ_TOKEN", help="what clients have to show; on the command line others here can read it")
+        str | None, typer.Option(envvar=TOKEN, help="what clients have to show; on the command line others here can read it")
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="a file with the token")] = None,
     models: ModelFolders = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import stat
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,6 @@ from katz_graph.web.options import MB, ServeOptions
 from katz_graph.web.serve import serve as serve_forever
 
 SHORTEST_TOKEN = 16
-POLICY = re.compile(r"classic|none|lru:[1-9][0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +28,16 @@ class CacheChoice:
     none: bool = False
 
     def chosen(self) -> str:
-        """As `--cache` has it. InputError when there are several."""
+        """As `--cache` has it. InputError when there are several, or it is none of the policies."""
+        from katz_graph.executor.cache import ResultCache
+
         lru = None if self.lru is None else f"lru:{self.lru}" if self.lru > 0 else "classic"
         said = [text for text in (self.text, "classic" if self.classic else None, lru, "none" if self.none else None) if text is not None]
         if len(said) > 1:
             raise InputError("give one of --cache, --cache-classic, --cache-lru and --cache-none")
-        if said and not POLICY.fullmatch(said[0]):
-            raise InputError(f"--cache {said[0]}: choose classic, lru:N (N results) or none")
-        return said[0] if said else "classic"
+        chosen = said[0] if said else "classic"
+        ResultCache.parse(chosen)
+        return chosen
 
 
 def serve(options: ServeOptions) -> None:

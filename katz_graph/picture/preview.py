@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
 from katz_graph.picture.latent_spaces import LinearMap
+from katz_graph.wires import CELL
 
-LONGEST, SHORTEST, CELL = 512, 128, 8  # pixels of a preview's longer side, and of a latent's cell where that is between them
+LONGEST, SHORTEST = 512, 128  # pixels of a preview's longer side; between them a latent's cell has as many as in the picture
 QUALITY = 80  # of JPEG
 
 

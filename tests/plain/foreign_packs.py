@@ -16,13 +16,18 @@ from katz_graph.packs import Registry, load_registry
 
 @contextmanager
 def forgetting_shims() -> Iterator[None]:
-    """Leave neither finder nor shim modules behind."""
+    """Find neither finder nor shim modules that others left, and leave none."""
+    _forget()
     try:
         yield
     finally:
-        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Shims)]
-        for name in [name for name in sys.modules if name.partition(".")[0] in ROOTS or name.startswith("katz_pack_")]:
-            del sys.modules[name]
+        _forget()
+
+
+def _forget() -> None:
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Shims)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ROOTS or name.startswith("katz_pack_")]:
+        del sys.modules[name]
 
 
 def write(folder: Path, files: Mapping[str, str] | None = None, **others: str) -> Path:

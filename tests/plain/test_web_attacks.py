@@ -83,7 +83,8 @@ class Attacked:
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection, contextlib.suppress(ConnectionError):
             connection.sendall(data)
             if half:
-                connection.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # it has hung up already
+                    connection.shutdown(socket.SHUT_WR)
             while piece := connection.recv(2**16):
                 answer += piece
         return answer

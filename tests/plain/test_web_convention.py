@@ -230,7 +230,7 @@ def test_what_json_has_no_word_for_is_null() -> None:
     text = str(frames[0].data)
     text.encode()
     message = json.loads(text, parse_constant=refuse)
-    assert message == {"type": "my.pack", "data": {"a": None, "b": None, "c": [None, "\udc80"], "d": 2**70}}
+    assert message == {"type": "my.pack", "data": {"a": None, "b": None, "c": [None, "?"], "d": 2**70}}
 
 
 def test_a_client_that_returns_is_shown_what_runs() -> None:

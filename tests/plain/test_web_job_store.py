@@ -139,20 +139,19 @@ def test_an_idempotency_key_belongs_to_one_client_and_one_body(tmp_path: Path) -
     with_store(tmp_path, use)
 
 
-def test_history_pages_as_the_convention_counts(tmp_path: Path) -> None:
+def test_history_in_pages(tmp_path: Path) -> None:
     async def use(store: JobStore) -> None:
         await add_finished(store, 10)
         await store.add(job("waits"))
 
-        async def names(max_items: int | None, offset: int) -> list[str]:
-            return [each.id.removeprefix("job-") for each in await store.history(max_items, offset)]
+        async def names(count: int | None, first: int) -> list[str]:
+            return [each.id.removeprefix("job-") for each in await store.history(count, first)]
 
-        assert await names(None, -1) == list("0123456789")
-        assert await names(3, -1) == list("789")
+        assert await names(None, 0) == list("0123456789")
         assert await names(3, 2) == list("234")
         assert await names(100, 8) == list("89")
         assert await names(3, 10**30) == []
-        assert await names(0, -1) == []
+        assert await names(0, 0) == []
 
     with_store(tmp_path, use)
 
@@ -246,7 +245,7 @@ def test_a_page_that_is_damaged_later_is_an_error_in_one_line(tmp_path: Path) ->
 
     async def use(store: JobStore) -> None:
         with pytest.raises(RunError, match="damaged"):
-            await store.history(None, -1)
+            await store.history()
 
     with_store(tmp_path, use)
 
@@ -327,7 +326,7 @@ def crash(folder: Path, kills: int) -> tuple[list[str], list[str], list[Job], li
     said = [json.loads(line) for line in log.read_text().splitlines()]
 
     async def read(store: JobStore) -> tuple[list[Job], list[Job]]:
-        return await store.unfinished(), await store.history(None, -1)
+        return await store.unfinished(), await store.history()
 
     waiting, finished = with_store(folder, read)
     return [id for what, id in said if what == "added"], [id for what, id in said if what == "finished"], waiting, finished

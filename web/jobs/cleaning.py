@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from katz_graph.output_files import UNFINISHED
 from katz_graph.web.events import Ended
 from katz_graph.web.jobs.records import StoredFile
 from katz_graph.web.jobs.store import JobStore
@@ -21,7 +21,6 @@ from katz_graph.web.jobs.store import JobStore
 DAY = 86_400.0
 KEYS_KEPT = DAY  # seconds that an Idempotency-Key outlives its forgotten job
 TEMPORARY = "temp"
-UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # what a file is called while it is written
 ABANDONED = 3_600.0  # seconds in which a file that is written changes
 
 

@@ -147,9 +147,9 @@ class Jobs:
         """A job in whatever state, with its documents."""
         return self._dispatcher.live(id) or await self._store.job(id)
 
-    async def history(self, max_items: int | None = None, offset: int = -1) -> list[Job]:
-        """Jobs that ended, oldest first, from the one at `offset`; a negative offset with `max_items` is for the newest ones."""
-        return await self._store.history(max_items, offset)
+    async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
+        """Jobs that ended, oldest first, from the one at `first` on; `count` at most."""
+        return await self._store.history(count, first)
 
     async def recent(self, client: str, count: int) -> list[Job]:
         """The jobs of a client that ended last, newest last."""

@@ -74,11 +74,10 @@ def retry(connection: sqlite3.Connection, id: str, crashes: int) -> None:
     connection.execute(query, (crashes, id))
 
 
-def history(connection: sqlite3.Connection, max_items: int | None, offset: int) -> list[Job]:
-    order, skipped = ("desc", 0) if offset < 0 and max_items is not None else ("asc", max(0, offset))
-    page = f"select sequence from jobs where finished is not null order by finished {order} limit ? offset ?"
-    limit = _bounded(max_items)
-    return jobs(connection, f"select {WHOLE} from jobs where sequence in ({page}) order by finished", (limit, _bounded(skipped)))
+def history(connection: sqlite3.Connection, count: int | None, first: int) -> list[Job]:
+    page = "select sequence from jobs where finished is not null order by finished limit ? offset ?"
+    query = f"select {WHOLE} from jobs where sequence in ({page}) order by finished"
+    return jobs(connection, query, (_bounded(count), _bounded(first)))
 
 
 def listed(

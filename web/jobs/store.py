@@ -95,9 +95,9 @@ class JobStore:
         found = await self._read(lambda connection: queries.jobs(connection, f"select {WHOLE} from jobs where id = ?", (id,)))
         return found[0] if found else None
 
-    async def history(self, max_items: int | None, offset: int) -> list[Job]:
-        """Jobs that ended, oldest first, from the one at `offset`; a negative offset with `max_items` is for the newest ones."""
-        return await self._read(lambda connection: queries.history(connection, max_items, offset))
+    async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
+        """Jobs that ended, oldest first, from the one at `first` on; `count` at most."""
+        return await self._read(lambda connection: queries.history(connection, count, first))
 
     async def completed(self, count: int) -> list[Job]:
         """The jobs that completed last, newest first."""

@@ -13,7 +13,8 @@ from katz_graph.web.answers import json_answer
 from katz_graph.web.bodies import ForgetBody, read_body
 from katz_graph.web.job_views import history_entry
 from katz_graph.web.jobs.job import FINISHED, Job
-from katz_graph.web.json_pages import PAGE, joined, streamed, text_of
+from katz_graph.web.json_pages import PAGE, joined, streamed
+from katz_graph.web.json_text import json_text
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
@@ -61,6 +62,6 @@ async def _entries(state: State, first: int, count: int | None) -> AsyncIterator
             start += len(page)
 
     yield b"{"
-    async for piece in joined(pages(), lambda job: f"{text_of(job.id)}:{text_of(history_entry(job))}"):
+    async for piece in joined(pages(), lambda job: f"{json_text(job.id)}:{json_text(history_entry(job))}"):
         yield piece
     yield b"}"

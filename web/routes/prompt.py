@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.web.answers import Concealment, Refusal, json_answer
+from katz_graph.web.answers import Refusal, json_answer
 from katz_graph.web.bodies import PromptBody
 from katz_graph.web.job_views import PRIVATE, place_number
 from katz_graph.web.jobs.admission import Refused
@@ -41,7 +41,6 @@ ACCEPTED = {
 
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["queue"])
-    concealment = Concealment.of(state.options, state.folders)
 
     @routes.get("/prompt", responses=answers("how many jobs are left") | refusals())
     async def remaining() -> Response:
@@ -61,9 +60,9 @@ def router(state: State) -> APIRouter:
                 raise Refusal(503, "the server is shutting down", "shutting_down", retry_after=state.options.drain_seconds)
             await state.jobs.admit(body.client_id, key)
             checked = await state.runner.check(body.prompt, body.partial_execution_targets)
-            node_errors = concealment.data(checked.node_errors)
+            node_errors = state.concealment.data(checked.node_errors)
             if checked.prompt is None or checked.error is not None:
-                return json_answer({"error": concealment.data(checked.error), "node_errors": node_errors}, 400)
+                return json_answer({"error": state.concealment.data(checked.error), "node_errors": node_errors}, 400)
             job = await state.jobs.submit(
                 Submission(
                     prompt=checked.prompt,

@@ -13,7 +13,8 @@ from katz_graph.web.bodies import ForgetBody, FreeBody, InterruptBody, MoveBody,
 from katz_graph.web.job_views import place_number, queue_item, summary
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.queue import NotWaiting
-from katz_graph.web.json_pages import joined, paged, streamed, text_of
+from katz_graph.web.json_pages import joined, paged, streamed
+from katz_graph.web.json_text import json_text
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 
@@ -56,7 +57,7 @@ def router(state: State) -> APIRouter:
 async def _items(running: Sequence[Job], pending: Sequence[Job]) -> AsyncIterator[bytes]:
     for opening, jobs in ((b'{"queue_running":[', running), (b'],"queue_pending":[', pending)):
         yield opening
-        async for piece in joined(paged(jobs), lambda job: text_of(queue_item(job))):
+        async for piece in joined(paged(jobs), lambda job: json_text(queue_item(job))):
             yield piece
     yield b"]}"
 
