@@ -1,10 +1,12 @@
-"""Connections to the server: how many there are, and how long one may take to say what it wants. Knows nothing of what is asked."""
+"""Connections to the server: how many there are, how long one may take to say what it wants, and when what is written leaves. Knows
+nothing of what is asked."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -13,6 +15,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 LARGEST_FRAME = 2**20  # bytes that a websocket client may send at once
 FAREWELL = 5.0  # seconds for connections to end
 ASKING = 20.0  # seconds for the lines and headers of a request
+DATE = 1.0  # seconds after which the date in answers is set anew
+GATHERED = 2**16  # bytes that are sent at once, however many more follow
 
 
 class Server(uvicorn.Server):
@@ -35,6 +39,19 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=int(FAREWELL),
             )
         )
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Let `serve` return once the connections have ended."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Where uvicorn looks ten times a second whether it is to end, this one is told."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE):
+                    await self._ending.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -47,7 +64,7 @@ class Connection(H11Protocol):
     _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, Gathering(transport)))
         if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
             transport.abort()
         self._wait()
@@ -72,3 +89,30 @@ class Connection(H11Protocol):
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+
+class Gathering:
+    """A transport whose writes in one turn of the event loop leave together: a packet takes longer than all that is written into it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._gathered = bytearray()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._gathered += data
+        if len(self._gathered) > GATHERED:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            data, self._gathered = self._gathered, bytearray()
+            self._transport.write(data)

@@ -41,7 +41,7 @@ class Patience:
     """Seconds: `ping` between looks, of silence until a runner is taken to be stuck (`starting`: while it imports what is large), for an
     answer, and for a runner to end by itself."""
 
-    ping: float = 1.0
+    ping: float = 2.0
     silence: float = 10.0
     starting: float = 120.0
     answer: float = 60.0

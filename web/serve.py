@@ -117,7 +117,7 @@ async def _start(state: State) -> None:
 async def _farewell(state: State, server: Server, serving: asyncio.Task[None], stops: asyncio.Queue[int]) -> None:
     """End all connections: soon, or now where somebody asked for that."""
     state.hub.close(1001, "the server is shutting down")
-    server.should_exit = True
+    server.end()
     await _unless(stops, asyncio.shield(serving))
     server.force_exit = not stops.empty()
     await serving

@@ -1,4 +1,8 @@
-"""`katz bench service`: what the server costs beside the work: a step, a look at the queue, and how soon a cancelled job stops."""
+"""`katz bench service`: what the server costs beside the work: a step, a job, a look at the queue, and how soon a cancelled job stops.
+
+Somebody watches, with pictures. The device has one thread, so that the server has a core as it has one beside a GPU. A step's cost is what
+a long job takes of the server's processor beyond a short one, so that what a job costs once is not in it; that is told apart.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,6 @@ from websockets.sync.client import ClientConnection, connect
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.served import Served, painting, processor_seconds, serving
 
-STEP = 0.025  # seconds of the step that costs are compared with
 COST_BOUND = 0.01
 QUEUE_BOUND = 0.005  # seconds, median
 STOP_BOUND = 0.05  # seconds beyond one step
@@ -28,8 +31,9 @@ LONG = 1000  # steps of a job that is cancelled
 class Scale:
     """`history`: jobs that the server remembers when the queue is asked for."""
 
-    steps: int = 200
-    side: int = 128
+    short: int = 20  # steps
+    long: int = 420
+    side: int = 112  # a step of about 25 ms
     history: int = 1000
     asked: int = 300
     cancels: int = 10
@@ -37,24 +41,27 @@ class Scale:
 
 def run(scale: Scale | None = None) -> BenchResult:
     scale = scale or Scale()
-    with tempfile.TemporaryDirectory() as name, serving(Path(name)) as server:
+    with tempfile.TemporaryDirectory() as name, serving(Path(name), "--threads", "1") as server:
         for _ in range(scale.history):
             while server.submit(_nothing()).status == 429:
                 time.sleep(0.02)
         server.drain()
         with _watching(server, "bench") as socket:
-            _timed(server, socket, painting(0, 2, scale.side))  # loads
-            plain, cost, events = _timed(server, socket, painting(1, scale.steps, scale.side))
-            step = plain / scale.steps
+            _timed(server, socket, painting(0, 2, scale.side, guidance=1.0))  # loads
+            brief = _timed(server, socket, painting(1, scale.short, scale.side, guidance=1.0))
+            whole = _timed(server, socket, painting(2, scale.long, scale.side, guidance=1.0))
+            steps = scale.long - scale.short
+            step, cost = (whole.seconds - brief.seconds) / steps, (whole.processor - brief.processor) / steps
             asked = [server.get("/queue").seconds for _ in range(scale.asked)]
             stops = [_stopped(server, socket, number, scale) for number in range(scale.cancels)]
         server.stop()
     beyond = max(seconds - step for seconds in stops)
     metrics: dict[str, Any] = {
         "step_seconds": step,
-        "server_seconds_a_step": cost / scale.steps,
-        "server_share_of_a_step": cost / scale.steps / STEP,
-        "messages": events,
+        "server_seconds_a_step": cost,
+        "server_share_of_a_step": cost / step,
+        "server_seconds_a_job": brief.processor - scale.short * cost,
+        "messages_a_second": (whole.messages - brief.messages) / (whole.seconds - brief.seconds),
         "queue_p50": median(asked),
         "queue_p99": sorted(asked)[int(0.99 * len(asked))],
         "stop_p50": median(stops),
@@ -84,8 +91,16 @@ def _watching(server: Served, client: str) -> Iterator[ClientConnection]:
         yield socket
 
 
-def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> tuple[float, float, int]:
-    """Seconds from its start to its end; processor seconds of the server's own process meanwhile; messages that came."""
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A job's seconds from its sampler's start to its end, processor seconds of the server's own process, and messages that came."""
+
+    seconds: float
+    processor: float
+    messages: int
+
+
+def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> _Timed:
     before = processor_seconds(server.pid)
     identifier = server.submit(prompt, client_id="bench").data["prompt_id"]
     started, messages = 0.0, 0
@@ -98,7 +113,7 @@ def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> 
         if event["type"] == "executing" and event["data"]["node"] == "5":
             started = time.perf_counter()
         if event["type"] == "executing" and event["data"]["node"] is None and event["data"]["prompt_id"] == identifier:
-            return time.perf_counter() - started, processor_seconds(server.pid) - before, messages
+            return _Timed(time.perf_counter() - started, processor_seconds(server.pid) - before, messages)
 
 
 def _stopped(server: Served, socket: ClientConnection, number: int, scale: Scale) -> float:

@@ -11,6 +11,7 @@ import torch
 
 from katz_graph.errors import InputError, RunError
 from katz_graph.events import Busy, Evaluated, Progressed
+from katz_graph.events import Previewed as Estimated
 from katz_graph.executor import events as graph
 from katz_graph.executor.failure import node_failure
 from katz_graph.executor.requests import WorkerLost
@@ -85,6 +86,21 @@ def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_th
     clock.now += 2 * PACE
     tells.listen(Progressed("5", 3, 7))
     assert isinstance(told[-1], Progress) and not told[-1].evaluations
+
+
+def test_a_picture_brings_the_progress_that_was_kept_back() -> None:
+    tells, told, clock = telling()
+    tells.on_node(event("start", "5"))
+    picture = torch.zeros(8, 8, 3, dtype=torch.uint8)
+    for step in (1, 2, 3):
+        tells.listen(Evaluated("5", step, 100))
+        clock.now += PACE / 10
+    tells.listen(Estimated("5", picture))
+    tells.listen(Evaluated("5", 4, 100))
+    tells.listen(Estimated("5", picture))
+    tells.listen(Estimated("5", picture))
+    seen = [one.value if isinstance(one, Progress) else "picture" for one in told if isinstance(one, (Progress, Previewed))]
+    assert seen == [1, 3, "picture", 4, "picture", "picture"]
 
 
 def test_what_devices_did_is_told_with_the_node_in_seconds_since_the_start() -> None:

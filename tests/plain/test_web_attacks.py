@@ -113,7 +113,7 @@ async def _serve(folder: Path, started: Future[int], end: Future[None]) -> None:
     serving = asyncio.create_task(server._serve([listening]))
     started.set_result(listening.getsockname()[1])
     await asyncio.wrap_future(end)
-    server.should_exit = True
+    server.end()
     await serving
     await state.jobs.close()
     await store.close()

@@ -23,7 +23,7 @@ from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits
 
-TICK = 0.5  # seconds between looks at deadlines, and at whether the runner is back
+TICK = 1.0  # seconds between looks at deadlines, and at whether the runner is back
 CLEANING = 60.0  # seconds between cleanings
 STOPPING = 5.0  # seconds that jobs have to stop
 PAUSED = "paused"  # the flag in the store

@@ -37,7 +37,7 @@ from katz_graph.web.events import (
     Wrote,
 )
 
-PACE = 0.1  # seconds, at least, between two events of progress that are not the last
+PACE = 0.25  # seconds, at least, between two events of progress that are not the last; a picture brings what was kept back
 LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
 
 
@@ -65,6 +65,7 @@ class Telling:
         self._waiting: list[NodeEvent] | None = []  # cached ones before the first that runs
         self._spans: dict[str, list[Segment]] = {}
         self._progressed = -PACE
+        self._withheld: Progress | None = None  # what came too soon after the last
         self._shown = 0  # characters
 
     # what the graph run says
@@ -82,6 +83,8 @@ class Telling:
                 return None
             self._flush(event.node)
             self._nodes.pop(event.node, None)
+            if self._withheld is not None and self._withheld.node == event.node:
+                self._withheld = None
             if event.kind == "failed":
                 self._failed(event)
             else:
@@ -149,7 +152,9 @@ class Telling:
                 segment = Segment(event.device, event.name, event.start - self._began, event.seconds, event.evaluation)
                 self._spans.setdefault(self._worker_of(event.node), []).append(segment)
             elif isinstance(event, events.Previewed):
-                self._preview(self._worker_of(event.node), as_jpeg(event.picture), "image/jpeg")
+                picture = as_jpeg(event.picture)
+                self._tell_progress()  # both in one packet
+                self._preview(self._worker_of(event.node), picture, "image/jpeg")
             elif isinstance(event, Planned):
                 self._tell(PlanMade(self._job, self._worker_of(event.node), as_json(event.program)))
             elif isinstance(event, Sent):
@@ -160,10 +165,14 @@ class Telling:
         return next((node for node, origin in reversed(self._nodes.items()) if origin == shown), shown or self._node)
 
     def _progress(self, node: str, value: int, maximum: int, evaluations: bool = False) -> None:
-        now = self._clock()
-        if value >= maximum or now - self._progressed >= PACE:
-            self._progressed = now
-            self._tell(Progress(self._job, node, self._nodes.get(node, node), int(value), int(maximum), evaluations))
+        self._withheld = Progress(self._job, node, self._nodes.get(node, node), int(value), int(maximum), evaluations)
+        if value >= maximum or self._clock() - self._progressed >= PACE:
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        if self._withheld is not None:
+            self._tell(self._withheld)
+            self._withheld, self._progressed = None, self._clock()
 
     def _flush(self, node: str) -> None:
         """Tell what devices did for a node, and for those that nobody said the end of."""
