@@ -317,6 +317,24 @@ def test_a_job_that_is_cancelled_when_its_runner_dies_does_not_come_back(tmp_pat
     run(tmp_path, use)
 
 
+def test_a_job_that_is_cancelled_when_its_server_is_killed_does_not_come_back(tmp_path: Path) -> None:
+    async def before(service: Service) -> None:
+        service.runner.obedient = False
+        await submit(service, "a", "b")
+        await service.until(lambda: service.running() == ["a"])
+        service.runner.write("a", service.output / "half.png")
+        assert await service.jobs.cancel(["a"]) == {"a": True}
+        assert on_disk(tmp_path)["a"] == "cancelled"
+
+    async def after(service: Service) -> None:
+        await service.all_ended("a")
+        assert await service.statuses() == {"a": "cancelled"}
+        assert service.runner.names == ["b"] and not (service.output / "half.png").exists()
+
+    run(tmp_path, before)
+    run(tmp_path, after)
+
+
 def test_a_killed_servers_jobs_are_taken_up_once(tmp_path: Path) -> None:
     async def before(service: Service) -> None:
         await submit(service, "done", "broken off", "waits")

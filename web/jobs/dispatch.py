@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -163,9 +163,11 @@ class Dispatcher:
         attempt = self.attempts.get(id)
         return attempt.job if attempt is not None else self.queue.find(id)
 
-    async def ends(self, ids: Iterable[str], seconds: float) -> None:
-        """Wait, but not for long, until jobs that never ran have their ends on disk."""
+    async def stopped(self, ids: Sequence[str], seconds: float) -> None:
+        """Wait, but not for long, until it is on disk that jobs were cancelled: their ends, or that they are to end."""
         tasks = [self._ending[id][1] for id in ids if id in self._ending]
+        if running := [id for id in ids if id in self.attempts]:
+            tasks.append(self.spawn(self._note(self._store.stop(running))))
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
 
@@ -279,7 +281,8 @@ class Dispatcher:
         """To its place in the queue, once nothing of its attempt is left. Nothing is started: what runs jobs may be down."""
         job = replace(attempt.job, status="pending", started=None, crashes=crashes)
         await self._note(asyncio.to_thread(self._files.delete, attempt.wrote))
-        await self._note(self._store.retry(job.id, crashes))
+        if not attempt.cancelled:
+            await self._note(self._store.retry(job.id, crashes))
         self._leave(job.id)
         if attempt.cancelled:
             self.finish(job, Ended(job.id, "cancelled", self._clock()))

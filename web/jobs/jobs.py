@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from katz_graph.errors import KatzError
-from katz_graph.web.events import JobEvent
+from katz_graph.web.events import Ended, JobEvent
 from katz_graph.web.jobs.admission import Admission
 from katz_graph.web.jobs.cleaning import KEYS_KEPT, JobFiles, Retention, outdated
 from katz_graph.web.jobs.dispatch import Dispatcher, Runs
@@ -63,9 +63,12 @@ class Jobs:
         for job in reversed(await self._store.completed(RECENT)):
             self._forecast.learn(job, await _features(job))
         for job in await self._store.unfinished():
-            files = await self._store.files(job.id)
-            if files or job.status == "in_progress":
-                await asyncio.to_thread(self._files.delete, files)
+            left = await self._store.files(job.id)
+            await asyncio.to_thread(self._files.delete, left)
+            if job.status == "cancelled":
+                self._dispatcher.finish(job, Ended(job.id, "cancelled", self._clock()))
+                continue
+            if left or job.status == "in_progress":
                 await self._store.retry(job.id, job.crashes)
             self._forecast.know(job, await _features(job))
             self._dispatcher.queue.add(replace(job, status="pending", started=None))
@@ -96,9 +99,10 @@ class Jobs:
         return await asyncio.shield(self._dispatcher.spawn(self._take_in(submission)))
 
     async def cancel(self, ids: Iterable[str]) -> dict[str, bool]:
-        """Stop jobs that wait or run; True for those that were stopped by this, or are being stopped."""
+        """Stop jobs that wait or run; True for those that were stopped by this, or are being stopped: they will not run again, whatever
+        happens."""
         stopped = {id: self._dispatcher.cancel(id) for id in ids}
-        await self._dispatcher.ends(stopped, STOPPING)
+        await self._dispatcher.stopped([id for id, was in stopped.items() if was], STOPPING)
         return stopped
 
     async def cancel_all(self) -> int:

@@ -63,6 +63,11 @@ def finish(connection: sqlite3.Connection, job: Job, temporary: Sequence[StoredF
     return True
 
 
+def stop(connection: sqlite3.Connection, ids: Sequence[str]) -> None:
+    query = "update jobs set status = 'cancelled' where id = ? and finished is null"
+    connection.executemany(query, [(id,) for id in ids])
+
+
 def note(connection: sqlite3.Connection, id: str, files: Iterable[StoredFile]) -> None:
     rows = [(id, file.place, file.path, file.bytes) for file in files]
     connection.executemany("insert or replace into files values (?, ?, ?, ?)", rows)

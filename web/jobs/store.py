@@ -59,6 +59,10 @@ class JobStore:
         """A job's attempt started."""
         await self._run("update jobs set status = 'in_progress', started = ? where id = ? and finished is null", (at, id))
 
+    async def stop(self, ids: Sequence[str]) -> None:
+        """Jobs that have not ended are not wanted any more: no later start takes them up."""
+        await self._write(lambda connection: queries.stop(connection, ids))
+
     async def wrote(self, id: str, files: Iterable[StoredFile]) -> None:
         """An attempt wrote files; they are deleted when it does not end."""
         await self._write(lambda connection: queries.note(connection, id, files))
