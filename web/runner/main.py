@@ -42,12 +42,13 @@ def main() -> None:
     wire = ThreadedEnd(socket.socket(fileno=descriptor))
     unkept = UnkeptFiles()
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    threading.Thread(target=_receive, args=(wire, messages, unkept), name="katz-wire", daemon=True).start()
+    serving = threading.Event()
+    threading.Thread(target=_receive, args=(wire, messages, unkept, serving), name="katz-wire", daemon=True).start()
     threading.Thread(target=_pulse, name="katz-pulse", daemon=True).start()
     try:
         options = OPTIONS.validate_python(messages.get().body)
         with _only(options.data):
-            _serve(options, wire, messages, unkept)
+            _serve(options, wire, messages, unkept, serving)
     except BaseException as error:
         if not isinstance(error, KatzError):
             traceback.print_exc()
@@ -57,12 +58,15 @@ def main() -> None:
         end()
 
 
-def _serve(options: ServeOptions, wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles) -> None:
+def _serve(
+    options: ServeOptions, wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles, serving: threading.Event
+) -> None:
     limit_threads(threads_for(parse_devices(options.devices), options.threads))
     from katz_graph.web.runner.service import Service
 
     try:
         with Service(options, wire, unkept) as service:
+            serving.set()
             while (message := messages.get()).kind != "stop":
                 service.obey(message)
     finally:  # no job writes any more
@@ -78,8 +82,9 @@ def _only(folder: Path) -> AbstractContextManager[object]:
         raise RunError(f"{folder}: the runner of another server uses this data folder") from None
 
 
-def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles) -> None:
-    """Answer pings and pass on the rest, until the server is gone. Then stop, as if it had asked for that, or end without order."""
+def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles, serving: threading.Event) -> None:
+    """Answer pings and pass on the rest, until the server is gone. Then stop, as if it had asked for that, or end without order: at once
+    where nothing has begun."""
     for message in wire.receive():
         if message.kind == "ping":
             wire.send("pong", number=message.number)
@@ -88,7 +93,8 @@ def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: Un
         else:
             messages.put(message)
     messages.put(Message("stop", 0, None))
-    time.sleep(ENDING)
+    if serving.is_set():
+        time.sleep(ENDING)
     unkept.delete()
     end()
 
