@@ -3,7 +3,7 @@
 Two workers of one thread each: the UNet on one, the ControlNet on the other. The ideal is made of stage times that were measured while the
 other worker was equally busy: one worker's stages alone, one after the other, over encoder and mid or ControlNet busy, the longer of the
 two, and the decoder alone, as nothing is left for the other worker then. Every round measures the stages, plans and runs; shares and errors
-are those of a round.
+are those of a round. Beside it the share that a bare loop of two processes reaches, which is what the machine allows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from katz_graph.bench.bare import Bare
 from katz_graph.bench.parity import difference
 from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, middle, pins, plan, reference, seconds_of, take_turns
 from katz_graph.bench.quiet import quiet
@@ -28,17 +29,24 @@ def run(scale: Scale | None = None) -> BenchResult:
     scale = scale or Scale(side=64, steps=6, runs=7)  # 512 px, the size that SD1.5 was trained for
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        region = Models.make(folder, scale).request(scale, guidance=1.0)
+        models = Models.make(folder, scale)
+        region = models.request(scale, guidance=1.0)
         expected = reference(region)
         with (
             ClusterEngine([Assignment("cpu:0"), Assignment("cpu:1")], cache=folder) as pair,
             ClusterEngine([Assignment("cpu:0", threads=2)], cache=folder) as wide,
+            Bare(models, scale, controls=1) as bare,
         ):
             wide.profile(region, bare_context(wide))
             one = Track("one worker, one thread", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:0")))
             two = Track("two workers, one thread each", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:1")))
             threads = Track("one worker, two threads", wide, lambda: plan(wide, region))
-            stages = take_turns((one, two, threads), scale.runs, lambda: Stages(pair.profile(region, bare_context(pair))))
+            stages, bare_speedups = take_turns(
+                (one, two, threads),
+                scale.runs,
+                lambda: Stages(pair.profile(region, bare_context(pair))),
+                lambda: bare.seconds(1, None) / bare.seconds(1, "controlnet"),
+            )
     speedups = [alone / together for alone, together in zip(one.sampling, two.sampling, strict=True)]
     ideals = [ideal_speedup(*of_round) for of_round in zip(one.programs, two.programs, stages, strict=True)]
     share = median(speedup / ideal for speedup, ideal in zip(speedups, ideals, strict=True))
@@ -58,6 +66,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         "speedup": median(speedups),
         "ideal_speedup": median(ideals),
         "share_of_ideal": share,
+        "share_of_ideal_of_a_bare_loop": median(bare / ideal for bare, ideal in zip(bare_speedups, ideals, strict=True)),
         "difference": moved,
         "stages": middle(stages).metrics,
         "binding": prediction.binding,

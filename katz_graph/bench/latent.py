@@ -2,8 +2,8 @@
 
 The ideal is made of stage times that were measured while the other worker was equally busy: one worker's calls alone, one after the other
 (batched if the planner finds that faster), over the calls of the worker that has more to do, busy. Every round measures the stages, plans
-and runs; shares are those of a round. Four workers, planned as if there were a
-core for each, have to give the same picture.
+and runs; shares are those of a round. Beside them the share that a bare loop of two processes reaches of its ideal, which is what the
+machine allows. Four workers, planned as if there were a core for each, have to give the same picture.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from statistics import median
 
 from torch import Tensor
 
+from katz_graph.bench.bare import Bare
 from katz_graph.bench.parity import BOUND, difference
 from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, middle, pins, plan, reference, seconds_of, take_turns
 from katz_graph.bench.quiet import quiet
@@ -38,6 +39,7 @@ class Measured:
     one: Track
     two: Track
     stages: Sequence[Stages]  # by round
+    bare: Sequence[float]  # what two processes gain without the engine, by round
     expected: Tensor
 
     @property
@@ -51,6 +53,7 @@ class Measured:
             "speedup": median(speedups),
             "ideal_speedup": median(ideals),
             "share_of_ideal": median(speedup / ideal for speedup, ideal in zip(speedups, ideals, strict=True)),
+            "share_of_ideal_of_a_bare_loop": median(bare / bare_ideal(stages) for bare, stages in zip(self.bare, self.stages, strict=True)),
             "devices": min(len(set(program.placement.values())) for program in self.two.programs),
             "difference": max(difference(outcome.samples, self.expected) for outcome in self.two.outcomes),
         }
@@ -64,7 +67,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         regions = {kind: models.request(scale, GUIDANCE, controls) for kind, controls in KINDS.items()}
         expected = {kind: reference(region) for kind, region in regions.items()}
         with ClusterEngine([Assignment("cpu:0"), Assignment("cpu:1")], cache=folder) as pair:
-            measured = {kind: _measure(kind, pair, region, expected[kind], scale) for kind, region in regions.items()}
+            measured = {kind: _measure(kind, pair, models, region, expected[kind], scale) for kind, region in regions.items()}
         four = _four_workers(folder, regions["controlnet"])
     metrics = {f"{kind}_{name}": value for kind, found in measured.items() for name, value in found.metrics.items()}
     metrics["four_workers_devices"] = len(set(four.program.placement.values()))
@@ -81,11 +84,17 @@ def run(scale: Scale | None = None) -> BenchResult:
     return BenchResult("latent", ok, metrics, bounds, COLUMNS, [*middle(measured["controlnet"].stages).rows(), *rows, four.row()])
 
 
-def _measure(kind: str, engine: ClusterEngine, region: Region, expected: Tensor, scale: Scale) -> Measured:
+def _measure(kind: str, engine: ClusterEngine, models: Models, region: Region, expected: Tensor, scale: Scale) -> Measured:
     one = Track(f"{kind}, one worker", engine, lambda: plan(engine, region, pins("cpu:0", "cpu:0")))
     two = Track(f"{kind}, two workers", engine, lambda: plan(engine, region))
-    stages = take_turns((one, two), scale.runs, lambda: Stages(engine.profile(region, bare_context(engine))))
-    return Measured(one, two, stages, expected)
+    with Bare(models, scale, KINDS[kind]) as bare:
+        stages, speedups = take_turns(
+            (one, two),
+            scale.runs,
+            lambda: Stages(engine.profile(region, bare_context(engine))),
+            lambda: bare.seconds(2, None) / bare.seconds(2, "branch"),
+        )
+    return Measured(one, two, stages, speedups, expected)
 
 
 def _four_workers(folder: Path, region: Region) -> Track:
@@ -101,3 +110,9 @@ def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
     """Of one evaluation, with free communication: `one` on one worker, `two` where the busier worker never waits."""
     devices = set(two.placement.values())
     return seconds_of(one, stages.alone) / max(seconds_of(two, stages.busy, device) for device in devices)
+
+
+def bare_ideal(stages: Stages) -> float:
+    """Of two branches that are two calls each way."""
+    single = [time for (_, members), time in stages.times.items() if members == 1]
+    return 2 * sum(time.alone or 0.0 for time in single) / sum(time.busy or 0.0 for time in single)

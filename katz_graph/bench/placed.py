@@ -140,17 +140,20 @@ class Track:
         return [self.name, median(self.planned), median(self.whole), min(self.whole), max(self.whole)]
 
 
-def take_turns(tracks: Sequence[Track], runs: int, first: Callable[[], Stages]) -> list[Stages]:
-    """Warm up, then run all in turns, behind a measurement of the stages: what is compared was measured within seconds of each other, since
-    a machine shared with others is a third slower at one time than at another."""
+def take_turns(
+    tracks: Sequence[Track], runs: int, first: Callable[[], Stages], last: Callable[[], float]
+) -> tuple[list[Stages], list[float]]:
+    """Warm up, then run all in turns, between a measurement of the stages and one more: what is compared was measured within seconds of
+    each other, since a machine shared with others is a third slower at one time than at another. With both measurements, by round."""
     for track in tracks:
         track.warm_up()
-    stages = []
+    before, after = [], []
     for _ in range(runs):
-        stages.append(first())
+        before.append(first())
         for track in tracks:
             track.run()
-    return stages
+        after.append(last())
+    return before, after
 
 
 def middle(stages: Sequence[Stages]) -> Stages:

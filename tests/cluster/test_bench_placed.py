@@ -26,6 +26,7 @@ def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ide
     longest = max(busy["unet_encoder"] + busy["unet_mid"], busy["controlnet"]) + metrics["stages"]["unet_decoder"]["alone"]
     assert metrics["ideal_speedup"] == pytest.approx(alone / longest)
     assert metrics["prediction_error"] == pytest.approx(abs(metrics["seconds"] / metrics["predicted_seconds"] - 1))
+    assert 0 < metrics["share_of_ideal_of_a_bare_loop"] < 4
     assert set(result.bounds) == {"prediction_error", "share_of_ideal", "difference"}
     assert result.ok == (metrics["prediction_error"] <= 0.10 and metrics["share_of_ideal"] >= 0.93)
 
@@ -36,6 +37,7 @@ def test_branches_on_two_and_four_workers_give_the_picture_of_one() -> None:
     assert max(metrics["plain_difference"], metrics["controlnet_difference"], metrics["four_workers_difference"]) <= 1e-5
     assert metrics["plain_devices"] == 2
     assert metrics["four_workers_devices"] > 2
+    assert 0 < metrics["plain_share_of_ideal_of_a_bare_loop"] < 4 and 0 < metrics["controlnet_share_of_ideal_of_a_bare_loop"] < 4
     assert 0 < metrics["plain_ideal_speedup"] <= 4  # two workers, and noise of a machine that does other things
 
 

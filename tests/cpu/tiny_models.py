@@ -37,19 +37,19 @@ def pipeline_folder(family: Family) -> Path:
     return folder() / family
 
 
-@cache
 def controlnet_folder(family: Family, seed: int = 10) -> Path:
     path = folder() / f"{family}-controlnet-{seed}"
-    make_controlnet(path, family, seed)
+    if not path.exists():  # however it was asked for before: a file that is written again is another one to recipes
+        make_controlnet(path, family, seed)
     return path
 
 
-@cache
 def lora_file(
     family: Family, rank: int = 3, alpha: float = 2.0, naming: Naming = "peft", seed: int = 20, text_encoder: bool = True
 ) -> Path:
     path = folder() / f"{family}-{rank}-{alpha}-{naming}-{seed}-{text_encoder}.safetensors"
-    make_lora(path, family, rank, alpha, naming, seed, text_encoder)
+    if not path.exists():
+        make_lora(path, family, rank, alpha, naming, seed, text_encoder)
     return path
 
 

@@ -1,0 +1,129 @@
+"""Two processes that share a sampler's work with nothing of the engine between them: what two cores of this machine give at the moment.
+
+The same stages on modules of the same sizes, one thread each. Every step the other process gets the latent over a pipe, and its part comes
+back over it. What this loop misses of the ideal, the machine takes: memory that the cores share, other machines on the same host.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Literal, Self
+
+import torch
+from diffusers import ControlNetModel, UNet2DConditionModel
+from torch import Tensor
+
+from katz_graph.bench.placed import Models, Scale
+from katz_graph.models import controlnet, unet
+from katz_graph.models.attention import cross_attention_keys_values
+from katz_graph.models.embedding import added_embedding
+from katz_graph.models.features import Features, Residuals, TextEncoding
+from katz_graph.sampling.evaluation import Step
+from katz_graph.wires import CELL
+
+Part = Literal["branch", "controlnet"]
+
+
+class Bare:
+    """One process that works here, and one beside it. `controls` of 0 or 1 ControlNets."""
+
+    def __init__(self, models: Models, scale: Scale, controls: int) -> None:
+        self._half, self._scale, self._controls = _Half(models, scale), scale, controls
+        spawn = multiprocessing.get_context("spawn")
+        self._end, end = spawn.Pipe()
+        self._other = spawn.Process(target=_serve, args=(end, models, scale, controls), daemon=True)
+        self._other.start()
+        end.close()
+        self.seconds(1, None)
+        self.seconds(2, "branch")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.close()
+        self._other.join()
+
+    def seconds(self, branches: int, apart: Part | None) -> float:
+        """Of all steps. `apart`: what the other process does, the second branch or the ControlNet; None: it waits."""
+        with torch.inference_mode():
+            latent = torch.randn(1, 4, self._scale.side, self._scale.side)
+            started = time.perf_counter()
+            for _ in range(self._scale.steps):
+                predictions = self._predictions(latent, branches, apart)
+                latent = latent - 0.01 * torch.stack(predictions).mean(0)
+            return time.perf_counter() - started
+
+    def _predictions(self, latent: Tensor, branches: int, apart: Part | None) -> list[Tensor]:
+        if apart is None:
+            return [self._half.branch(latent, self._controls) for _ in range(branches)]
+        self._end.send((apart, latent.numpy()))
+        if apart == "branch":
+            return [self._half.branch(latent, self._controls), torch.from_numpy(self._end.recv())]
+        middle = self._half.encode(latent)
+        down, mid = self._end.recv()
+        return [self._half.decode(middle, [Residuals(tuple(map(torch.from_numpy, down)), torch.from_numpy(mid))])]
+
+
+class _Half:
+    """The modules of one process."""
+
+    def __init__(self, models: Models, scale: Scale) -> None:
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            self._unet = UNet2DConditionModel.from_pretrained(models.pipeline / "unet")
+            self._controlnet = ControlNetModel.from_pretrained(models.controls[0])
+            side = scale.side * CELL
+            width, pooled = self._unet.config.cross_attention_dim, self._unet.config.projection_class_embeddings_input_dim
+            pooled -= 6 * self._unet.config.addition_time_embed_dim
+            sizes = torch.tensor([[side, side, 0, 0, side, side, 6.0]])
+            self._text = TextEncoding(torch.randn(1, 77, width), torch.randn(1, pooled), sizes)
+            self._kept = {
+                module: (cross_attention_keys_values(module, self._text.hidden), added_embedding(module, self._text))
+                for module in (self._unet, self._controlnet)
+            }
+            self._reference = controlnet.embed_reference(self._controlnet, torch.rand(1, 3, side, side))
+
+    def branch(self, latent: Tensor, controls: int) -> Tensor:
+        residuals = [self.control(latent)] if controls else []
+        return self.decode(self.encode(latent), residuals)
+
+    def encode(self, latent: Tensor) -> Features:
+        kept, added = self._kept[self._unet]
+        features = unet.encode(self._unet, _step(latent), self._text, kept, added=added)
+        return unet.mid(self._unet, features, self._text, kept)
+
+    def decode(self, middle: Features, residuals: Sequence[Residuals]) -> Tensor:
+        _, raw = unet.decode(self._unet, middle, self._text, self._kept[self._unet][0], residuals=residuals)
+        assert raw is not None  # all blocks were asked for
+        return raw
+
+    def control(self, latent: Tensor) -> Residuals:
+        return controlnet.control(self._controlnet, _step(latent), self._text, self._reference, 0.8, *self._kept[self._controlnet])
+
+
+def _step(latent: Tensor) -> Step:
+    return Step(0, 0, 1.0, latent, latent, 500.0, "epsilon")
+
+
+def _serve(end: Connection, models: Models, scale: Scale, controls: int) -> None:
+    """The other process: until nobody asks any more."""
+    half = _Half(models, scale)
+    with torch.inference_mode():
+        while (asked := _asked(end)) is not None:
+            part, latent = asked
+            if part == "branch":
+                end.send(half.branch(torch.from_numpy(latent), controls).numpy())
+            else:
+                residuals = half.control(torch.from_numpy(latent))
+                end.send(([one.numpy() for one in residuals.down], residuals.mid.numpy()))
+
+
+def _asked(end: Connection) -> Any:
+    try:
+        return end.recv()
+    except EOFError:
+        return None
