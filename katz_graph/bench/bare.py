@@ -6,7 +6,9 @@ back over it. What this loop misses of the ideal, the machine takes: memory that
 
 from __future__ import annotations
 
-import multiprocessing
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -32,11 +34,12 @@ class Bare:
 
     def __init__(self, models: Models, scale: Scale, controls: int) -> None:
         self._half, self._scale, self._controls = _Half(models, scale), scale, controls
-        spawn = multiprocessing.get_context("spawn")
-        self._end, end = spawn.Pipe()
-        self._other = spawn.Process(target=_serve, args=(end, models, scale, controls), daemon=True)
-        self._other.start()
-        end.close()
+        here, there = socket.socketpair()
+        with there:
+            command = [sys.executable, "-m", "katz_graph.bench.bare", str(there.fileno())]
+            self._other = subprocess.Popen(command, pass_fds=[there.fileno()])
+        self._end = Connection(here.detach())
+        self._end.send((models, scale, controls))
         self.seconds(1, None)
         self.seconds(2, "branch")
 
@@ -45,7 +48,7 @@ class Bare:
 
     def __exit__(self, *_: object) -> None:
         self._end.close()
-        self._other.join()
+        self._other.wait()
 
     def seconds(self, branches: int, apart: Part | None) -> float:
         """Of all steps. `apart`: what the other process does, the second branch or the ControlNet; None: it waits."""
@@ -109,8 +112,9 @@ def _step(latent: Tensor) -> Step:
     return Step(0, 0, 1.0, latent, latent, 500.0, "epsilon")
 
 
-def _serve(end: Connection, models: Models, scale: Scale, controls: int) -> None:
+def _serve(end: Connection) -> None:
     """The other process: until nobody asks any more."""
+    models, scale, controls = end.recv()
     half = _Half(models, scale)
     with torch.inference_mode():
         while (asked := _asked(end)) is not None:
@@ -127,3 +131,7 @@ def _asked(end: Connection) -> Any:
         return end.recv()
     except EOFError:
         return None
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])))
