@@ -29,7 +29,7 @@ from katz_graph.web.pace import Pace
 PREVIEW, PREVIEW_WITH_METADATA = 1, 4  # types of binary messages
 FORMATS = {"image/jpeg": 1, "image/png": 2}  # of pictures without metadata
 STATES_RATE, STATES_BURST = 5.0, 5.0  # progress_state: at most ten in any second
-STATES_REST = 0.1  # seconds in which the next event may come, which carries what is owed
+STATES_SLACK = 0.1  # seconds in which the next event may come, which carries what is owed
 STATES_NODES = 100  # so many nodes count as one message
 
 
@@ -109,7 +109,7 @@ class ConventionChannel:
 
     def due(self) -> float | None:
         waits = [self._pace(job).wait(_cost(state)) for job, state in self._owed.items()]
-        return min(waits) + STATES_REST if waits else None
+        return min(waits) + STATES_SLACK if waits else None
 
     def late(self) -> Iterator[Frame]:
         for job, state in tuple(self._owed.items()):

@@ -114,5 +114,5 @@ def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
 
 def bare_ideal(stages: Stages) -> float:
     """Of two branches that are two calls each way."""
-    single = [time for (_, members), time in stages.times.items() if members == 1]
-    return 2 * sum(time.alone or 0.0 for time in single) / sum(time.busy or 0.0 for time in single)
+    alone, busy = stages.single_calls()
+    return 2 * alone / busy

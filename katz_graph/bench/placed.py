@@ -183,8 +183,13 @@ class Stages:
         """While the other workers do the same work."""
         return self._known(self.times[call.stage, len(call.operations)].busy, call)
 
-    def _known(self, seconds: float | None, call: Call) -> float:
-        assert seconds is not None, call  # profiled with this request on these devices
+    def single_calls(self) -> tuple[float, float]:
+        """The sums over all stages of one call for one branch, alone and busy."""
+        single = [time for (_, members), time in self.times.items() if members == 1]
+        return sum(self._known(time.alone, time) for time in single), sum(self._known(time.busy, time) for time in single)
+
+    def _known(self, seconds: float | None, what: Call | StageTime) -> float:
+        assert seconds is not None, what  # profiled with this request on these devices
         return seconds
 
     @property

@@ -13,7 +13,6 @@ from typing import Any
 import hypothesis
 import pytest
 import schemathesis
-import uvicorn
 from schemathesis import GenerationMode
 from web_server import ScriptedRunner
 
@@ -21,6 +20,7 @@ from katz_graph.folders import Folders
 from katz_graph.packs import load_registry
 from katz_graph.web.app import build
 from katz_graph.web.binding import listen, url
+from katz_graph.web.connections import Server
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import ServeOptions
@@ -59,20 +59,17 @@ def address(tmp_path: Path) -> Iterator[str]:
         store = JobStore.open(folders["data"])
         state = assemble(replace(ServeOptions(), **folders), store, CheckingRunner)  # type: ignore[arg-type]
         await state.jobs.start()
-        await server_of(state).serve(sockets=[listening])
+        servers.append((asyncio.get_running_loop(), Server(build(state), state.options.limits.connections)))
+        await servers[0][1].serve(sockets=[listening])
         await state.jobs.close()
         await store.close()
 
-    servers: list[uvicorn.Server] = []
-
-    def server_of(state: Any) -> uvicorn.Server:
-        servers.append(uvicorn.Server(uvicorn.Config(build(state), lifespan="off", log_config=None, access_log=False)))
-        return servers[0]
-
+    servers: list[tuple[asyncio.AbstractEventLoop, Server]] = []
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
     yield url("127.0.0.1", listening.getsockname()[1])
-    servers[0].should_exit = True
+    loop, server = servers[0]
+    loop.call_soon_threadsafe(server.end)
     thread.join(20)
     listening.close()
     assert not thread.is_alive()

@@ -325,6 +325,7 @@ def test_a_job_that_is_cancelled_when_its_server_is_killed_does_not_come_back(tm
         service.runner.write("a", service.output / "half.png")
         assert await service.jobs.cancel(["a"]) == {"a": True}
         assert on_disk(tmp_path)["a"] == "cancelled"
+        assert await service.jobs.finished() == 0, "it is still being stopped: the last of the history is another one"
 
     async def after(service: Service) -> None:
         await service.all_ended("a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -274,21 +275,28 @@ def test_bodies_are_capped_whether_or_not_they_announce_their_length() -> None:
 
 def test_a_body_that_stands_still_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(security, "IDLE_BODY", 0.05)
-    sent: list[Any] = []
 
     async def silent() -> Any:
         await asyncio.Event().wait()
 
+    assert posted(silent) == 408
+
+
+def posted(receive: Callable[[], Coroutine[Any, Any, Any]]) -> int:
+    """The status of the answer to a body that comes as `receive` has it."""
+    sent: list[Any] = []
+
     async def keep(message: Any) -> None:
         sent.append(message)
 
-    async def stall() -> None:
+    async def ask() -> None:
         scope = {"type": "http", "method": "POST", "path": "/prompt", "raw_path": b"/prompt", "query_string": b"", "scheme": "http"}
         headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
-        await guarded().app({**scope, "headers": headers, "http_version": "1.1", "server": ("localhost", 80)}, silent, keep)
+        await guarded().app({**scope, "headers": headers, "http_version": "1.1", "server": ("localhost", 80)}, receive, keep)
 
-    asyncio.run(stall())
-    assert sent[0]["status"] == 408
+    asyncio.run(ask())
+    status: int = sent[0]["status"]
+    return status
 
 
 def test_every_answer_tells_browsers_to_be_careful() -> None:
@@ -314,7 +322,6 @@ def test_forms_are_read_in_one_way_only(charset: str) -> None:
 
 def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(security, "IDLE_BODY", 0.3)
-    sent: list[Any] = []
     pieces = 0
 
     async def trickle() -> Any:
@@ -323,16 +330,7 @@ def test_a_body_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
         await asyncio.sleep(0.05)
         return {"type": "http.request", "body": b"x", "more_body": pieces < 100}
 
-    async def keep(message: Any) -> None:
-        sent.append(message)
-
-    async def ask() -> None:
-        scope = {"type": "http", "method": "POST", "path": "/prompt", "raw_path": b"/prompt", "query_string": b"", "scheme": "http"}
-        headers = [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
-        await guarded().app({**scope, "headers": headers, "http_version": "1.1", "server": ("localhost", 80)}, trickle, keep)
-
-    asyncio.run(ask())
-    assert sent[0]["status"] == 408 and pieces < 20
+    assert posted(trickle) == 408 and pieces < 20
 
 
 def test_any_route_may_be_asked_for_its_headers_and_for_what_it_takes() -> None:

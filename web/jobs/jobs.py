@@ -151,6 +151,10 @@ class Jobs:
         """A job in whatever state, with its documents."""
         return self._dispatcher.live(id) or await self._store.job(id)
 
+    async def finished(self) -> int:
+        """How many jobs ended."""
+        return await self._store.finished()
+
     async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
         """Jobs that ended, oldest first, from the one at `first` on; `count` at most."""
         return await self._store.history(count, first)

@@ -99,6 +99,10 @@ class JobStore:
         found = await self._read(lambda connection: queries.jobs(connection, f"select {WHOLE} from jobs where id = ?", (id,)))
         return found[0] if found else None
 
+    async def finished(self) -> int:
+        """How many jobs ended."""
+        return await self._read(lambda connection: connection.execute("select count(finished) from jobs").fetchone()[0])
+
     async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
         """Jobs that ended, oldest first, from the one at `first` on; `count` at most."""
         return await self._read(lambda connection: queries.history(connection, count, first))

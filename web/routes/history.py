@@ -31,8 +31,7 @@ def router(state: State) -> APIRouter:
     ) -> Response:
         count, first = max_items, max(0, offset)
         if max_items is not None and offset < 0:
-            _, all_of_them = await state.jobs.listed(FINISHED, limit=0)
-            first = max(0, all_of_them - max_items)
+            first = max(0, await state.jobs.finished() - max_items)
         return streamed(_entries(state, first, count))
 
     @routes.get("/history/{id}", responses=answers("one finished job by its id, or nothing") | refusals())
