@@ -11,13 +11,13 @@ from katz_graph.models.residency import PolicyName
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which device a worker serves, and how."""
+    """Which device a worker serves, and how. One without a name stands for all workers of a run."""
 
-    name: str
+    name: str = ""
     device: str = "cpu"  # as torch calls it
     threads: int = 1
     dtype: torch.dtype = torch.float32
-    spins: bool = False  # whether it may keep its processor awake while a request waits for another worker
+    processors: tuple[int, ...] = ()  # that are its own: it stays on them, and keeps them awake while a request waits
     packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside of step regions
     control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
     policy: PolicyName = "lru"  # which of them goes first

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from katz_graph.context import Context
@@ -24,6 +24,7 @@ from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.network import Network
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.probing import known_links
+from katz_graph.executor.processors import Claim, claim
 from katz_graph.executor.profiling import StageTime, profile_region
 from katz_graph.executor.requests import Unsendable
 from katz_graph.executor.supervised import PATIENCE, Patience
@@ -56,14 +57,15 @@ class ClusterEngine(Engine):
         patience: Patience = PATIENCE,
     ) -> None:
         names = [one.name for one in assignments]
-        launchers = launchers or {one.name: Spawn(one.threads) for one in assignments}
-        assignments = _spinning(assignments, launchers)
+        assignments, claimed = _seated(assignments, launchers)
+        launchers = launchers or {one.name: Spawn(one.threads, crowded=not one.processors) for one in assignments}
         self._cache, self._store = cache, CostStore(cache)
         self._local: LocalEngine | None = None
         self._starting = threading.Lock()
         self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
         super().__init__(self.cluster, choices)
         self.opened = ExitStack()  # what is closed after the workers
+        self.opened.push(claimed)
         self._fleet = Fleet(names, self.choices.pins, self.choices.lane, time.monotonic)
         self._tending = Tending(self._fleet, self.cluster)
         self.cluster.on_vanished = self._fleet.lost
@@ -159,12 +161,16 @@ class ClusterEngine(Engine):
         with self._starting:
             if self._local is None:
                 first = self.cluster.assignments[self.device.name]
-                self._local = LocalEngine(EngineOptions(first.device, first.dtype, self.choices.batching, self._cache))
+                self._local = LocalEngine(
+                    EngineOptions(first.device, first.dtype, self.choices.batching, self._cache, threads=first.threads)
+                )
             return self._local
 
 
-def _spinning(assignments: Sequence[Assignment], launchers: Mapping[str, Launcher]) -> list[Assignment]:
-    """Workers wait awake where each of their threads has a processor of its own, in processes of this host."""
-    apart = all(isinstance(launcher, Spawn) for launcher in launchers.values())
-    enough = sum(one.threads for one in assignments) <= (os.cpu_count() or 1)
-    return [replace(one, spins=apart and enough and one.device == "cpu") for one in assignments]
+def _seated(assignments: Sequence[Assignment], launchers: Mapping[str, Launcher] | None) -> tuple[list[Assignment], Claim]:
+    """Processes of this host that compute on processors get those for themselves, where there are enough for all of them."""
+    here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in assignments]
+    seats = [one.threads if is_here and one.device == "cpu" else 0 for one, is_here in zip(assignments, here, strict=True)]
+    claimed = claim(sum(seats))
+    free = iter(claimed.processors)
+    return [replace(one, processors=tuple(islice(free, seat))) for one, seat in zip(assignments, seats, strict=True)], claimed

@@ -13,7 +13,7 @@ from katz_graph.executor.calibrate import calibrated, device_key
 from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Choices, dtype_for
 from katz_graph.executor.planning import Resources
-from katz_graph.executor.probing import SHARED_MEMORY
+from katz_graph.executor.probing import shared_between
 from katz_graph.planner.program import Device, Link
 
 LATENCY = 1e-4  # seconds of a message through shared memory, where it was not measured
@@ -26,8 +26,9 @@ def estimated(devices: Mapping[str, str], cache: Path | None, link: Link | None,
     for device in dict.fromkeys(devices.values()):
         calibrated(device, torch.device(device), dtype_for(device), store)
     found = tuple(_found(store, name, device, host, len(devices)) for name, device in devices.items())
-    usual = link or store.link(host, host, SHARED_MEMORY) or Link(found[0].bytes_per_second / 2, LATENCY)
-    links = dict.fromkeys(itertools.permutations(devices, 2), usual)
+    usual = Link(found[0].bytes_per_second / 2, LATENCY)
+    pairs = itertools.permutations(devices, 2)
+    links = {pair: link or store.link(host, host, shared_between(*map(devices.__getitem__, pair))) or usual for pair in pairs}
     return Resources(found, links, choices.pins, choices.allowed, choices.batching)
 
 

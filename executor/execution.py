@@ -15,16 +15,16 @@ from torch import Tensor
 
 from katz_graph.compat.current import running
 from katz_graph.context import Context
-from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.errors import InputError, RunError
 from katz_graph.events import Evaluated, Previewed
 from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
 from katz_graph.executor.portion import Portion
+from katz_graph.executor.region_calls import Find, RegionCalls, own_type
 from katz_graph.executor.stages import STAGES, Situation
 from katz_graph.executor.timing import Span, Timing
 from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
-from katz_graph.graph import Expansion
 from katz_graph.models.family import architecture
 from katz_graph.models.residency import NoRoom
 from katz_graph.models.text_recipe import clips
@@ -52,16 +52,6 @@ class Exchange(Protocol):
     def take(self, instance: Instance) -> Any: ...
 
 
-Runner = Callable[[Operation], Callable[..., Any]]
-"""The function that computes a node without a stage, here."""
-
-
-def own_run(operation: Operation) -> Callable[..., Any]:
-    """The function that came along, in the process that bound the region."""
-    assert operation.run is not None
-    return operation.run
-
-
 class Execution:
     """Carries out a portion's instruction list.
 
@@ -75,14 +65,15 @@ class Execution:
         models: Models,
         context: Context,
         exchange: Exchange | None = None,
-        runner: Runner = own_run,
+        find: Find = own_type,
         measure: bool = False,
         hold: bool = False,
         on_loaded: Callable[[], None] | None = None,
     ) -> None:
         self.program = program = portion.program
         self.timing = Timing()
-        self._models, self._context, self._exchange, self._runner = models, context, exchange, runner
+        self._models, self._context, self._exchange = models, context, exchange
+        self._nodes = RegionCalls(context, find)
         self._measure, self._held, self._on_loaded = measure, hold, on_loaded
         self._model: ModelRecipe = program.region.begin.inputs["model"]
         self._owns = portion.owns
@@ -285,28 +276,16 @@ class Execution:
         members = [operations[name] for name in call.operations]
         inputs = {name: values.gather([member.inputs.get(name) for member in members]) for name in members[0].inputs}
         started = self._measured_from()
-        outputs = self._run_node(members[0], inputs) if call.stage == NODE else STAGES[call.stage](self._situation, inputs)
+        outputs = self._nodes.call(members[0], inputs) if call.stage == NODE else STAGES[call.stage](self._situation, inputs)
         values.put(call.operations, outputs)
         if self._measure and (key := self.program.keys.get(call.operations[0])):
-            self.timing.samples.setdefault((key, len(members)), []).append(self._measured_from() - started)
+            self.timing.samples.setdefault((key, len(members)), []).append((self._evaluation, self._measured_from() - started))
 
     def _measured_from(self) -> float:
         """Now, with nothing left to do on the device when calls are timed one by one."""
         if self._measure and self._models.device.type == "cuda":
             torch.cuda.synchronize(self._models.device)
         return time.perf_counter()
-
-    def _run_node(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """A node without a stage runs itself. It cannot be replaced by a graph here: the program is already made."""
-        try:
-            outputs = self._runner(operation)(self._context, inputs)
-        except KatzError:
-            raise
-        except Exception as error:
-            raise RunError(f"node {operation.id} ({operation.type}): {type(error).__name__}: {error}") from error
-        if isinstance(outputs, Expansion):
-            raise InputError(f"node {operation.id} ({operation.type}): expands to a graph, which a node inside a step region cannot do")
-        return tuple(outputs)
 
     def _span(self, name: str, started: float, evaluation: int | None) -> float:
         seconds = time.perf_counter() - started

@@ -23,6 +23,7 @@ from katz_graph.executor.execution import Exchange, Execution
 from katz_graph.executor.models import Models
 from katz_graph.executor.portion import Portion
 from katz_graph.executor.probing import PROBES
+from katz_graph.executor.processors import stay_on
 from katz_graph.executor.services import SERVICES
 from katz_graph.executor.transport.bulk import Bulk
 from katz_graph.executor.transport.connection import Connection
@@ -41,7 +42,7 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 """Sends one message (kind, body) to the driver."""
 
 
-SPIN = 0.1  # seconds
+AWAKE = 1.0  # seconds
 WORK = {**SERVICES, **PROBES}  # what can be called
 
 
@@ -56,13 +57,13 @@ class Host:
         self._calls: dict[int, Job] = {}
 
     def assign(self, assignment: Assignment) -> None:
-        torch.set_num_threads(assignment.threads)
         self._assignment = assignment
+        stay_on(assignment.processors)
         self._settings = Settings.read(packs=[Path(folder) for folder in assignment.packs])
         self._folders = self._settings.folders()
         store = ModelStore(assignment.control_net_bytes, assignment.policy)
         self.models = Models(assignment.device, assignment.dtype, store)
-        self._worker = Worker(assignment.name, SPIN if assignment.spins else 0.0)
+        self._worker = Worker(assignment.name, assignment.threads, AWAKE if assignment.processors else 0.0)
         self.mailbox = Mailbox(self._worker.wake)
         if (fault := _fault(torch.device(assignment.device))) is None:
             self._tell("assigned", {"name": assignment.name})
@@ -93,7 +94,7 @@ class Host:
         listen, warn = partial(self._event, told), partial(self._warn, told)
         context = RunContext(cast(Engine, _NoEngine()), self._folders, self._settings.output, {}, listen, warn, previews=previews)
         ready = partial(self._tell, "ready", told)
-        execution = Execution(portion, self.models, context, desk, self._runner, measure, hold=True, on_loaded=ready)
+        execution = Execution(portion, self.models, context, desk, self._find, measure, hold=True, on_loaded=ready)
         job = self._worker.submit(execution)
         self._parts[request, attempt] = execution, job
         job.future.add_done_callback(lambda future: self._ended(request, attempt, execution, future))
@@ -149,13 +150,13 @@ class Host:
     def _warn(self, told: Mapping[str, Any], message: str) -> None:
         self._tell("warning", {**told, "message": message})
 
-    def _runner(self, operation: Operation) -> Callable[..., Any]:
-        """The function of a node inside of a region: of the built-in packs, else of the folders that the driver named."""
+    def _find(self, operation: Operation) -> NodeType:
+        """The type of a node inside of a region: of the built-in packs, else of the folders that the driver named."""
         if operation.type not in self._types:
             self._types |= load_registry(self._settings.packs, self._folders)[0]
         if operation.type not in self._types:
-            raise RunError(f"node {operation.id} ({operation.type}): {self._assignment.name} has no pack with this type of node")
-        return self._types[operation.type].run
+            raise RunError(f"{self._assignment.name} has no pack with this type of node")
+        return self._types[operation.type]
 
 
 class _NoEngine:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
 from katz_graph.context import Context
-from katz_graph.executor.calibrate import calibrated
 from katz_graph.executor.cancelling import cancellation, unless
 from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Called, Choices, Engine, Outcome
@@ -27,23 +27,24 @@ from katz_graph.planner.region import Region
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """`batching` None lets the planner choose; `cache` keeps measured rates."""
+    """`batching` None lets the planner choose; `cache` keeps measured rates; `threads` of torch, None: as many as where it is made."""
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
     batching: bool | None = None
     cache: Path | None = None
     name: str = ""  # that people call it by, where it is another one
+    threads: int | None = None
 
 
 class LocalWorkers:
-    """A worker thread with its models."""
+    """A worker thread with its models. `devices`: what the planner is told of it; whoever measures it fills that in."""
 
-    def __init__(self, device: Device, models: Models) -> None:
-        self.devices: tuple[Device, ...] = (device,)
+    def __init__(self, name: str, models: Models, threads: int) -> None:
+        self.devices: tuple[Device, ...] = ()
         self.links: Mapping[tuple[str, str], Link] = {}
         self.models = models
-        self._worker = Worker(device.name)
+        self._worker = Worker(name, threads)
 
     def submit(self, program: Program, context: Context, measure: bool = False) -> Job:
         """Start sampling; the job's result is the latent [B, C, h, w], unscaled, and the denoised one that the last step began with."""
@@ -79,21 +80,27 @@ class LocalEngine(Engine):
         self._name = self.options.name or self.options.device
         self.models = models or Models(self.options.device, self.options.dtype)
         self._store = CostStore(self.options.cache)
-        self._local = LocalWorkers(self._calibrated(), self.models)
+        self._local = LocalWorkers(self._name, self.models, self.options.threads or torch.get_num_threads())
         super().__init__(self._local, choices or Choices(batching=self.options.batching))
-
-    def _calibrated(self, again: bool = False) -> Device:
-        return calibrated(self._name, self.models.device, self.models.dtype, self._store, again)
+        try:
+            self.measure()
+        except BaseException:
+            self.close()
+            raise
 
     def measure(self, again: bool = False) -> None:
         """Learn the rates of the device, from what was kept or by measuring."""
-        self._local.devices = (self._calibrated(again),)
+        self._places = survey([self._name], lambda *asked: self._local.call(*asked).value, self._store, again)
+        self._learn()
+
+    def _learn(self) -> None:
+        """Tell the planner what the store knows. There is no other device, so nothing is won by counting this one's memory."""
+        self._local.devices = tuple(replace(place.device(self._store), memory_bytes=math.inf) for place in self._places)
 
     def profile(self, region: Region, context: Context) -> list[StageTime]:
         """Measure every stage of a region. Later plans know."""
-        places = survey([self._name], lambda *asked: self._local.call(*asked).value, self._store)
-        measured = profile_region(region, self._local, places, self._store, context)
-        self.measure()
+        measured = profile_region(region, self._local, self._places, self._store, context)
+        self._learn()
         return measured
 
     def submit(self, program: Program, context: Context) -> Job:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from katz_graph.errors import RunError
+from katz_graph.executor.batching import on_device
 from katz_graph.executor.costs import CostStore
 from katz_graph.executor.links import FEW, measure_link
+from katz_graph.executor.models import Models
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.planner.program import Link
@@ -29,13 +31,16 @@ TIMEOUT = 60.0  # seconds for a transfer
 
 
 class Partner(Protocol):
-    """A worker as far as its connections go."""
+    """A worker as far as its connections and its device go."""
 
     @property
     def mailbox(self) -> Mailbox: ...
 
     @property
     def peers(self) -> Mapping[str, Peer]: ...
+
+    @property
+    def models(self) -> Models: ...
 
 
 def ask(worker: Partner, peer: str, attempt: int) -> Link:
@@ -44,7 +49,8 @@ def ask(worker: Partner, peer: str, attempt: int) -> Link:
 
     def there_and_back(size: int) -> float:
         number = next(numbers)
-        payload = torch.zeros(size, dtype=torch.uint8)
+        payload = torch.zeros(size, dtype=torch.uint8, device=worker.models.device)
+        _finish(worker.models.device)
         started = time.perf_counter()
         worker.peers[peer].send(Address(REQUEST, attempt, "ask", number), payload)
         _wait(worker, Address(REQUEST, attempt, "answer", number))
@@ -59,12 +65,19 @@ def ask(worker: Partner, peer: str, attempt: int) -> Link:
 
 
 def answer(worker: Partner, peer: str, attempt: int) -> None:
-    """Answer each transfer when all of it is there, until nothing comes with one."""
+    """Answer each transfer when all of it is on this worker's device, until nothing comes with one."""
     number = 0
-    while _wait(worker, Address(REQUEST, attempt, "ask", number)) is not None:
+    while (payload := _wait(worker, Address(REQUEST, attempt, "ask", number))) is not None:
+        on_device(payload, worker.models.device)
+        _finish(worker.models.device)
         worker.peers[peer].send(Address(REQUEST, attempt, "answer", number), True)
         number += 1
     worker.mailbox.discard(REQUEST, attempt)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _wait(worker: Partner, address: Address) -> Any:
@@ -76,18 +89,27 @@ def _wait(worker: Partner, address: Address) -> Any:
     return worker.mailbox.take(address)
 
 
+def shared_between(source: str, target: str) -> str:
+    """What the store calls the shared memory between two devices, as torch calls them: copies off and onto GPUs are part of it."""
+    kinds = [torch.device(device).type for device in (source, target)]
+    return SHARED_MEMORY if kinds == ["cpu", "cpu"] else f"{SHARED_MEMORY}, {kinds[0]} to {kinds[1]}"
+
+
 def known_links(cluster: Cluster, store: CostStore, again: bool = False) -> Mapping[tuple[str, str], Link]:
-    """Every direction between two devices. Shared memory is measured once on a host, unless `again`; what goes over a network each time."""
+    """Every direction between two devices. Shared memory is measured once on a host for each two kinds of devices, unless `again`; what
+    goes over a network each time."""
     links: dict[tuple[str, str], Link] = {}
     host = socket.gethostname()
+    fresh: set[str] = set()
     for source, target in itertools.permutations(cluster.assignments, 2):
         shared = cluster.shares_memory(source, target)
-        known = store.link(host, host, SHARED_MEMORY) if shared and not again else None
+        way = shared_between(*(cluster.assignments[name].device for name in (source, target)))
+        known = store.link(host, host, way) if shared and (way in fresh or not again) else None
         if known is None:
             known = _measured(cluster, source, target)
             if shared:
-                again = False
-                store.keep_link(host, host, SHARED_MEMORY, known)
+                fresh.add(way)
+                store.keep_link(host, host, way, known)
         links[source, target] = known
     return links
 

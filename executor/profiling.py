@@ -47,8 +47,8 @@ def profile_region(region: Region, workers: Workers, places: Sequence[Place], st
     def run(place: Place, context: Context) -> Samples:
         samples: dict[tuple[str, int], list[float]] = {}
         for program in programs[place.name]:
-            for call, seconds in workers.run(program, context, measure=True).timings[place.name].samples.items():
-                samples.setdefault(call, []).extend(seconds)
+            for call, timed in workers.run(program, context, measure=True).timings[place.name].samples.items():
+                samples.setdefault(call, []).extend(_warm(timed))
         return samples
 
     _keep(store, places, [run(place, context) for place in places], together=1)
@@ -70,6 +70,11 @@ def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
                 roofline = device.seconds(program.work[call.operations[0]].batched(members))
                 times.setdefault((key, members), StageTime(call.stage, device.name, members, alone, busy, roofline))
     return list(times.values())
+
+
+def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
+    """Seconds without those of the first evaluation, which finds processors and caches cold, unless there are no others."""
+    return [seconds for evaluation, seconds in timed if evaluation != 0] or [seconds for _, seconds in timed]
 
 
 def _both_ways(region: Region, device: Device) -> list[Program]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 
 from katz_graph.executor import meeting
 from katz_graph.executor.host import Host
+from katz_graph.executor.launch.launched import hello
 from katz_graph.executor.transport.connection import Connection, Message, close_all
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.outbox import Outbox
@@ -20,7 +20,7 @@ def serve(connection: Connection, types: Mapping[str, NodeType]) -> None:
     outbox = Outbox(connection)
     host = Host(outbox.send, types)
     try:
-        outbox.send("hello", {"pid": os.getpid()})
+        outbox.send("hello", hello())
         while (message := connection.receive_message()).kind != "stop":
             _obey(host, outbox, message)
     except Closed:

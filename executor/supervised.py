@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from katz_graph.executor.launch.launched import Launched, Launcher
+from katz_graph.executor.launch.launched import Launched, Launcher, mismatch
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 
@@ -158,6 +158,9 @@ class Supervised:
                 if kind == "pong":
                     self._unanswered = False
                 elif kind == "hello":
+                    if reason := mismatch(body):
+                        self.end(reason)
+                        return reason
                     self.was_ready = True
                     self._on_ready(self)
                     self._pinger.start()

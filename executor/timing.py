@@ -26,4 +26,5 @@ class Timing:
     prepare: float = 0.0
     denoise: float = 0.0
     spans: list[Span] = field(default_factory=list)
-    samples: dict[tuple[str, int], list[float]] = field(default_factory=dict)  # of calls, by cost key and members, when asked for
+    samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)
+    """Of calls, when asked for, by cost key and members: evaluation (-1 before the loop) and seconds."""

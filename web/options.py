@@ -7,6 +7,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from katz_graph.models.residency import PolicyName
+
 MB = 2**20
 RUNNER_LOCK = "runner.lock"  # in the data folder, held by a runner while it lives
 
@@ -37,7 +39,8 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """`data` holds the job store, users' files and logs of what crashed. `devices`, `place`, `link`, `allow`, `cache` are written as for
-    `katz run`. `jobs_at_once` None: one for each device. `token` None: none is asked for, which only a loopback address allows."""
+    `katz run`. `jobs_at_once` None: one for each device. `devices_per_job`, besides those of the ControlNets, None: all. `token` None: none
+    is asked for, which only a loopback address allows."""
 
     host: str = "127.0.0.1"
     port: int = 8188
@@ -57,6 +60,10 @@ class ServeOptions:
     allow: str = ""
     cache: str = "classic"
     jobs_at_once: int | None = None
+    devices_per_job: int | None = None
+    control_net_bytes: int | None = None  # that ControlNets may take on a device; None: no limit
+    control_net_policy: PolicyName = "lru"  # which of them goes first
+    spare: bool = True  # whether a loaded worker waits on every host to stand in for one that is lost
     previews: bool = True
     keep_days: float | None = None  # age at which finished jobs and their temporary files are forgotten; None: never
     keep_bytes: int | None = None  # of finished jobs' files in the temporary folder

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, Protocol
 
 from katz_graph.executor.transport.connection import Connection
 
@@ -10,8 +13,19 @@ ENTRY = "katz_graph.executor.launch.work:work"
 """What a worker runs: a function of its connection. Importing its module loads all that a worker needs."""
 
 
+def hello() -> dict[str, Any]:
+    """What a worker says first, when it has loaded what it needs."""
+    return {"pid": os.getpid(), "version": version("katz-graph")}
+
+
+def mismatch(said: Mapping[str, Any]) -> str:
+    """What keeps a worker that said so from being of use; empty when nothing does. Other machines may have another version installed."""
+    ours, theirs = version("katz-graph"), said.get("version")
+    return "" if theirs == ours else f"it runs katz-graph {theirs}, and this is {ours}; install the same version on all machines"
+
+
 class Launched(Protocol):
-    """A worker that was started; it says `hello` on its connection when it has loaded what it needs."""
+    """A worker that was started; it says `hello` on its connection."""
 
     @property
     def name(self) -> str: ...

@@ -167,7 +167,7 @@ class WorkerActor:
     """What Ray runs: connects to the driver, serves, and ends when told to and with the driver. Ray tells the driver of an error."""
 
     def work(self, host: str, port: int, token: bytes, entry: str, threads: int) -> None:
-        limit_threads(threads)
+        limit_threads(threads, crowded=True)
         module, _, function = entry.partition(":")
         serve = getattr(importlib.import_module(module), function)
         self._connection = dial(host, port, token)  # stays open after an error, so that the process stays until Ray has told of it

@@ -27,9 +27,11 @@ def to_standard_error(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """`threads` that a worker computes with; `prefix`: a command that starts it, say `ip netns exec a`; `echo` gets what it prints."""
+    """`threads` that a worker computes with, `crowded`: on processors that others use too; `prefix`: a command that starts it, say
+    `ip netns exec a`; `echo` gets what it prints."""
 
     threads: int = 1
+    crowded: bool = True
     prefix: tuple[str, ...] = ()
     entry: str = ENTRY
     echo: Callable[[str], None] = to_standard_error
@@ -43,10 +45,11 @@ class Spawn:
         ours, theirs = socket.socketpair()
         python = [sys.executable, "-P", "-u", "-X", "faulthandler", "-m", MAIN]
         options = ["--descriptor", str(theirs.fileno()), "--threads", str(self.threads), "--entry", self.entry]
+        flags = [flag for flag, said in (("--crowded", self.crowded), ("--background", background)) if said]
         with theirs:
             try:
                 started = subprocess.Popen(
-                    [*self.prefix, *python, *options, *(["--background"] if background else [])],
+                    [*self.prefix, *python, *options, *flags],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

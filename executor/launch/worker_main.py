@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import traceback
 from typing import Any
@@ -25,13 +26,14 @@ def main() -> None:
     parser.add_argument("--descriptor", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--entry", required=True)
+    parser.add_argument("--crowded", action="store_true")
     parser.add_argument("--background", action="store_true")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(arguments.descriptor, False)
     connected = socket.socket(fileno=arguments.descriptor)
     end_with(connected.fileno())
-    limit_threads(arguments.threads)
+    limit_threads(arguments.threads, arguments.crowded)
     try:
         if arguments.background:
             import_in_background(arguments.entry)
@@ -61,11 +63,12 @@ def end() -> None:
     os._exit(0)
 
 
-def limit_threads(threads: int) -> None:
-    """Before the libraries are loaded that read these. Threads that wait sleep: spinning ones take the neighbours' cores."""
+def limit_threads(threads: int, crowded: bool) -> None:
+    """Before the libraries are loaded that read these. `crowded`: threads that wait sleep, since others need their processors."""
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(threads)
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    if crowded:
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of addresses that have no names
 
 
@@ -85,6 +88,7 @@ def run_entry(entry: str, connected: socket.socket) -> None:
     """Call the function that `entry` (module:function) names with a connection."""
     module, _, function = entry.partition(":")
     serve: Any = getattr(importlib.import_module(module), function)
+    sys.setswitchinterval(SWITCH)
     gc.freeze()  # collections, which hold up all threads, do not look through what was imported
     from katz_graph.executor.transport.connection import Connection
 

@@ -91,7 +91,7 @@ VOCABULARY: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind 
 REASONS: Mapping[type, str] = MappingProxyType({patches.OpaquePatch: "it holds a function of a pack, and a function cannot be sent"})
 """Why a class is left out on purpose."""
 
-_UNSENT: Mapping[type, frozenset[str]] = MappingProxyType({region.Operation: frozenset({"run"})})
+_UNSENT: Mapping[type, frozenset[str]] = MappingProxyType({region.Operation: frozenset({"kind"})})
 """Fields that stay behind; on the other side they have their defaults."""
 
 

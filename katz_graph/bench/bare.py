@@ -1,7 +1,8 @@
 """Two processes that share a sampler's work with nothing of the engine between them: what two cores of this machine give at the moment.
 
 The same stages on modules of the same sizes, one thread each. Every step the other process gets the latent over a pipe, and its part comes
-back over it. What this loop misses of the ideal, the machine takes: memory that the cores share, other machines on the same host.
+back over it. Both wait awake, as workers do. What this loop misses of the ideal, the machine takes: memory that the cores share, other
+machines on the same host.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from katz_graph.sampling.evaluation import Step
 from katz_graph.wires import CELL
 
 Part = Literal["branch", "controlnet"]
+AWAKE = 1.0  # seconds
 
 
 class Bare:
@@ -65,9 +67,9 @@ class Bare:
             return [self._half.branch(latent, self._controls) for _ in range(branches)]
         self._end.send((apart, latent.numpy()))
         if apart == "branch":
-            return [self._half.branch(latent, self._controls), torch.from_numpy(self._end.recv())]
+            return [self._half.branch(latent, self._controls), torch.from_numpy(_received(self._end))]
         middle = self._half.encode(latent)
-        down, mid = self._end.recv()
+        down, mid = _received(self._end)
         return [self._half.decode(middle, [Residuals(tuple(map(torch.from_numpy, down)), torch.from_numpy(mid))])]
 
 
@@ -126,9 +128,17 @@ def _serve(end: Connection) -> None:
                 end.send(([one.numpy() for one in residuals.down], residuals.mid.numpy()))
 
 
+def _received(end: Connection) -> Any:
+    """What comes next; the processor stays awake for AWAKE seconds until it is there."""
+    ends = time.perf_counter() + AWAKE
+    while not end.poll() and time.perf_counter() < ends:
+        pass
+    return end.recv()
+
+
 def _asked(end: Connection) -> Any:
     try:
-        return end.recv()
+        return _received(end)
     except EOFError:
         return None
 

@@ -26,25 +26,25 @@ PREDICTION_BOUND, IDEAL_BOUND = 0.10, 0.93
 
 
 def run(scale: Scale | None = None) -> BenchResult:
-    scale = scale or Scale(side=64, steps=6, runs=7)  # 512 px, the size that SD1.5 was trained for
+    scale = scale or Scale(side=64, steps=20, runs=7)  # 512 px, the size that SD1.5 was trained for; the steps of a KSampler
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = Models.make(folder, scale)
-        region = models.request(scale, guidance=1.0)
+        region, profiled = models.request(scale, guidance=1.0), models.profiled(scale, guidance=1.0)
         expected = reference(region)
         with (
             ClusterEngine([Assignment("cpu:0"), Assignment("cpu:1")], cache=folder) as pair,
             ClusterEngine([Assignment("cpu:0", threads=2)], cache=folder) as wide,
             Bare(models, scale, controls=1) as bare,
         ):
-            wide.profile(region, bare_context(wide))
+            wide.profile(profiled, bare_context(wide))
             one = Track("one worker, one thread", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:0")))
             two = Track("two workers, one thread each", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:1")))
             threads = Track("one worker, two threads", wide, lambda: plan(wide, region))
             stages, bare_speedups = take_turns(
                 (one, two, threads),
                 scale.runs,
-                lambda: Stages(pair.profile(region, bare_context(pair))),
+                lambda: Stages(pair.profile(profiled, bare_context(pair))),
                 lambda: bare.seconds(1, None) / bare.seconds(1, "controlnet"),
             )
     speedups = [alone / together for alone, together in zip(one.sampling, two.sampling, strict=True)]

@@ -78,8 +78,8 @@ class EnginePaint:
 
 def run() -> BenchResult:
     """The whole evaluation: about 750 pictures."""
-    torch.set_num_threads(os.cpu_count() or 1)
-    with quiet(), LocalEngine(EngineOptions()) as engine:
+    torch.set_num_threads(1)
+    with quiet(), LocalEngine(EngineOptions(threads=os.cpu_count())) as engine:
         judge = load_judge(MINI / "judge")
         figures = {f"judge_{name}": value for name, value in examine(judge).items()}
         figures |= evaluate(EnginePaint(engine), judge)

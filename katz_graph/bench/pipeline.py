@@ -91,7 +91,7 @@ def _engine(folder: Path, link: Wire) -> ClusterEngine:
     return ClusterEngine(
         [Assignment(name) for name in sides],
         cache=folder,
-        launchers={name: Spawn(1, side.prefix) for name, side in sides.items()},
+        launchers={name: Spawn(prefix=side.prefix) for name, side in sides.items()},
         network=Network(tuple(sides), {name: side.address for name, side in sides.items()}),
     )
 

@@ -27,6 +27,7 @@ from katz_graph.planner.region import Region
 from katz_graph.wires import CELL
 
 UNET = ("unet_encoder", "unet_mid", "unet_decoder")
+PROFILED = 6  # steps, of which the first does not count
 COLUMNS = ("seconds", "predicted", "median", "least", "most")
 
 Pins = Mapping[str, tuple[str, ...]]
@@ -56,6 +57,10 @@ class Models:
         for number, path in enumerate(paths):
             make_controlnet(path, "sdxl", seed=2 + number, channels=scale.channels)
         return cls(folder / "pipeline", paths)
+
+    def profiled(self, scale: Scale, guidance: float, controls: int = 1) -> Region:
+        """The same, with as many steps as the times of its stages need."""
+        return self.request(replace(scale, steps=min(scale.steps, PROFILED)), guidance, controls)
 
     def request(self, scale: Scale, guidance: float, controls: int = 1, seed: int = 7) -> Region:
         """A KSampler with Euler from noise; guidance 1 leaves one branch."""

@@ -28,7 +28,7 @@ CONTROLS = 2
 
 
 def run(scale: Scale | None = None) -> BenchResult:
-    scale = scale or Scale(steps=20, runs=3)  # so that one evaluation more or less is a twentieth
+    scale = scale or Scale(steps=40, runs=3)  # so that one evaluation more or less is a fortieth
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = Models.make(folder, scale, CONTROLS)

@@ -31,6 +31,7 @@ from katz_graph.mini.evaluate import attributes, held_out_scenes, hints_for
 from katz_graph.mini.judge import Judge, judge, load_judge, overlap
 from katz_graph.mini.world import Scene, caption
 from katz_graph.models.features import Residuals
+from katz_graph.node import NodeType, Output
 from katz_graph.planner.program import Link
 from katz_graph.planner.region import NODE, Operation, Ref, Region
 from katz_graph.wires import LatentSamples
@@ -80,7 +81,7 @@ class ListeningEngine(LocalEngine):
     """Notes how alike residuals of adjacent evaluations are, of ControlNets that act in all of them."""
 
     def __init__(self) -> None:
-        super().__init__(EngineOptions(batching=True))
+        super().__init__(EngineOptions(batching=True, threads=os.cpu_count()))
         self.similarities: dict[int, list[float]] = defaultdict(list)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
@@ -98,13 +99,14 @@ def listened(region: Region, similarities: dict[int, list[float]]) -> Region:
     for operation in region.operations:
         operations.append(replace(operation, inputs={name: hear(value) for name, value in operation.inputs.items()}))
         if operation.id in ears:
-            operations.append(Operation(ears[operation.id], NODE, "Ear", {"residuals": Ref(operation.id)}, Ear(similarities)))
+            kind = NodeType("Ear", "Ear", "", "", {}, (Output("heard", "RESIDUALS"),), False, Ear(similarities))
+            operations.append(Operation(ears[operation.id], NODE, "Ear", {"residuals": Ref(operation.id)}, kind))
     return replace(region, operations=tuple(operations))
 
 
 def run(number: int = PROMPTS) -> BenchResult:
     """`number` pictures of each kind, synchronous and stale."""
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(1)
     with quiet():
         model = load_judge(MINI / "judge")
         asked = {kind: Asked.of(kind, number) for kind in COLOURS}

@@ -22,18 +22,22 @@ def open_engine(session: Session) -> LocalEngine | ClusterEngine:
     from katz_graph.executor.engine import dtype_for
     from katz_graph.executor.local import EngineOptions, LocalEngine
 
-    use_threads(threads_for(devices, session.options.threads))
     (choice,) = devices.choices
-    options = EngineOptions(choice.device, dtype_for(choice.device), cache=session.settings.cache, name=choice.name)
-    return LocalEngine(options, choices=choices(session))
+    threads = threads_for(devices, session.options.threads)
+    options = EngineOptions(choice.device, dtype_for(choice.device), cache=session.settings.cache, name=choice.name, threads=threads)
+    engine = LocalEngine(options, choices=choices(session))
+    if choice.device == "cpu":
+        leave_processors()
+    return engine
 
 
 def open_cluster(session: Session, devices: DeviceList) -> ClusterEngine:
+    from katz_graph.executor.assignment import Assignment
     from katz_graph.executor.starting import start_workers
 
     packs = tuple(str(folder.absolute()) for folder in session.settings.packs)
-    threads = threads_for(devices, session.options.threads)
-    return start_workers(devices, threads, session.say, choices(session), session.settings.cache, given_link(session), packs)
+    like = Assignment(threads=threads_for(devices, session.options.threads), packs=packs)
+    return start_workers(devices, like, session.say, choices(session), session.settings.cache, given_link(session))
 
 
 def given_link(session: Session) -> Link | None:
@@ -55,3 +59,9 @@ def use_threads(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
+
+
+def leave_processors() -> None:
+    """To the device: this thread computes on one processor. OpenMP makes every thread that uses more a pool of its own, and has all pools
+    sleep at every barrier once they hold more threads than there are processors, which makes small models four times as slow."""
+    use_threads(1)

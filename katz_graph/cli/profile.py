@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -66,9 +67,11 @@ def _measured_here(devices: DeviceList, threads: int) -> tuple[Device, ...]:
 
 
 def _measured_together(devices: DeviceList, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], Link]]:
+    from katz_graph.executor.assignment import Assignment
     from katz_graph.executor.starting import start_workers
 
-    with start_workers(devices, threads, lambda line: print(line, file=sys.stderr), None, Settings.read().cache) as engine:
+    like, say = Assignment(threads=threads), functools.partial(print, file=sys.stderr)
+    with start_workers(devices, like, say, None, Settings.read().cache) as engine:
         engine.measure(again=True)
         engine.cluster.links = engine.measured_links(again=True)
         return engine.workers.devices, engine.workers.links

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from katz_graph.approximations import allowed_names
 from katz_graph.cli.session import check_writable
 from katz_graph.devices import parse_devices, parse_link, parse_places
 from katz_graph.errors import InputError
+from katz_graph.models.residency import POLICIES, PolicyName
 from katz_graph.web.options import MB, ServeOptions
 from katz_graph.web.serve import serve as serve_forever
 
@@ -42,7 +44,10 @@ class CacheChoice:
 
 def serve(options: ServeOptions) -> None:
     """Check what can be checked at once, then serve until a signal. InputError names the option."""
-    parse_places(options.place, parse_devices(options.devices).names)
+    devices = parse_devices(options.devices)
+    parse_places(options.place, devices.names)
+    if devices.names and (options.devices_per_job or 1) > len(devices.names):
+        raise InputError(f"--devices-per-job {options.devices_per_job}: this server has the devices {', '.join(devices.names)} only")
     allowed_names(options.allow)
     parse_link(options.link)
     check_writable(options.data.absolute(), "--data")
@@ -69,6 +74,13 @@ def read_token(token: str | None, file: Path | None) -> str | None:
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(f"the token has to be at least {SHORTEST_TOKEN} printable characters without spaces: openssl rand -hex 32")
     return token
+
+
+def control_net_policy(name: str) -> PolicyName:
+    """InputError unless it is one of the policies."""
+    if name not in POLICIES:
+        raise InputError(f"--control-net-policy {name}: expected {' or '.join(POLICIES)}")
+    return cast(PolicyName, name)
 
 
 def megabytes(value: float) -> int:

@@ -5,7 +5,7 @@ Loop-carried values are slots, as in MLIR's `scf.for`: `next_i` of StepEnd becom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
@@ -44,7 +44,7 @@ class Operation:
     stage: str
     type: str
     inputs: Mapping[str, Any]
-    run: Callable[..., Any] | None = None  # for stage NODE
+    kind: NodeType | None = None  # for stage NODE
     required: tuple[str, ...] = ()  # inputs that must come to something
 
     def references(self) -> Iterator[tuple[str, Ref]]:
@@ -112,7 +112,7 @@ def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNod
         defaults = {name: port.default for name, port in kind.inputs.items() if port.knob and not port.required}
         inputs = defaults | {name: bind(value) for name, value in call.inputs.items() if name in kind.inputs}
         required = tuple(name for name, port in kind.inputs.items() if port.required)
-        return Operation(identifier, kind.stage or NODE, call.type, inputs, kind.run if kind.stage is None else None, required)
+        return Operation(identifier, kind.stage or NODE, call.type, inputs, kind if kind.stage is None else None, required)
 
     operations = {identifier: operation(identifier) for identifier in nodes.members}
     interior = tuple(operations[identifier] for identifier in nodes.members if identifier not in (nodes.begin, nodes.end))

@@ -11,13 +11,14 @@ import time
 
 import torch
 
+from katz_graph.executor.launch.launched import hello
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 
 
 def serve(connection: Connection) -> None:
     try:
-        connection.send("hello", {"pid": os.getpid()})
+        connection.send("hello", hello())
         while True:
             kind, body = connection.receive()
             match kind:
@@ -55,9 +56,14 @@ def serve_stubbornly(connection: Connection) -> None:
 
 def serve_once(connection: Connection) -> None:
     """Says hello and dies."""
-    connection.send("hello", {"pid": os.getpid()})
+    connection.send("hello", hello())
     time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def of_another_version(connection: Connection) -> None:
+    connection.send("hello", {**hello(), "version": "0.0.1"})
+    time.sleep(600)
 
 
 def never_hello(connection: Connection) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from katz_graph.executor.launch.in_process import Thread
+from katz_graph.executor.launch.launched import hello
 from katz_graph.executor.transport.connection import Connection
 
 
@@ -25,7 +26,7 @@ class SlowLauncher:
 
     def _serve(self, connection: Connection, raw: socket.socket) -> None:
         with raw:
-            connection.send("hello", {})
+            connection.send("hello", hello())
             writer, reader = socket.socketpair()
             with writer, reader:
                 sender = threading.Thread(target=Connection(writer).send, args=("picture", torch.zeros(1000)))

@@ -11,6 +11,7 @@ import pytest
 from processes import eventually, runs
 
 from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.launch.launched import hello
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.transport.faults import Closed
 
@@ -22,7 +23,7 @@ def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     printed: list[str] = []
     process = Spawn(threads=3, prefix=("env", "SPACE=blue"), entry="fake_worker:serve", echo=printed.append).launch("a", background=True)
-    assert process.connection.receive() == ("hello", {"pid": process.pid})
+    assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
     assert os.getsid(process.pid) == process.pid
     process.connection.send("environment", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "SPACE"])
     told = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "PASSIVE", "SPACE": "blue"}
@@ -50,7 +51,7 @@ def test_a_process_that_cannot_be_started_leaves_no_descriptor() -> None:
 def test_the_real_worker_starts() -> None:
     began = time.monotonic()
     process = Spawn().launch("a")
-    assert process.connection.receive() == ("hello", {"pid": process.pid})
+    assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
     print(f"a process of the real worker was ready after {time.monotonic() - began:.2f} s")
     process.connection.send("ping", {"number": 1})
     assert process.connection.receive() == ("pong", {"number": 1})
@@ -61,7 +62,7 @@ def test_the_real_worker_starts() -> None:
 
 def test_a_thread_answers_and_ends() -> None:
     thread = InProcess(fake_worker.serve).launch("a")
-    assert thread.connection.receive() == ("hello", {"pid": os.getpid()})
+    assert thread.connection.receive() == ("hello", hello())
     thread.connection.send("echo", (1, 2))
     assert thread.connection.receive() == ("echo", (1, 2))
     thread.kill()

@@ -212,6 +212,11 @@ def test_a_start_that_hangs_ends(told: Told) -> None:
         told.make("never_hello", patience=Patience(start=1.0)).start()
 
 
+def test_a_worker_of_another_version_is_refused(told: Told) -> None:
+    with pytest.raises(RunError, match=r"it runs katz-graph 0\.0\.1, and this is "):
+        told.make("of_another_version").start()
+
+
 def test_a_stubborn_worker_is_killed_in_the_end_with_what_it_started(told: Told) -> None:
     with told.make("serve_stubbornly") as supervisor:
         supervisor.start()["a"].send("child", None)

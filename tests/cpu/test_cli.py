@@ -19,6 +19,9 @@ import torch
 from conftest import Katz
 from PIL import Image
 
+from katz_graph.executor import local
+from katz_graph.executor.worker import Worker
+
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 PROMPT, NEGATIVE, SAMPLER, SAVE = "2", "3", "5", "7"
 
@@ -382,6 +385,8 @@ def test_every_shipped_workflow_is_a_valid_one() -> None:
         assert not checked.problems, path
 
 
-def test_threads_are_those_asked_for(katz: Katz, model_folder: Path) -> None:
+def test_threads_are_those_asked_for(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(local, "Worker", lambda name, threads: given.append(threads) or Worker(name, threads))
     assert katz("run", write(workflow()), "--models", model_folder, "--threads", 1).code == 0
-    assert torch.get_num_threads() == 1
+    assert given == [1] and torch.get_num_threads() == 1

@@ -39,6 +39,8 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ServeOption
         (["--devices", "abacus"], "abacus"),
         (["--place", "vae_decode=cpu:7"], "--place"),
         (["--link", "fast"], "--link"),
+        (["--control-net-policy", "fifo"], "lru or lfu"),
+        (["--devices", "cpu*2", "--devices-per-job", "3"], "--devices-per-job 3"),
         (["--allow", "anything"], "--allow"),
         (["--frontend", "."], "index.html"),
         (["--data", "/dev/null/x"], "--data"),
@@ -65,6 +67,14 @@ def test_the_convention_s_names_mean_the_same(started: list[ServeOptions]) -> No
     app(["serve", "--cache-classic", "--no-previews", "--max-upload-size", "2.5", "--queue-limit", "3"], standalone_mode=False)
     assert (started[2].cache, started[3].cache, started[3].previews) == ("none", "classic", False)
     assert (started[3].limits.upload_bytes, started[3].limits.queue) == (2_621_440, 3)
+
+
+def test_how_devices_and_their_memory_are_shared_out(started: list[ServeOptions]) -> None:
+    shared = ["--devices-per-job", "1", "--control-net-gb", "1.5", "--control-net-policy", "lfu", "--no-spare"]
+    app(["serve", "--devices", "cpu*2", *shared], standalone_mode=False)
+    app(["serve"], standalone_mode=False)
+    found = [(one.devices_per_job, one.control_net_bytes, one.control_net_policy, one.spare) for one in started]
+    assert found == [(1, 1_610_612_736, "lfu", False), (None, None, "lru", True)]
 
 
 def test_a_token_comes_from_a_file_or_the_environment(

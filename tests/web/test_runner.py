@@ -70,6 +70,7 @@ class Driver:
         self._loop.close()
 
     def start(self, name: str, prompt: Mapping[str, Any], client: str | None = "me", extra: Mapping[str, Any] | None = None) -> None:
+        assert not self.events(name), "the name of an earlier job"
         self.wait(self.runner.run(Job(name, 0, prompt, tuple(prompt), client, extra or {}, "pending", time.time())))
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -241,7 +242,7 @@ def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Drive
     driver.until(lambda: bool(driver.lost))
     ((jobs, why),) = driver.lost
     assert list(jobs) == ["beside", "ends"] and "SIGKILL" in why
-    assert driver.run("after", {"1": node("Say", text="hello")}).status == "completed"
+    assert driver.run("next", {"1": node("Say", text="hello")}).status == "completed"
     assert driver.runner.restarts == 1
 
 

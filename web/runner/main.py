@@ -61,7 +61,7 @@ def main() -> None:
 def _serve(
     options: ServeOptions, wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles, serving: threading.Event
 ) -> None:
-    limit_threads(threads_for(parse_devices(options.devices), options.threads))
+    limit_threads(threads_for(parse_devices(options.devices), options.threads), crowded=True)
     from katz_graph.web.runner.service import Service
 
     try:

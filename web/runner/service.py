@@ -20,6 +20,7 @@ import torch
 from katz_graph.approximations import allowed_names
 from katz_graph.devices import check_present, parse_devices, parse_link, parse_places, threads_for
 from katz_graph.errors import KatzError
+from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.engine import Choices
 from katz_graph.executor.starting import start_workers
@@ -51,17 +52,19 @@ class Service:
         devices = parse_devices(options.devices)
         check_present(devices)
         link = parse_link(options.link)
-        choices = Choices(parse_places(options.place, devices.names), allowed_names(options.allow))
+        choices = Choices(parse_places(options.place, devices.names), allowed_names(options.allow), lane=options.devices_per_job)
         threads = threads_for(devices, options.threads)
-        torch.set_num_threads(threads)
+        if any(choice.device == "cpu" for choice in devices.choices):
+            torch.set_num_threads(1)  # here jobs have a thread each; the processors are for the devices
         settings = Settings.read(options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths)
         self._folders = replace(settings.folders(), paths=False, downloads=None)
         results = ResultCache.parse(options.cache, options.jobs_at_once or max(1, len(devices.choices)))
         self._registry, problems = load_registry(settings.packs, self._folders)
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
+        like = Assignment(threads=threads, packs=packs, control_net_bytes=options.control_net_bytes, policy=options.control_net_policy)
         with ExitStack() as opened:
             given = None if link is None else Link(*link)
-            engine = start_workers(devices, threads, _print, choices, settings.cache, given, packs, spares=True)
+            engine = start_workers(devices, like, _print, choices, settings.cache, given, options.spare)
             opened.enter_context(engine)
             self._cluster = engine.cluster
             self._restarts = 0

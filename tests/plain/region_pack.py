@@ -1,0 +1,48 @@
+"""A pack of the ecosystem's first convention whose node stands inside of a step region, and a workflow with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from foreign_packs import write
+
+LOOP = Path(__file__).parents[2] / "workflows" / "loop_by_hand.json"
+PACK = """
+    from comfy_execution.graph_utils import ExecutionBlocker
+    from katz_graph.errors import Cancelled
+
+    class Guide:
+        def __init__(self):
+            self.calls = 0
+
+        @classmethod
+        def INPUT_TYPES(s):
+            wires = {"cond": ("PREDICTION",), "uncond": ("PREDICTION",), "guidance": ("FLOAT", {"default": 1.0})}
+            return {"required": wires, "hidden": {"me": "UNIQUE_ID"}}
+
+        RETURN_TYPES = ("PREDICTION",)
+        FUNCTION = "go"
+        CATEGORY = "test"
+
+        def go(self, cond, uncond, guidance, me):
+            self.calls += 1
+            print(f"call {self.calls} of {me}")
+            return BODY
+
+    NODE_CLASS_MAPPINGS = {"Guide": Guide}
+"""
+COMBINED = "(uncond + (cond - uncond) * guidance,)"
+
+
+def guided_by_pack(folder: Path, body: str = COMBINED, steps: int = 3) -> tuple[Path, Path, Path]:
+    """The loop with the built-in node, the same with the pack's in its place, and the folder of packs."""
+    document: dict[str, Any] = json.loads(LOOP.read_text())
+    begin = next(node for node in document.values() if node["class_type"] == "StepBegin")
+    begin["inputs"]["steps"] = steps
+    own, foreign = folder / "own.json", folder / "foreign.json"
+    own.write_text(json.dumps(document))
+    next(node for node in document.values() if node["class_type"] == "CFGCombine")["class_type"] = "Guide"
+    foreign.write_text(json.dumps(document))
+    return own, foreign, write(folder / "packs", guide=PACK.replace("BODY", body))

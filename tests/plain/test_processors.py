@@ -1,0 +1,82 @@
+"""Processors that workers have for themselves: nobody gets one twice, and nothing is left of a claim."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from katz_graph.executor import processors
+from katz_graph.executor.processors import claim
+
+HOLD = """
+from katz_graph.executor import processors
+processors._available = lambda: [90010]
+claimed = processors.claim(1)
+print(*claimed.processors, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Four processors with numbers that no machine has, two of each of two cores: where their topology stands."""
+    monkeypatch.setattr(processors, "_available", lambda: [90000, 90001, 90002, 90003])
+    monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
+    monkeypatch.setattr(processors, "QUOTA", tmp_path / "cpu.max")
+    for number in range(4):
+        folder = tmp_path / f"cpu{90000 + number}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text("90000-90001\n" if number < 2 else "90002-90003\n")
+    return tmp_path
+
+
+def test_cores_come_before_their_second_threads_and_nobody_gets_one_twice(four: Path) -> None:
+    with claim(2) as first, claim(1) as second:
+        assert (first.processors, second.processors) == ([90000, 90002], [90001])
+        assert claim(2).processors == ()  # one is left, which nobody holds now
+        with claim(1) as third:
+            assert third.processors == [90003]
+    with claim(4) as all_of_them:
+        assert sorted(all_of_them.processors) == [90000, 90001, 90002, 90003]
+    assert claim(5).processors == ()
+
+
+@pytest.mark.parametrize(("quota", "expected"), [("200000 100000", 2), ("150000 100000", 0), ("max 100000", 2), ("", 2)])
+def test_no_more_than_a_container_may_use(four: Path, quota: str, expected: int) -> None:
+    (four / "cpu.max").write_text(quota)
+    with claim(2) as claimed:
+        assert len(claimed.processors) == expected
+
+
+def test_a_claim_ends_with_its_process_however_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "_available", lambda: [90010])
+    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "90010\n"
+        assert claim(1).processors == ()
+        holder.kill()
+    with claim(1) as claimed:
+        assert claimed.processors == [90010]
+
+
+def test_all_threads_stay_where_they_are_told() -> None:
+    code = """
+import os, threading
+from katz_graph.executor.processors import stay_on
+waiting = threading.Event()
+thread = threading.Thread(target=waiting.wait)
+thread.start()
+stay_on([])
+before = os.sched_getaffinity(thread.native_id)
+stay_on([min(before)])
+later = threading.Thread(target=waiting.wait)
+later.start()
+print(before == os.sched_getaffinity(os.getppid()), *(os.sched_getaffinity(one.native_id) == {min(before)} for one in (thread, later)))
+stay_on([90000])
+waiting.set()
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert told.stdout == "True True True\n", told.stderr
