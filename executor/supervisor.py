@@ -68,7 +68,8 @@ class Supervisor:
             with self._changed:
                 for name, launcher in self._launchers.items():
                     self._workers[name] = self._launch(name, launcher)
-                self._changed.wait_for(lambda: self._failures or len(self._started) == len(self._launchers))
+                while not self._failures and len(self._started) < len(self._launchers):
+                    self._changed.wait(self._patience.ping)  # Ctrl-C just before a wait would be seen at its end
                 if self._failures:
                     raise next(iter(self._failures.values()))
             for launcher in dict.fromkeys(self._launchers.values()):
