@@ -57,16 +57,18 @@ class ClusterEngine(Engine):
         patience: Patience = PATIENCE,
     ) -> None:
         names = [one.name for one in assignments]
-        assignments, claimed = _seated(assignments, launchers)
-        launchers = launchers or {one.name: Spawn(one.threads, crowded=not one.processors) for one in assignments}
         self._cache, self._store = cache, CostStore(cache)
         self._local: LocalEngine | None = None
         self._starting = threading.Lock()
+        choices = choices or Choices()
+        self._fleet = Fleet(names, choices.pins, choices.lane, time.monotonic)
+        assignments, claimed = _seated(assignments, launchers)
+        crowded = len(assignments) > 1 and not claimed.processors
+        launchers = launchers or {one.name: Spawn(one.threads, crowded) for one in assignments}
         self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
         super().__init__(self.cluster, choices)
         self.opened = ExitStack()  # what is closed after the workers
         self.opened.push(claimed)
-        self._fleet = Fleet(names, self.choices.pins, self.choices.lane, time.monotonic)
         self._tending = Tending(self._fleet, self.cluster)
         self.cluster.on_vanished = self._fleet.lost
         try:
@@ -168,9 +170,9 @@ class ClusterEngine(Engine):
 
 
 def _seated(assignments: Sequence[Assignment], launchers: Mapping[str, Launcher] | None) -> tuple[list[Assignment], Claim]:
-    """Processes of this host that compute on processors get those for themselves, where there are enough for all of them."""
+    """Processes of this host that compute on processors, and wait for each other, get some for themselves where there are enough."""
     here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in assignments]
     seats = [one.threads if is_here and one.device == "cpu" else 0 for one, is_here in zip(assignments, here, strict=True)]
-    claimed = claim(sum(seats))
+    claimed = claim(sum(seats) if sum(map(bool, seats)) > 1 else 0)
     free = iter(claimed.processors)
     return [replace(one, processors=tuple(islice(free, seat))) for one, seat in zip(assignments, seats, strict=True)], claimed

@@ -109,13 +109,12 @@ class CostStore:
     ) -> dict[CostKey, float]:
         """Keep what single calls took, by cost key and members; returns their medians.
 
-        The first call of each is left out, as it warms up; one that was made only once is not kept. Earlier runs weigh in by their number
-        of samples, at most 20, unless `replace`.
+        Earlier runs weigh in by their number of samples, at most 20, unless `replace`.
         """
         medians = {
             stage: (statistics.median(usable), len(usable))
             for stage, seconds in samples.items()
-            if (usable := [second for second in seconds[1:] if 0 < second < math.inf])
+            if (usable := [second for second in seconds if 0 < second < math.inf])
         }
         rows = [(device, key, members, together, *median) for (key, members), median in medians.items()]
         remembered = "0" if replace else f"min(samples, {REMEMBERED})"

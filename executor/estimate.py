@@ -17,19 +17,26 @@ from katz_graph.executor.probing import shared_between
 from katz_graph.planner.program import Device, Link
 
 LATENCY = 1e-4  # seconds of a message through shared memory, where it was not measured
+PAGEABLE = 6e9  # bytes a second that copies between GPUs and memory of programs usually come to
 
 
 def estimated(devices: Mapping[str, str], cache: Path | None, link: Link | None, choices: Choices) -> Resources:
-    """`devices`: names -> what torch calls them. `link`: what all links are said to be; else shared memory, which holds at half the rate of
-    a copy where it was not measured."""
+    """`devices`: names -> what torch calls them. `link`: what all links are said to be; else shared memory, which where it was not measured
+    holds at half the rate of the slower device's copies, or of those off and onto GPUs."""
     host, store = socket.gethostname(), CostStore(cache)
     for device in dict.fromkeys(devices.values()):
         calibrated(device, torch.device(device), dtype_for(device), store)
     found = tuple(_found(store, name, device, host, len(devices)) for name, device in devices.items())
-    usual = Link(found[0].bytes_per_second / 2, LATENCY)
-    pairs = itertools.permutations(devices, 2)
-    links = {pair: link or store.link(host, host, shared_between(*map(devices.__getitem__, pair))) or usual for pair in pairs}
-    return Resources(found, links, choices.pins, choices.allowed, choices.batching)
+    between = {(one.name, other.name): link or _shared(store, host, devices, one, other) for one, other in itertools.permutations(found, 2)}
+    return Resources(found, between, choices.pins, choices.allowed, choices.batching)
+
+
+def _shared(store: CostStore, host: str, devices: Mapping[str, str], source: Device, target: Device) -> Link:
+    kinds = devices[source.name], devices[target.name]
+    if known := store.link(host, host, shared_between(*kinds)):
+        return known
+    rate = min(source.bytes_per_second, target.bytes_per_second)
+    return Link((rate if kinds == ("cpu", "cpu") else min(rate, PAGEABLE)) / 2, LATENCY)
 
 
 def _found(store: CostStore, name: str, device: str, host: str, together: int) -> Device:

@@ -48,7 +48,7 @@ class Fleet:
         self._lanes = [tuple(base[start : start + size]) for start in range(0, len(base), size)]
         self._able = [number for number, lane in enumerate(self._lanes) if self._honours(lane)]
         if not self._able:
-            raise InputError(f"no {size} devices together hold all pins; give larger lanes, or fewer pins")
+            raise InputError(f"--devices-per-job {size}: no {size} devices together are those that --place names; give more, or pin less")
         self._replicas = Replicas(self.pool, clock)
         self._tickets: list[Ticket] = []
         self._lock = threading.Lock()

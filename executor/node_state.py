@@ -75,10 +75,8 @@ class NodeState:
         """Fill in which inputs take part: all that are declared, of the others what the type wants to have."""
         self.entered = True
         self.inputs = self.call.inputs
-        if self.kind is not None and self.kind.undeclared != "all" and not self.inputs.keys() <= self.kind.inputs.keys():
-            declared, links_too = self.kind.inputs, self.kind.undeclared == "links"
-            taken = {name: value for name, value in self.inputs.items() if name in declared or (links_too and isinstance(value, Link))}
-            self.inputs = taken
+        if self.kind is not None and not self.inputs.keys() <= self.kind.inputs.keys():
+            self.inputs = {name: value for name, value in self.inputs.items() if self.kind.takes(name, value)}
         self.links = [(name, value) for name, value in self.inputs.items() if isinstance(value, Link)]
 
     def lazy_links(self) -> Iterator[str]:

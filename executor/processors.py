@@ -1,5 +1,8 @@
 """Processors of this host that workers have for themselves. Two that compute on one processor, while another one is idle, take twice as
 long, and the kernel brings that about again and again where more threads are awake than processors are there.
+
+Who keeps to a processor cannot make way for others, so this is done only where all who do it see each other, and where a processor's time
+may be used up: not in containers, and not below a quota.
 """
 
 from __future__ import annotations
@@ -12,7 +15,9 @@ from itertools import islice
 from pathlib import Path
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
+GROUPS, GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+NAMESPACE, OUTERMOST = Path("/proc/self/ns/pid"), "pid:[4026531836]"  # the kernel's number of the one that holds all others
+NAME = "katz-graph/processor"
 
 
 class Claim(ExitStack):
@@ -27,7 +32,7 @@ def claim(number: int) -> Claim:
     A claim is a socket's name in the kernel: nothing is left of it, however this process ends.
     """
     claimed, taken = Claim(), list[int]()
-    if number <= _allowance():
+    if NAMESPACE.is_symlink() and str(NAMESPACE.readlink()) == OUTERMOST and not _has_quota():
         free = ((processor, held) for processor in _in_order(_available()) if (held := _hold(processor)) is not None)
         for processor, held in islice(free, number):
             claimed.enter_context(held)
@@ -50,12 +55,26 @@ def _available() -> list[int]:
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
-def _allowance() -> float:
-    """How many processors' time this process may use: containers may get less than they see."""
-    with suppress(OSError, ValueError):
-        quota, period = QUOTA.read_text().split()
-        return int(quota) / int(period)
-    return float("inf")
+def _has_quota() -> bool:
+    """Whether this process's control group, or one around it, has only so much processor time."""
+    try:
+        lines = GROUP.read_text().splitlines()
+    except OSError:
+        return False
+    for _, controllers, name in (line.split(":", 2) for line in lines):
+        if not controllers or "cpu" in controllers.split(","):
+            root, inside = GROUPS / "cpu" if controllers else GROUPS, Path(name.lstrip("/"))
+            if any(_is_limited(root / group) for group in (inside, *inside.parents)):
+                return True
+    return False
+
+
+def _is_limited(group: Path) -> bool:
+    """By its file of the second version of control groups, or of the first."""
+    for file, unlimited in (("cpu.max", "max"), ("cpu.cfs_quota_us", "-1")):
+        with suppress(OSError):
+            return not (group / file).read_text().startswith(unlimited)
+    return False
 
 
 def _in_order(processors: Sequence[int]) -> Iterator[int]:
@@ -74,7 +93,7 @@ def _in_order(processors: Sequence[int]) -> Iterator[int]:
 def _hold(processor: int) -> socket.socket | None:
     held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        held.bind(f"\0katz-graph/processor/{processor}")
+        held.bind(f"\0{NAME}/{processor}")
     except OSError:
         held.close()
         return None

@@ -45,11 +45,11 @@ def profile_region(region: Region, workers: Workers, places: Sequence[Place], st
     programs = {place.name: _both_ways(region, place.device(store)) for place in places}
 
     def run(place: Place, context: Context) -> Samples:
-        samples: dict[tuple[str, int], list[float]] = {}
+        timed: dict[tuple[str, int], list[tuple[int, float]]] = {}
         for program in programs[place.name]:
-            for call, timed in workers.run(program, context, measure=True).timings[place.name].samples.items():
-                samples.setdefault(call, []).extend(_warm(timed))
-        return samples
+            for call, samples in workers.run(program, context, measure=True).timings[place.name].samples.items():
+                timed.setdefault(call, []).extend(samples)
+        return {call: _warm(samples) for call, samples in timed.items()}
 
     _keep(store, places, [run(place, context) for place in places], together=1)
     for host in dict.fromkeys(place.host for place in places):
@@ -73,8 +73,8 @@ def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
 
 
 def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
-    """Seconds without those of the first evaluation, which finds processors and caches cold, unless there are no others."""
-    return [seconds for evaluation, seconds in timed if evaluation != 0] or [seconds for _, seconds in timed]
+    """Seconds without those that find processors and caches cold: of a first evaluation, or of the first call where there is no other."""
+    return [seconds for evaluation, seconds in timed if evaluation > 0] or [seconds for _, seconds in timed[1:]]
 
 
 def _both_ways(region: Region, device: Device) -> list[Program]:

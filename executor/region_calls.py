@@ -11,7 +11,7 @@ from katz_graph.compat.current import acting_as
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.executor.calls import expected_outputs
-from katz_graph.executor.hidden import UNIQUE_ID
+from katz_graph.executor.hidden import DYNPROMPT, EXTRA_PNGINFO, PROMPT, UNIQUE_ID
 from katz_graph.graph import Expansion
 from katz_graph.node import INSTANCE, NodeType, WithUi
 from katz_graph.planner.region import Operation
@@ -62,9 +62,10 @@ class RegionCalls:
         return tuple(_only(value) if is_list else value for value, is_list in zip(outputs, gives, strict=False))
 
     def _arguments(self, operation: Operation, kind: NodeType, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        if wanted := [what for what in kind.hidden.values() if what != UNIQUE_ID]:
+        if wanted := [what for what in kind.hidden.values() if what in (PROMPT, DYNPROMPT, EXTRA_PNGINFO)]:
             raise InputError(f"wants the hidden input {wanted[0]}, which is not there inside a step region")
-        values = {**inputs, **dict.fromkeys(kind.hidden, operation.id)}
+        hidden = {name: operation.id if what == UNIQUE_ID else None for name, what in kind.hidden.items()}
+        values = {**inputs, **hidden}
         if kind.takes_lists:
             values = {name: [value] for name, value in values.items()}
         if kind.instance is not None:

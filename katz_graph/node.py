@@ -20,7 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError, RunError
-from katz_graph.graph import Expansion
+from katz_graph.graph import Expansion, Link
 from katz_graph.wires import Socket
 
 KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
@@ -126,6 +126,10 @@ class NodeType:
     links_unchecked: bool = False
     fingerprint_linked: bool = True
     about: Mapping[str, Any] = field(default_factory=dict)
+
+    def takes(self, name: str, value: Any) -> bool:
+        """Whether an input that a graph gives, literal or link, reaches `run`."""
+        return name in self.inputs or self.undeclared == "all" or (self.undeclared == "links" and isinstance(value, Link))
 
 
 @dataclass(frozen=True, slots=True)

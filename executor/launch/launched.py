@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any, Protocol
 
 from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.vocabulary import fingerprint
 
 ENTRY = "katz_graph.executor.launch.work:work"
 """What a worker runs: a function of its connection. Importing its module loads all that a worker needs."""
@@ -15,13 +16,18 @@ ENTRY = "katz_graph.executor.launch.work:work"
 
 def hello() -> dict[str, Any]:
     """What a worker says first, when it has loaded what it needs."""
-    return {"pid": os.getpid(), "version": version("katz-graph")}
+    return {"pid": os.getpid(), "version": _version()}
 
 
 def mismatch(said: Mapping[str, Any]) -> str:
     """What keeps a worker that said so from being of use; empty when nothing does. Other machines may have another version installed."""
-    ours, theirs = version("katz-graph"), said.get("version")
+    ours, theirs = _version(), said.get("version")
     return "" if theirs == ours else f"it runs katz-graph {theirs}, and this is {ours}; install the same version on all machines"
+
+
+def _version() -> str:
+    """Versions under development have one number and many vocabularies."""
+    return f"{version('katz-graph')}/{fingerprint()}"
 
 
 class Launched(Protocol):

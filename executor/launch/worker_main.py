@@ -64,11 +64,14 @@ def end() -> None:
 
 
 def limit_threads(threads: int, crowded: bool) -> None:
-    """Before the libraries are loaded that read these. `crowded`: threads that wait sleep, since others need their processors."""
+    """Before the libraries are loaded that read these. `crowded`: threads that wait sleep, since others need their processors; else they do
+    as OpenMP thinks best, whatever the process that started this one does."""
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(threads)
     if crowded:
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    else:
+        os.environ.pop("OMP_WAIT_POLICY", None)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of addresses that have no names
 
 

@@ -84,13 +84,13 @@ def control_net_policy(name: str) -> PolicyName:
 
 
 def megabytes(value: float) -> int:
-    """Bytes of an option in MB."""
-    return int(value * MB)
+    """Bytes of an option in MB; as many as can be said for infinity."""
+    return int(min(value * MB, sys.maxsize))
 
 
 def gigabytes(value: float | None) -> int | None:
     """Bytes of an option in GB."""
-    return None if value is None else int(value * 1024 * MB)
+    return None if value is None else megabytes(value * 1024)
 
 
 def listed(values: Sequence[str] | None) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNod
         call = graph.nodes[identifier]
         kind = registry[call.type]
         defaults = {name: port.default for name, port in kind.inputs.items() if port.knob and not port.required}
-        inputs = defaults | {name: bind(value) for name, value in call.inputs.items() if name in kind.inputs}
+        inputs = defaults | {name: bind(value) for name, value in call.inputs.items() if kind.takes(name, value)}
         required = tuple(name for name, port in kind.inputs.items() if port.required)
         return Operation(identifier, kind.stage or NODE, call.type, inputs, kind if kind.stage is None else None, required)
 

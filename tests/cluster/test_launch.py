@@ -41,6 +41,18 @@ def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monk
     process.connection.close()
 
 
+def test_a_worker_with_processors_of_its_own_does_not_inherit_how_its_parent_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    process = Spawn(crowded=False, entry="fake_worker:serve").launch("a")
+    assert process.connection.receive()[0] == "hello"
+    process.connection.send("environment", ["OMP_WAIT_POLICY"])
+    assert process.connection.receive() == ("environment", {"OMP_WAIT_POLICY": None})
+    process.kill()
+    assert process.wait(5)
+    process.connection.close()
+
+
 def test_a_process_that_cannot_be_started_leaves_no_descriptor() -> None:
     before = set(Path("/proc/self/fd").iterdir())
     with pytest.raises(FileNotFoundError):

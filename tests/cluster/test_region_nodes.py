@@ -20,6 +20,7 @@ def painted(folder: Path, workflow: Path, *arguments: object) -> np.ndarray:
     environment = {**os.environ, "KATZ_CACHE": str(folder / "cache")}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
+    assert "runs on one device" not in done.stderr
     (path,) = json.loads(done.stdout.strip().splitlines()[-1])["outputs"]
     return np.asarray(Image.open(path))
 

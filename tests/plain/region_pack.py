@@ -20,20 +20,21 @@ PACK = """
         @classmethod
         def INPUT_TYPES(s):
             wires = {"cond": ("PREDICTION",), "uncond": ("PREDICTION",), "guidance": ("FLOAT", {"default": 1.0})}
-            return {"required": wires, "hidden": {"me": "UNIQUE_ID"}}
+            return {"required": wires, "hidden": {"me": "UNIQUE_ID", "key": "AUTH_TOKEN_COMFY_ORG"}}
 
         RETURN_TYPES = ("PREDICTION",)
         FUNCTION = "go"
         CATEGORY = "test"
 
-        def go(self, cond, uncond, guidance, me):
+        def go(self, cond, uncond, guidance, me, key, **undeclared):
+            assert key is None
             self.calls += 1
             print(f"call {self.calls} of {me}")
             return BODY
 
     NODE_CLASS_MAPPINGS = {"Guide": Guide}
 """
-COMBINED = "(uncond + (cond - uncond) * guidance,)"
+COMBINED = "(uncond + (undeclared['again'] - uncond) * guidance,)"
 
 
 def guided_by_pack(folder: Path, body: str = COMBINED, steps: int = 3) -> tuple[Path, Path, Path]:
@@ -43,6 +44,7 @@ def guided_by_pack(folder: Path, body: str = COMBINED, steps: int = 3) -> tuple[
     begin["inputs"]["steps"] = steps
     own, foreign = folder / "own.json", folder / "foreign.json"
     own.write_text(json.dumps(document))
-    next(node for node in document.values() if node["class_type"] == "CFGCombine")["class_type"] = "Guide"
+    guide = next(node for node in document.values() if node["class_type"] == "CFGCombine")
+    guide["class_type"], guide["inputs"]["again"] = "Guide", guide["inputs"]["cond"]
     foreign.write_text(json.dumps(document))
     return own, foreign, write(folder / "packs", guide=PACK.replace("BODY", body))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,24 @@ from katz_graph.executor import processors
 from katz_graph.executor.processors import claim
 
 HOLD = """
+import sys
 from katz_graph.executor import processors
-processors._available = lambda: [90010]
+processors._available, processors._has_quota = lambda: [90010], lambda: False
+processors.NAME, processors.OUTERMOST = sys.argv[1:]
 claimed = processors.claim(1)
 print(*claimed.processors, flush=True)
 input()
 """
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One without containers and quotas, and where nobody else claims."""
+    (tmp_path / "cgroup").write_text("")
+    monkeypatch.setattr(processors, "NAME", str(uuid.uuid4()))
+    monkeypatch.setattr(processors, "OUTERMOST", str(processors.NAMESPACE.readlink()))
+    monkeypatch.setattr(processors, "GROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(processors, "GROUPS", tmp_path)
 
 
 @pytest.fixture
@@ -25,7 +38,6 @@ def four(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Four processors with numbers that no machine has, two of each of two cores: where their topology stands."""
     monkeypatch.setattr(processors, "_available", lambda: [90000, 90001, 90002, 90003])
     monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
-    monkeypatch.setattr(processors, "QUOTA", tmp_path / "cpu.max")
     for number in range(4):
         folder = tmp_path / f"cpu{90000 + number}" / "topology"
         folder.mkdir(parents=True)
@@ -44,16 +56,35 @@ def test_cores_come_before_their_second_threads_and_nobody_gets_one_twice(four: 
     assert claim(5).processors == ()
 
 
-@pytest.mark.parametrize(("quota", "expected"), [("200000 100000", 2), ("150000 100000", 0), ("max 100000", 2), ("", 2)])
-def test_no_more_than_a_container_may_use(four: Path, quota: str, expected: int) -> None:
-    (four / "cpu.max").write_text(quota)
+@pytest.mark.parametrize(
+    ("group", "file", "said", "expected"),
+    [
+        ("0::/a/b", "a/b/cpu.max", "200000 100000", 0),
+        ("0::/a/b", "a/cpu.max", "200000 100000", 0),
+        ("0::/a/b", "a/b/cpu.max", "max 100000", 2),
+        ("0::/", "cpu.max", "50000 100000", 0),
+        ("3:cpuset:/\n2:cpu,cpuacct:/a\n0::/", "cpu/a/cpu.cfs_quota_us", "50000", 0),
+        ("1:cpu:/a", "cpu/a/cpu.cfs_quota_us", "-1", 2),
+        ("1:cpuset:/a", "cpu/a/cpu.cfs_quota_us", "50000", 2),
+    ],
+)
+def test_nobody_claims_below_a_quota(four: Path, group: str, file: str, said: str, expected: int) -> None:
+    (four / "cgroup").write_text(group + "\n")
+    (four / file).parent.mkdir(parents=True, exist_ok=True)
+    (four / file).write_text(said + "\n")
     with claim(2) as claimed:
         assert len(claimed.processors) == expected
 
 
+def test_nobody_claims_in_a_container(four: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "OUTERMOST", "pid:[1]")
+    assert claim(2).processors == ()
+
+
 def test_a_claim_ends_with_its_process_however_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "_available", lambda: [90010])
-    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    command = [sys.executable, "-c", HOLD, processors.NAME, processors.OUTERMOST]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "90010\n"
         assert claim(1).processors == ()
