@@ -67,6 +67,9 @@ class Supervised:
         self._silence = self._age = 0.0
         self._pinger = threading.Thread(target=self._ping, name=f"katz-ping-{name}", daemon=True)
         self._thread = threading.Thread(target=self._live, name=f"katz-reader-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Launch it. Who may have to end it has to know it before: Ctrl-C comes at any moment."""
         self._thread.start()
 
     @property
@@ -98,7 +101,7 @@ class Supervised:
 
     def join(self, timeout: float) -> bool:
         """Whether everything of it is gone, after at most `timeout` seconds."""
-        if self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -125,6 +128,10 @@ class Supervised:
                 self.end()
 
     def _live(self) -> None:
+        if self._reason:
+            self._is_over = True
+            self._on_ended(self, self._reason)
+            return
         try:
             launched = self.launcher.launch(self.name, self._background)
         except Exception as error:

@@ -123,6 +123,7 @@ class Supervisor:
         """Start a worker; the lock is held."""
         worker = Supervised(name, launcher, self._patience, self._ready, self._heard, self._ended, background)
         self._all = [known for known in self._all if not known.join(0.0)] + [worker]
+        worker.start()
         return worker
 
     def _keep_spare(self, launcher: Launcher) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import queue
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -210,6 +211,21 @@ def test_a_failing_start_says_why_and_leaves_nothing(told: Told) -> None:
 def test_a_start_that_hangs_ends(told: Told) -> None:
     with pytest.raises(RunError, match="did not start within 1 s"):
         told.make("never_hello", patience=Patience(start=1.0)).start()
+
+
+def test_ctrl_c_in_the_middle_of_a_launch_leaves_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, before = threading.Thread.start, below(os.getpid())
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "katz-reader-b":
+            eventually(lambda: len(below(os.getpid()) - before) == 2, 20)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        told.make(names=("a", "b")).start()
+    assert below(os.getpid()) == before
 
 
 def test_a_worker_of_another_version_is_refused(told: Told) -> None:
