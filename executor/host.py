@@ -42,7 +42,7 @@ Tell = Callable[[str, Mapping[str, Any]], None]
 """Sends one message (kind, body) to the driver."""
 
 
-AWAKE = 1.0  # seconds
+AWAKE = 1.0  # seconds that a processor is kept busy while a request waits
 WORK = {**SERVICES, **PROBES}  # what can be called
 
 

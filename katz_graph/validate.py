@@ -171,9 +171,9 @@ class _SingleNodes:
                     report(error.fault, name, str(error))
                 except InputError as error:
                     report("not_a_choice" if expected.socket == "COMBO" else "refused", name, str(error))
-            elif kind and expected is None and kind.undeclared == "all":
+            elif kind and expected is None and kind.takes(name, value):
                 inputs[name] = value
-            if kind and expected is None and (kind.undeclared == "none" or (kind.undeclared == "links" and not isinstance(value, Link))):
+            if kind and not kind.takes(name, value):
                 near = self._suggest(name, kind.inputs)
                 report("unknown_input", name, f"{call.type} has no input of this name{near}; it takes no part", "warning")
         for name, missing in kind.inputs.items() if kind else ():

@@ -20,6 +20,7 @@ from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import Tensor
 
 from katz_graph.bench.placed import Models, Scale
+from katz_graph.executor.host import AWAKE
 from katz_graph.models import controlnet, unet
 from katz_graph.models.attention import cross_attention_keys_values
 from katz_graph.models.embedding import added_embedding
@@ -28,7 +29,6 @@ from katz_graph.sampling.evaluation import Step
 from katz_graph.wires import CELL
 
 Part = Literal["branch", "controlnet"]
-AWAKE = 1.0  # seconds
 
 
 class Bare:
