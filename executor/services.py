@@ -17,7 +17,7 @@ from katz_graph.context import Tile
 from katz_graph.executor.calibrate import device_key, measure
 from katz_graph.executor.models import Models, Notes
 from katz_graph.models.features import TextEncoding
-from katz_graph.models.load import ControlNetUse
+from katz_graph.models.residency import ControlNetUse
 from katz_graph.recipe import ControlNetRecipe, Encoding, VaeRecipe
 from katz_graph.upscale.recipe import UpscaleModelRecipe
 

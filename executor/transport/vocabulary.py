@@ -14,7 +14,7 @@ from katz_graph.context import Tile
 from katz_graph.executor import assignment, timing
 from katz_graph.executor.portion import Portion
 from katz_graph.executor.transport.mailbox import Address
-from katz_graph.models import features, load
+from katz_graph.models import features, residency
 from katz_graph.planner import decompose, program, region
 from katz_graph.sampling import evaluation, names, noise_table, spec
 from katz_graph.upscale import recipe as upscale_recipe
@@ -82,7 +82,7 @@ _CLASSES: tuple[type, ...] = (
     timing.Span,
     timing.Timing,
     Portion,
-    load.ControlNetUse,
+    residency.ControlNetUse,
     Tile,
     Address,
 )

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock, RLock
 from typing import Any
@@ -25,24 +24,13 @@ from katz_graph.models import attention
 from katz_graph.models.convert import build
 from katz_graph.models.family import config, expect_class
 from katz_graph.models.identity import check_unchanged, count_values, variant
-from katz_graph.models.residency import POLICIES, PolicyName, Residency
+from katz_graph.models.residency import POLICIES, ControlNetUse, PolicyName, Residency
 from katz_graph.recipe import Component
 
 SHOWN = 3  # mismatches that an error names
 LOADING = Lock()  # diffusers patches torch.nn while it builds a module, for all threads
 
 TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection}
-
-
-@dataclass(frozen=True, slots=True)
-class ControlNetUse:
-    """How often a ControlNet was asked for that was in memory (`hits`), or had to be loaded (`misses`), and what that took."""
-
-    hits: int
-    misses: int
-    evictions: int
-    load_seconds: float
-    resident_bytes: int
 
 
 class ModelStore:

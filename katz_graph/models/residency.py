@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from itertools import count
 from typing import Literal, Protocol
 
@@ -13,6 +14,17 @@ PolicyName = Literal["lru", "lfu"]
 
 class NoRoom(RunError):
     """What is in use leaves no room now; there will be when some of it is no longer in use."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlNetUse:
+    """How often a ControlNet was asked for that was in memory (`hits`), or had to be loaded (`misses`), and what that took."""
+
+    hits: int
+    misses: int
+    evictions: int
+    load_seconds: float
+    resident_bytes: int
 
 
 class Policy(Protocol):

@@ -87,6 +87,14 @@ def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
     assert result.stdout.split() == []
 
 
+def test_the_transport_imports_no_model_library() -> None:
+    """Every process that speaks with a worker imports it, and diffusers alone takes seconds."""
+    code = "import sys, katz_graph.executor.transport.connection\nprint(*sorted({'diffusers', 'transformers', 'scipy'} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == []
+
+
 def test_every_package_is_declared() -> None:
     declared = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     found = set()
