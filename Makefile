@@ -1,16 +1,22 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 LAYERS := nodes executor kernels web workflows
+
+# Tests start hundreds of processes; without caches of byte code each of them compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup run test lint types check clean
 
 setup: $(VENV)/.installed
 
+# All cores compile the libraries, which pip would do on one.
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch>=2.11,<2.14'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) 'torch>=2.11,<2.14'
+	$(PIP) -e '.[dev]'
+	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1
 	touch $@
 
 run: setup
@@ -29,10 +35,10 @@ types:
 	for layer in $(LAYERS); do ln -s ../../../$$layer build/types/katz_graph/; done
 	cd build/types && ../../$(BIN)/mypy --strict -p katz_graph
 
-# Tests in one process run two at a time; those that start processes of their own run one by one.
+# Two at a time, the longest files first; then, one by one, what asserts how soon something happens, or computes on a GPU.
 check:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/plain tests/cpu
-	$(BIN)/python -m pytest tests/cluster tests/gpu tests/web
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not quiet' tests/cluster tests/web tests/cpu tests/plain
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m quiet tests
 
 clean:
 	rm -rf build output

@@ -67,14 +67,18 @@ class Models:
 
 
 def random_models(folder: Path, family: Family) -> Models:
-    """Pipeline, three ControlNets, and two LoRAs of different rank and alpha that share layers, the second with a text-encoder part."""
-    make_pipeline(folder / family, family, seed=1)
+    """Pipeline, three ControlNets, and two LoRAs of different rank and alpha that share layers, the second with a text-encoder part.
+
+    A folder in which they have been made already is taken as it is.
+    """
     controls = tuple(folder / f"{family}-control{number}" for number in range(3))
-    for number, control in enumerate(controls):
-        make_controlnet(control, family, seed=10 + number)
     loras = (folder / f"{family}-first.safetensors", folder / f"{family}-second.safetensors")
-    make_lora(loras[0], family, rank=4, alpha=2.0, naming="kohya", seed=20, text_encoder=False)
-    make_lora(loras[1], family, rank=8, alpha=8.0, naming="peft", seed=21, text_encoder=True)
+    if not loras[1].exists():
+        make_pipeline(folder / family, family, seed=1)
+        for number, control in enumerate(controls):
+            make_controlnet(control, family, seed=10 + number)
+        make_lora(loras[0], family, rank=4, alpha=2.0, naming="kohya", seed=20, text_encoder=False)
+        make_lora(loras[1], family, rank=8, alpha=8.0, naming="peft", seed=21, text_encoder=True)
     return Models(family, folder / family, family == "sdxl", controls, loras)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from processes import eventually, runs
+from ray_pictures import pictures
 
 from katz_graph.errors import KatzError
 from katz_graph.executor.launch.ray import RayCluster
@@ -59,8 +60,10 @@ def others() -> list[str]:
 
 
 began = time.monotonic()
-with RayCluster(entry="fake_worker:serve") as cluster:
+with RayCluster() as cluster:
     seen["init"] = time.monotonic() - began
+    seen["pictures"] = pictures(cluster, Path(os.environ["KATZ_CACHE"]))
+    cluster.entry = "fake_worker:serve"
     seen["places"] = [(place.host, place.device) for place in cluster.places(2)]
     try:
         cluster.places(99)

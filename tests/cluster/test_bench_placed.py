@@ -1,4 +1,4 @@
-"""The benches of several workers at the size of toys: what they measure and report; bounds on times are for a quiet machine."""
+"""A bench of several workers at the size of a toy: what it measures and reports; bounds on times are for a quiet machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import json
 
 import pytest
 
-from katz_graph.bench import controlnet, latent, sharing
+from katz_graph.bench import controlnet
 from katz_graph.bench.placed import Scale
-from katz_graph.executor.engine import Outcome
-from katz_graph.executor.timing import Span, Timing
 
 TOY = Scale(channels=(16, 24, 32), side=8, steps=3, runs=1)
 
@@ -29,35 +27,3 @@ def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ide
     assert 0 < metrics["share_of_ideal_of_a_bare_loop"] < 4
     assert set(result.bounds) == {"prediction_error", "share_of_ideal", "difference"}
     assert result.ok == (metrics["prediction_error"] <= 0.10 and metrics["share_of_ideal"] >= 0.93)
-
-
-@pytest.mark.slow
-def test_branches_on_two_and_four_workers_give_the_picture_of_one() -> None:
-    result = latent.run(TOY)
-    metrics = result.metrics
-    assert max(metrics["plain_difference"], metrics["controlnet_difference"], metrics["four_workers_difference"]) <= 1e-5
-    assert metrics["four_workers_devices"] > 2
-    assert 0 < metrics["plain_share_of_ideal_of_a_bare_loop"] < 4 and 0 < metrics["controlnet_share_of_ideal_of_a_bare_loop"] < 4
-    assert 0 < metrics["plain_ideal_speedup"] <= 4  # two workers, and noise of a machine that does other things
-    shares, devices = ([metrics[f"{kind}_{name}"] for kind in ("plain", "controlnet")] for name in ("share_of_ideal", "devices"))
-    assert result.ok == (min(shares) >= 0.95 and devices == [2, 2] and metrics["four_workers_devices"] == 4)
-
-
-@pytest.mark.slow
-def test_two_requests_share_a_worker_and_both_pictures_are_exact() -> None:
-    metrics = sharing.run(TOY).metrics
-    assert metrics["difference"] == 0
-    assert metrics["attempts"] == 1
-    assert metrics["requests_per_second"] > 0
-    assert len(metrics["service_seconds"]) == 2
-
-
-def test_service_counts_until_one_request_has_had_all_of_its_own() -> None:
-    def outcome(*served: tuple[float, float]) -> Outcome:
-        spans = [Span("run", start, seconds, number) for number, (start, seconds) in enumerate(served)]
-        timing = Timing(spans=[Span("load", 0.0, 9.0), *spans])
-        return Outcome(None, None, {sharing.SHARED: timing})  # type: ignore[arg-type]
-
-    first, second = outcome((1.0, 1.0), (3.0, 1.0)), outcome((2.0, 1.0), (4.0, 1.0), (5.0, 2.0))
-    assert sharing.service([first, second]) == [2.0, 1.0]
-    assert sharing.service([second, first]) == [1.0, 2.0]

@@ -17,7 +17,7 @@ import torch
 from processes import eventually
 from test_waiting import FIRST, SECOND, Starting, end
 
-from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.bench.struck import LINK
@@ -29,7 +29,7 @@ from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.context import RunContext
 from katz_graph.executor.engine import Engine
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import LocalEngine
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.planner.region import Region
 
 AT_ONCE = 0.05  # seconds, where nobody else needs the processor
@@ -38,9 +38,9 @@ LONG = 1.0  # seconds that a call or an evaluation is made to take
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def models(sd1: Models) -> Models:
     torch.set_num_threads(1)
-    return random_models(tmp_path_factory.mktemp("sd1"), "sd1")
+    return sd1
 
 
 @pytest.fixture(scope="module")
@@ -49,12 +49,11 @@ def region(models: Models) -> Region:
 
 
 @pytest.fixture(scope="module", params=["worker", "here"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[Engine]:
     if request.param == "here":
-        opened: Engine = LocalEngine()
+        opened: Engine = LocalEngine(EngineOptions(cache=costs))
     else:
-        folder = tmp_path_factory.mktemp("costs")
-        opened = ClusterEngine([Assignment("cpu:0")], cache=folder, launchers={"cpu:0": InProcess()})
+        opened = ClusterEngine([Assignment("cpu:0")], cache=costs, launchers={"cpu:0": InProcess()})
     with opened:
         yield opened
 
@@ -149,9 +148,9 @@ def test_what_was_cancelled_before_does_not_begin(engine: Engine, region: Region
         engine.sample(region, context)
 
 
-def test_who_waits_for_a_worker_to_come_back(tmp_path: Path) -> None:
+def test_who_waits_for_a_worker_to_come_back(costs: Path) -> None:
     launchers = dict.fromkeys((FIRST, SECOND), InProcess(Starting(itertools.count())))
-    with ClusterEngine([Assignment(name) for name in launchers], cache=tmp_path, link=LINK, launchers=launchers) as opened:
+    with ClusterEngine([Assignment(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as opened:
         end(opened, SECOND)
         eventually(lambda: SECOND not in opened.cluster._connections, 5)
         context = bare_context(opened)
@@ -165,12 +164,12 @@ def test_who_waits_for_a_worker_to_come_back(tmp_path: Path) -> None:
             pass
 
 
-def test_two_runs_at_once_are_told_apart(region: Region, models: Models, tmp_path: Path) -> None:
+def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: Path) -> None:
     """Events, warnings and figures of a run go to its own context, and one that is cancelled leaves the other alone."""
     other = sampler_region(Case("other", models.pipeline, False, "euler", 7, seed=3))
     long = sampler_region(Case("cancelled", models.pipeline, False, "euler", 500, seed=4))
     launchers = dict.fromkeys(("cpu:0", "cpu:1"), InProcess())
-    with ClusterEngine([Assignment(name) for name in launchers], cache=tmp_path, launchers=launchers) as opened:
+    with ClusterEngine([Assignment(name) for name in launchers], cache=costs, launchers=launchers) as opened:
         contexts = [bare_context(opened) for _ in range(3)]
         seen: list[list[Event]] = [[], [], []]
         for context, events in zip(contexts, seen, strict=True):

@@ -15,7 +15,7 @@ import torch
 from processes import below, eventually
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.placed import pins, reference
 from katz_graph.bench.requests import bare_context, sampler_region
@@ -43,9 +43,9 @@ RECOVERED = 5.0  # seconds, with a spare
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def models(sdxl: Models) -> Models:
     torch.set_num_threads(1)
-    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+    return sdxl
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +78,9 @@ class TestProcesses:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def engine(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
+    def engine(cls, costs: Path) -> Iterator[ClusterEngine]:
         assignments = [Assignment(name) for name in DEVICES]
-        with ClusterEngine(assignments, cache=tmp_path_factory.mktemp("costs"), link=LINK, spares=True, patience=FORGIVING) as engine:
+        with ClusterEngine(assignments, cache=costs, link=LINK, spares=True, patience=FORGIVING) as engine:
             yield engine
             known = below(os.getpid())
         assert len(known) >= len(DEVICES) and not known & below(os.getpid())
@@ -173,9 +173,9 @@ class TestThreads:
         return Network(DEVICES)
 
     @pytest.fixture
-    def engine(self, hosts: list[Host], network: Network, tmp_path: Path) -> Iterator[ClusterEngine]:
+    def engine(self, hosts: list[Host], network: Network, costs: Path) -> Iterator[ClusterEngine]:
         assignments, launchers = [Assignment(name) for name in DEVICES], dict.fromkeys(DEVICES, InProcess())
-        with ClusterEngine(assignments, cache=tmp_path, link=LINK, launchers=launchers, network=network) as engine:
+        with ClusterEngine(assignments, cache=costs, link=LINK, launchers=launchers, network=network) as engine:
             yield engine
 
     @pytest.mark.parametrize("network", [Network(DEVICES), Network(DEVICES, dict.fromkeys(DEVICES, "127.0.0.1"))])
@@ -279,12 +279,12 @@ def open_descriptors(hosts: list[Host]) -> int:
 
 
 @pytest.mark.slow
-def test_shared_memory_that_cannot_be_had_is_told(region: Region, tmp_path: Path) -> None:
+def test_shared_memory_that_cannot_be_had_is_told(region: Region, costs: Path) -> None:
     """No file, and so no memory file, may be larger than 32 KiB."""
     launcher = Spawn(1, prefix=("prlimit", "--fsize=32768"), echo=lambda line: None)
     before, shared = below(os.getpid()), set(Path("/dev/shm").iterdir())
     launchers = dict.fromkeys((BASE, CONTROL), launcher)
-    with ClusterEngine([Assignment(name) for name in launchers], cache=tmp_path, link=LINK, launchers=launchers) as engine:
+    with ClusterEngine([Assignment(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as engine:
         with pytest.raises(RunError, match="shared memory between two workers cannot be had"):
             engine.cluster.run(placed(engine, region, dict(pins(BASE, CONTROL))), bare_context(engine))
         alone = placed(engine, region, dict(pins(BASE, BASE)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,17 @@ from katz_graph.executor.launch.ray import Place, RayCluster, find_places
 
 
 @pytest.fixture(scope="module")
-def session() -> dict[str, Any]:
-    return run_session("ray_session.py")
+def session(costs: Path) -> dict[str, Any]:
+    return run_session("ray_session.py", costs)
+
+
+def test_placements_by_chance_give_the_same_bits(session: dict[str, Any]) -> None:
+    assert session["pictures"]["equal"] == [True] * 6
+
+
+def test_a_request_whose_worker_was_killed_ends_with_the_same_bits(session: dict[str, Any]) -> None:
+    attempts, equal, _ = session["pictures"]["after a kill"]
+    assert attempts == 2 and equal
 
 
 def test_actors_serve_as_processes_do(session: dict[str, Any]) -> None:

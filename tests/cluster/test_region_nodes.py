@@ -10,14 +10,12 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-
-sys.path.append(str(Path(__file__).parents[1] / "plain"))
 from region_pack import guided_by_pack
 
 
-def painted(folder: Path, workflow: Path, *arguments: object) -> np.ndarray:
+def painted(folder: Path, costs: Path, workflow: Path, *arguments: object) -> np.ndarray:
     command = [sys.executable, "-m", "katz_graph.cli.main", "run", str(workflow), "--json", "--threads", "1", *map(str, arguments)]
-    environment = {**os.environ, "KATZ_CACHE": str(folder / "cache")}
+    environment = {**os.environ, "KATZ_CACHE": str(costs)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "runs on one device" not in done.stderr
@@ -25,7 +23,7 @@ def painted(folder: Path, workflow: Path, *arguments: object) -> np.ndarray:
     return np.asarray(Image.open(path))
 
 
-def test_a_node_of_the_first_convention_runs_on_workers(tmp_path: Path) -> None:
+def test_a_node_of_the_first_convention_runs_on_workers(tmp_path: Path, costs: Path) -> None:
     own, foreign, packs = guided_by_pack(tmp_path)
-    on_workers = painted(tmp_path, foreign, "--packs", packs, "--devices", "cpu*2", "--place", "unet=cpu:1", "--link", "100")
-    assert np.array_equal(on_workers, painted(tmp_path, own))
+    on_workers = painted(tmp_path, costs, foreign, "--packs", packs, "--devices", "cpu*2", "--place", "unet=cpu:1", "--link", "100")
+    assert np.array_equal(on_workers, painted(tmp_path, costs, own))

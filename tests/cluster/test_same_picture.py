@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, difference, random_models
+from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.executor.assignment import Assignment
@@ -29,9 +29,9 @@ LINK = Link(1e9, 1e-4)
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def models(sdxl: Models) -> Models:
     torch.set_num_threads(1)
-    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+    return sdxl
 
 
 def cases(models: Models) -> list[Region]:
@@ -49,19 +49,19 @@ def cases(models: Models) -> list[Region]:
 
 
 @pytest.fixture(scope="module")
-def expected(models: Models) -> list[Tensor]:
-    with LocalEngine(EngineOptions(batching=False)) as engine:
+def expected(models: Models, costs: Path) -> list[Tensor]:
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
         return [sample(engine, region) for region in cases(models)]
 
 
-def engine_of(number: int, launcher: Launcher, folder: Path) -> ClusterEngine:
+def engine_of(number: int, launcher: Launcher, costs: Path) -> ClusterEngine:
     assignments = [Assignment(f"cpu:{index}") for index in range(number)]
-    return ClusterEngine(assignments, cache=folder, link=LINK, launchers={one.name: launcher for one in assignments})
+    return ClusterEngine(assignments, cache=costs, link=LINK, launchers={one.name: launcher for one in assignments})
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4])
-def threads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterEngine]:
-    with engine_of(request.param, InProcess(), tmp_path_factory.mktemp("costs")) as engine:
+def threads(request: pytest.FixtureRequest, costs: Path) -> Iterator[ClusterEngine]:
+    with engine_of(request.param, InProcess(), costs) as engine:
         yield engine
 
 
@@ -88,7 +88,7 @@ def test_the_planner_s_own_choice_gives_the_same_picture(threads: ClusterEngine,
         assert difference(made(threads, threads.plan(region)), latent) <= 1e-5  # equal stages may share a call: float rounding
 
 
-def test_worker_processes_give_the_same_bits(models: Models, expected: list[Tensor], tmp_path: Path) -> None:
-    with engine_of(2, Spawn(1), tmp_path) as engine:
+def test_worker_processes_give_the_same_bits(models: Models, expected: list[Tensor], costs: Path) -> None:
+    with engine_of(2, Spawn(1), costs) as engine:
         for number, (region, latent) in enumerate(zip(cases(models), expected, strict=True)):
             assert torch.equal(made(engine, scattered(engine, region, 100 + number)), latent)

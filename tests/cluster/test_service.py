@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_same_picture import LINK
 
-from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.errors import InputError
@@ -29,9 +29,9 @@ UNET = ("unet_encoder", "unet_mid", "unet_decoder")
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def models(sdxl: Models) -> Models:
     torch.set_num_threads(1)
-    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
+    return sdxl
 
 
 def request(models: Models, controls: Sequence[int], seed: int = 7) -> Region:
@@ -39,39 +39,39 @@ def request(models: Models, controls: Sequence[int], seed: int = 7) -> Region:
     return sampler_region(Case("x", models.pipeline, models.xl, "euler", 4, guidance=1.0, seed=seed, controls=uses))
 
 
-def service(models: Models, folder: Path) -> ClusterEngine:
+def service(models: Models, costs: Path) -> ClusterEngine:
     """The UNet on one worker; on the other room for one ControlNet and a half."""
     size = 4 * count_values(controlnet_recipe(models.controls[0]).control_net)
     assignments = [Assignment("cpu:0"), Assignment("cpu:1", control_net_bytes=size * 3 // 2)]
     pins = {**dict.fromkeys(UNET, ("cpu:0",)), "controlnet": ("cpu:1",)}
     launchers = dict.fromkeys(("cpu:0", "cpu:1"), InProcess())
-    return ClusterEngine(assignments, Choices(pins, batching=False), folder, LINK, launchers=launchers)
+    return ClusterEngine(assignments, Choices(pins, batching=False), costs, LINK, launchers=launchers)
 
 
-def test_requests_whose_controlnets_have_no_room_together_wait_for_each_other(models: Models, tmp_path: Path) -> None:
+def test_requests_whose_controlnets_have_no_room_together_wait_for_each_other(models: Models, costs: Path) -> None:
     regions = [request(models, [number % 2], seed=number) for number in range(4)]
-    with LocalEngine(EngineOptions(batching=False)) as local:
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as local:
         expected = [sample(local, region) for region in regions]
-    with service(models, tmp_path) as engine, ThreadPoolExecutor(4) as pool:
+    with service(models, costs) as engine, ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda region: sample(engine, region), regions))
         use = engine.cluster.call("cpu:1", "control_net_use").value
     assert all(torch.equal(one, other) for one, other in zip(made, expected, strict=True))
     assert use.evictions >= 1
 
 
-def test_a_request_whose_own_controlnets_exceed_the_budget_is_told_so(models: Models, tmp_path: Path) -> None:
-    with service(models, tmp_path) as engine:
+def test_a_request_whose_own_controlnets_exceed_the_budget_is_told_so(models: Models, costs: Path) -> None:
+    with service(models, costs) as engine:
         with pytest.raises(InputError, match="its ControlNets together exceed the budget of a worker"):
             sample(engine, request(models, [0, 1]))
         assert torch.isfinite(sample(engine, request(models, [0]))).all()
 
 
-def test_what_cannot_be_sent_runs_here_and_says_so(models: Models, tmp_path: Path) -> None:
+def test_what_cannot_be_sent_runs_here_and_says_so(models: Models, costs: Path) -> None:
     plain = request(models, [])
     patch = OpaquePatch("post_cfg_function", "halved", lambda given: given["denoised"] * 0.5)
     strange = replace(plain, operations=tuple(replace(op, inputs={**op.inputs, "remark": object()}) for op in plain.operations))
     begin = replace(plain.begin, inputs={**plain.begin.inputs, "model": plain.begin.inputs["model"].with_patch(patch)})
-    with service(models, tmp_path) as engine, LocalEngine(EngineOptions(batching=False)) as local:
+    with service(models, costs) as engine, LocalEngine(EngineOptions(batching=False, cache=costs)) as local:
         for region, reason in ((strange, "cannot send a builtins.object"), (replace(plain, begin=begin), "post_cfg_function halved")):
             warnings: list[str] = []
             context = bare_context(engine)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from processes import eventually
 
-from katz_graph.bench.parity import random_models
+from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.placed import pins, plan, reference
 from katz_graph.bench.requests import bare_context, sampler_region
@@ -38,10 +38,9 @@ SOON = 20.0  # seconds in which whoever waits has to be told
 
 
 @pytest.fixture(scope="module")
-def region(tmp_path_factory: pytest.TempPathFactory) -> Region:
+def region(sdxl: Models) -> Region:
     torch.set_num_threads(1)
-    models = random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
-    return sampler_region(Case("plain", models.pipeline, True, "euler", 4))
+    return sampler_region(Case("plain", sdxl.pipeline, True, "euler", 4))
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,10 @@ class Starting:
 
 
 @contextmanager
-def engine(folder: Path, patience: Patience = FORGIVING, entry: Callable[[Connection], None] = work) -> Iterator[ClusterEngine]:
+def engine(costs: Path, patience: Patience = FORGIVING, entry: Callable[[Connection], None] = work) -> Iterator[ClusterEngine]:
     launchers = dict.fromkeys((FIRST, SECOND), InProcess(entry))
     assignments = [Assignment(name) for name in launchers]
-    with ClusterEngine(assignments, cache=folder, link=LINK, launchers=launchers, patience=patience) as opened:
+    with ClusterEngine(assignments, cache=costs, link=LINK, launchers=launchers, patience=patience) as opened:
         yield opened
     eventually(lambda: not any(thread.name.startswith("katz-") for thread in threading.enumerate()), 5)
 
@@ -70,8 +69,8 @@ def end(opened: ClusterEngine, name: str) -> None:
     opened.cluster._supervisor._workers[name].end("the test wanted it")
 
 
-def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(region: Region, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(1) as pool, engine(tmp_path, Patience(deaths=1)) as opened:
+def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(region: Region, costs: Path) -> None:
+    with ThreadPoolExecutor(1) as pool, engine(costs, Patience(deaths=1)) as opened:
         gone, there = (plan(opened, region, pins(name, name), batching=False) for name in (SECOND, FIRST))
         end(opened, SECOND)
         eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "dead", 5)
@@ -85,8 +84,8 @@ def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(region: Re
         assert torch.equal(outcome.samples, reference(region))
 
 
-def test_calls_survive_a_worker_that_is_lost_again_and_again(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(3) as pool, engine(tmp_path) as opened:
+def test_calls_survive_a_worker_that_is_lost_again_and_again(costs: Path) -> None:
+    with ThreadPoolExecutor(3) as pool, engine(costs) as opened:
         ending = time.monotonic() + 3.0
 
         def ask() -> int:
@@ -107,9 +106,9 @@ def test_calls_survive_a_worker_that_is_lost_again_and_again(tmp_path: Path) -> 
     assert all(answers)
 
 
-def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(tmp_path: Path) -> None:
+def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(costs: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        with engine(tmp_path, entry=Starting(itertools.count())) as opened:
+        with engine(costs, entry=Starting(itertools.count())) as opened:
             end(opened, SECOND)
             eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "starting", 5)
             waiting = pool.submit(opened.cluster.call, SECOND, "identity")
@@ -121,9 +120,9 @@ def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(tmp_path: Pa
             pool.submit(opened.cluster.call, FIRST, "identity").result(SOON)
 
 
-def test_one_whose_replacements_hang_is_given_up(tmp_path: Path) -> None:
+def test_one_whose_replacements_hang_is_given_up(costs: Path) -> None:
     patience = Patience(start=0.5)
-    with ThreadPoolExecutor(1) as pool, engine(tmp_path, patience, Starting(itertools.count())) as opened:
+    with ThreadPoolExecutor(1) as pool, engine(costs, patience, Starting(itertools.count())) as opened:
         end(opened, SECOND)
         with pytest.raises(DeviceGone, match="did not start 2 times in a row and is not started again; the last time: it did not start"):
             pool.submit(opened.cluster.call, SECOND, "identity").result(SOON)
@@ -146,10 +145,10 @@ class Spared:
         work(connection)
 
 
-def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(tmp_path: Path) -> None:
+def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(costs: Path) -> None:
     may = threading.Event()
     launchers = {FIRST: Spared(itertools.count(1), may)}
-    with ThreadPoolExecutor(1) as pool, ClusterEngine([Assignment(FIRST)], cache=tmp_path, launchers=launchers, spares=True) as opened:
+    with ThreadPoolExecutor(1) as pool, ClusterEngine([Assignment(FIRST)], cache=costs, launchers=launchers, spares=True) as opened:
         end(opened, FIRST)
         eventually(lambda: opened.cluster._supervisor.states()[FIRST] == "starting", 5)
         asked = pool.submit(opened.cluster.call, FIRST, "identity")
@@ -157,9 +156,9 @@ def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(tm
         assert asked.result(SOON).value["value_bytes"] == 4
 
 
-def test_models_are_let_go_of_at_once_where_they_are_and_come_back_when_wanted(region: Region, tmp_path: Path) -> None:
+def test_models_are_let_go_of_at_once_where_they_are_and_come_back_when_wanted(region: Region, costs: Path) -> None:
     """A worker that is being replaced holds none, and nobody waits for it."""
-    with ThreadPoolExecutor(1) as pool, engine(tmp_path, entry=Starting(itertools.count())) as opened:
+    with ThreadPoolExecutor(1) as pool, engine(costs, entry=Starting(itertools.count())) as opened:
         program = plan(opened, region, pins(FIRST, FIRST), batching=False)
         opened.cluster.run(program, bare_context(opened))
         gc.collect()
@@ -175,12 +174,12 @@ def live_weights() -> int:
     return sum(type(one) is torch.nn.Parameter for one in gc.get_objects())
 
 
-def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(costs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("katz_graph.executor.cluster_engine.UNLOADING", 0.2)
     free, done = threading.Event(), []
     work_of = {**host.WORK, "nap": lambda worker: free.wait(SOON), "unload": lambda worker: done.append("unload")}
     monkeypatch.setattr(host, "WORK", work_of)
-    with ThreadPoolExecutor(1) as pool, engine(tmp_path) as opened:
+    with ThreadPoolExecutor(1) as pool, engine(costs) as opened:
         napping = pool.submit(opened.cluster.call, SECOND, "nap")
         eventually(lambda: opened.cluster._calls, 5)
         began = time.monotonic()

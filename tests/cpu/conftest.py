@@ -11,23 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity import Models
 from katz_graph.cli.main import main
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def sd1(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return random_models(tmp_path_factory.mktemp("sd1"), "sd1")
-
-
-@pytest.fixture(scope="session")
-def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Models:
-    return random_models(tmp_path_factory.mktemp("sdxl"), "sdxl")
 
 
 @pytest.fixture(scope="session")
@@ -65,10 +55,10 @@ Katz = Callable[..., Result]
 
 
 @pytest.fixture
-def katz(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Iterator[Katz]:
+def katz(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, costs: Path) -> Iterator[Katz]:
     """`katz ARGUMENT...` in an empty folder, without a subprocess."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KATZ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KATZ_CACHE", str(costs))
 
     def run(*arguments: object) -> Result:
         capfd.readouterr()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import torch
@@ -45,11 +46,11 @@ def test_similarity_of_residuals_is_taken_across_channels() -> None:
     assert cosine_similarity(one, residuals([1.0, 1.0], [1.0, 0.0])) == pytest.approx((math.sqrt(0.5) + 0.0) / 2)
 
 
-def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(sd1: Models) -> None:
+def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(sd1: Models, costs: Path) -> None:
     control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
     region = sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 4, controls=(control,)))
     heard: dict[int, list[float]] = defaultdict(list)
-    with LocalEngine(EngineOptions(batching=True)) as engine:
+    with LocalEngine(EngineOptions(batching=True, cache=costs)) as engine:
         plain, listening = sample(engine, region), sample(engine, listened(region, heard))
     assert torch.equal(plain, listening)
     assert {evaluation: len(values) for evaluation, values in heard.items()} == {1: 2, 2: 2, 3: 2}  # both sides of guidance

@@ -9,6 +9,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,8 +44,8 @@ from katz_graph.recipe import (
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine(EngineOptions(batching=True)) as engine:
+def engine(costs: Path) -> Iterator[LocalEngine]:
+    with LocalEngine(EngineOptions(batching=True, cache=costs)) as engine:
         yield engine
 
 

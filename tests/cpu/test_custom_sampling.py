@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,8 +29,8 @@ STEPS, SEED = 6, 5
 
 
 @pytest.fixture(scope="module")
-def engine() -> LocalEngine:
-    with LocalEngine(EngineOptions(batching=False)) as engine:
+def engine(costs: Path) -> LocalEngine:
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
         yield engine
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,8 +23,8 @@ from katz_graph.recipe import ConditioningEntry, Prompt
 
 
 @pytest.fixture
-def engine() -> LocalEngine:
-    with LocalEngine(EngineOptions(batching=False)) as engine:
+def engine(costs: Path) -> LocalEngine:
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
         yield engine
 
 
@@ -47,7 +48,7 @@ def test_regions_equal_plain_loops_over_diffusers_modules(family: str, request: 
 
 def test_batching_the_branches_moves_the_latent_by_rounding_only(sdxl: Models, engine: LocalEngine) -> None:
     region = sampler_region(request(sdxl, controls=controls(sdxl, 3)))
-    with LocalEngine(EngineOptions(batching=True)) as batched:
+    with LocalEngine(EngineOptions(batching=True, cache=engine.options.cache)) as batched:
         assert difference(sample(batched, region), sample(engine, region)) <= 1e-5
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from foreign_packs import forgetting_shims, write
 from safetensors.torch import save_file
 from torch import Tensor
-
-sys.path.append(str(Path(__file__).parents[1] / "plain"))
-from foreign_packs import forgetting_shims, write
 
 from katz_graph.compat.finder import installed
 from katz_graph.events import Event, Progressed
@@ -98,8 +95,8 @@ class Workshop:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, model_folder: Path) -> Iterator[Workshop]:
-    with LocalEngine(EngineOptions(batching=False)) as engine:
+def workshop(tmp_path: Path, model_folder: Path, costs: Path) -> Iterator[Workshop]:
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
         yield Workshop(tmp_path, model_folder, engine)
 
 

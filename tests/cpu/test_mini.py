@@ -25,8 +25,8 @@ def judge() -> Judge:
 
 
 @pytest.fixture(scope="module")
-def paint() -> EnginePaint:
-    with LocalEngine(EngineOptions()) as engine:
+def paint(costs: Path) -> EnginePaint:
+    with LocalEngine(EngineOptions(cache=costs)) as engine:
         yield EnginePaint(engine)
 
 

@@ -6,14 +6,14 @@ from node_calls import call, context_in
 from tiny_models import random, recipes
 
 from katz_graph.errors import InputError
-from katz_graph.executor.local import LocalEngine
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.models import Models
 from katz_graph.recipe import ConditioningEntry, Prompt
 
 
 @pytest.fixture
-def context(tmp_path):
-    with LocalEngine() as engine:
+def context(tmp_path, costs):
+    with LocalEngine(EngineOptions(cache=costs)) as engine:
         yield context_in(tmp_path, engine=engine)
 
 

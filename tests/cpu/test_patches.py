@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,8 +36,8 @@ from katz_graph.sampling.schedules import schedule
 
 
 @pytest.fixture(scope="module")
-def engine() -> LocalEngine:
-    with LocalEngine(EngineOptions(batching=False)) as engine:
+def engine(costs: Path) -> LocalEngine:
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
         yield engine
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,8 +39,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRecipe, ClipRe
 
 
 @pytest.fixture(scope="module")
-def engine() -> LocalEngine:
-    with LocalEngine(EngineOptions(batching=False)) as engine:
+def engine(costs: Path) -> LocalEngine:
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
         yield engine
 
 

@@ -24,7 +24,7 @@ from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.context import RunContext
 from katz_graph.executor.engine import Engine
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import LocalEngine
+from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.folders import MINI, Folders
 from katz_graph.mini.evaluate import held_out_scenes
 from katz_graph.mini.world import caption
@@ -39,8 +39,8 @@ CAPTIONS = [caption(scene) for scene in held_out_scenes(3, 1, 1)]
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[LocalEngine]:
-    with LocalEngine() as opened:
+def engine(costs: Path) -> Iterator[LocalEngine]:
+    with LocalEngine(EngineOptions(cache=costs)) as opened:
         yield opened
 
 
@@ -110,8 +110,8 @@ def test_four_a_second_at_most(engine: LocalEngine) -> None:
     assert [round(moment, 1) for moment in seen] == [0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8]
 
 
-def test_a_worker_sends_them_when_the_run_asks(tmp_path: Path) -> None:
-    with ClusterEngine([Assignment("cpu:0")], cache=tmp_path, launchers={"cpu:0": InProcess()}) as cluster:
+def test_a_worker_sends_them_when_the_run_asks(costs: Path) -> None:
+    with ClusterEngine([Assignment("cpu:0")], cache=costs, launchers={"cpu:0": InProcess()}) as cluster:
         region = mini(steps=3)
         asked, silent = Watched(cluster), Watched(cluster, previews=False)
         samples = [cluster.sample(region, context)[0]["samples"] for context in (asked, silent)]
@@ -192,6 +192,5 @@ def pack_callback() -> Any:
     return lambda: prepare_callback(model, 5)
 
 
-def test_bare_runs_have_none() -> None:
-    with LocalEngine() as opened:
-        assert not bare_context(opened).wants_preview("x")
+def test_bare_runs_have_none(engine: LocalEngine) -> None:
+    assert not bare_context(engine).wants_preview("x")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import Katz
-from PIL import Image
-
-sys.path.append(str(Path(__file__).parents[1] / "plain"))
 from foreign_packs import forgetting_shims
+from PIL import Image
 from region_pack import COMBINED, guided_by_pack
 
 

@@ -44,12 +44,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(autouse=True)
-def measured_once(katz: Katz, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device's rates, which every run would measure anew in a folder of its own."""
-    monkeypatch.setenv("KATZ_CACHE", str(models / "cache"))
-
-
 def nodes(model: list[Any], clip: list[Any], vae: list[Any], **loaders: Any) -> dict[str, Any]:
     sampling = {"seed": 3, "steps": 2, "cfg": 3.0, "model": model, "positive": ["10", 0], "negative": ["11", 0], "latent_image": ["12", 0]}
     return loaders | {

@@ -52,15 +52,9 @@ class Stale:
     delayed: Sequence[str]
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the rates of the devices are kept, so that they are measured once."""
-    return tmp_path_factory.mktemp("measured")
-
-
 @pytest.fixture
-def local() -> Iterator[LocalEngine]:
-    with LocalEngine(EngineOptions(batching=False)) as engine:
+def local(costs: Path) -> Iterator[LocalEngine]:
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
         yield engine
 
 
@@ -69,11 +63,11 @@ def request(models: Models, sampler: str, steps: int, guidance: float, windows: 
     return Case("test", models.pipeline, models.xl, sampler, steps, guidance=guidance, controls=controls)
 
 
-def stale(case: Case, measured: Path) -> Stale:
+def stale(case: Case, costs: Path) -> Stale:
     """The same request with its ControlNets on a second worker, one evaluation behind."""
     choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=False)
     launchers = {name: InProcess() for name in NAMES}
-    with ClusterEngine([Assignment(name) for name in NAMES], choices, measured, SLOW, launchers=launchers) as engine:
+    with ClusterEngine([Assignment(name) for name in NAMES], choices, costs, SLOW, launchers=launchers) as engine:
         context = bare_context(engine)
         ran: dict[str, set[int]] = defaultdict(set)
 
@@ -157,19 +151,19 @@ HEUN_MIDDLE = Window(0.3, 0.7, 1, 4)
     ],
 )
 def test_the_picture_is_that_of_the_loop_drawn_by_hand(
-    sdxl: Models, local: LocalEngine, measured: Path, sampler: str, steps: int, guidance: float, windows: list[Window], computed: list[int]
+    sdxl: Models, local: LocalEngine, costs: Path, sampler: str, steps: int, guidance: float, windows: list[Window], computed: list[int]
 ) -> None:
     case = request(sdxl, sampler, steps, guidance, windows)
-    found, by_hand, exact = stale(case, measured), sample(local, drawn(case, windows)), sample(local, sampler_region(case))
+    found, by_hand, exact = stale(case, costs), sample(local, drawn(case, windows)), sample(local, sampler_region(case))
     assert torch.equal(found.latent, by_hand)
     assert found.evaluations == computed
     assert len(found.delayed) == len(windows) * (1 if guidance == 1.0 else 2)
     assert 0.0 < difference(found.latent, exact) < 0.5
 
 
-def test_a_controlnet_that_acts_once_is_waited_for(sdxl: Models, local: LocalEngine, measured: Path) -> None:
+def test_a_controlnet_that_acts_once_is_waited_for(sdxl: Models, local: LocalEngine, costs: Path) -> None:
     case = request(sdxl, "euler", 4, 1.0, [Window(0.0, 0.1, 0, 0)])
-    found = stale(case, measured)
+    found = stale(case, costs)
     assert torch.equal(found.latent, sample(local, sampler_region(case)))
     assert found.evaluations == [0]
     assert not found.delayed

@@ -1,0 +1,48 @@
+"""Fixtures of all tests: what this machine was measured to do, and random-weight models, made once however many processes run tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from filelock import FileLock
+
+if TYPE_CHECKING:
+    from katz_graph.bench.parity import Models
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all test processes of a session share."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def costs(shared_folder: Path) -> Path:
+    """A cache folder for rates, contention and links: the first engine that opens measures, later ones read."""
+    folder = shared_folder / "costs"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sd1(shared_folder: Path) -> Models:
+    return made_once(shared_folder, "sd1")
+
+
+@pytest.fixture(scope="session")
+def sdxl(shared_folder: Path) -> Models:
+    return made_once(shared_folder, "sdxl")
+
+
+def made_once(folder: Path, family: str) -> Models:
+    """A pipeline, ControlNets and LoRAs of random weights; drawn by whichever test process comes first."""
+    from katz_graph.bench.parity import random_models
+
+    with FileLock(folder / f"{family}.lock"):
+        return random_models(folder / family, family)  # type: ignore[arg-type]

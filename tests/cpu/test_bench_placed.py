@@ -1,0 +1,83 @@
+"""The arithmetic of the benches on several workers, on programs and times made up; a toy of one runs in tests/cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from planner_devices import MS, SECONDS, devices, laid, region, several
+
+from katz_graph.bench import controlnet, latent, sharing
+from katz_graph.bench.placed import Stages, Track
+from katz_graph.executor.engine import Outcome
+from katz_graph.executor.profiling import StageTime
+from katz_graph.executor.timing import Span, Timing
+from katz_graph.planner.program import Program
+
+BUSY = 1.5  # how many times as long a stage takes beside a busy neighbour
+
+
+def stages(**seconds: float) -> Stages:
+    """Of one branch and of two in a call, which takes 1.6 times as long."""
+    known = SECONDS | seconds
+    times = [(stage, members, value * (1.6 if members == 2 else 1)) for stage, value in known.items() for members in (1, 2)]
+    return Stages([StageTime(stage, "cpu:0", members, value, value * BUSY, 0.0) for stage, members, value in times])
+
+
+def on(controls: str = "cpu:0", branches: int = 1) -> Program:
+    """The UNet on the first device; or each branch on one, where `controls` is empty."""
+    program = several(region(controls=1 if controls else 0, branches=branches), after="search")
+    operations = [op for variant in program.variants for op in variant.operations]
+    if controls:
+        return laid(program, {op.id: controls for op in operations if op.stage == "controlnet"})
+    return laid(program, {op.id: "cpu:1" for op in operations if op.id.startswith("negative")})
+
+
+def test_the_ideal_with_a_controlnet_elsewhere_is_the_longer_of_both_sides_and_the_decoder() -> None:
+    one, two = on("cpu:0"), on("cpu:1")
+    alone = 49 * MS  # encoder 12, mid 3, decoder 19, ControlNet 15
+    assert controlnet.ideal_speedup(one, two, stages()) == pytest.approx(alone / ((15 * BUSY + 19) * MS))
+    slow = stages(controlnet=40 * MS)
+    assert controlnet.ideal_speedup(one, two, slow) == pytest.approx(74 * MS / ((40 * BUSY + 19) * MS))
+
+
+def test_the_ideal_of_two_branches_is_what_one_worker_does_over_the_busier_of_two() -> None:
+    one, two = several(region(controls=0, branches=2), speeds=(1.0,), after="search"), on("", branches=2)
+    calls = 2 * 34 * MS if all(len(call.operations) == 1 for call in one.calls[0]) else 1.6 * 34 * MS
+    assert latent.ideal_speedup(one, two, stages()) == pytest.approx(calls / (34 * BUSY * MS))
+    assert latent.bare_ideal(stages()) == pytest.approx(2 / BUSY)
+
+
+def track(program: Program, seconds: float, samples: torch.Tensor) -> Track:
+    timing = Timing(prepare=0.5, denoise=seconds)
+    outcome = Outcome(samples, samples, dict.fromkeys((device.name for device in program.devices), timing))
+    return Track("made up", None, lambda: program, [program] * 3, [outcome] * 3)  # type: ignore[arg-type]
+
+
+def test_shares_and_differences_of_two_workers() -> None:
+    expected = torch.linspace(0, 1, 5)
+    two = replace(on("", branches=2), prediction=several(region(controls=0, branches=2)).prediction)
+    one = replace(several(region(controls=0, branches=2), speeds=(1.0,)), devices=devices(1.0, 1.0))
+    ideal = latent.ideal_speedup(one, two, stages())
+    found = latent.Measured(track(one, 3.0, expected), track(two, 2.0, expected + 0.25), [stages()] * 3, [1.1] * 3, expected).metrics
+    assert found["speedup"] == pytest.approx(1.5)
+    assert found["share_of_ideal"] == pytest.approx(1.5 / ideal)
+    assert found["share_of_ideal_of_a_bare_loop"] == pytest.approx(1.1 / (2 / BUSY))
+    assert found["devices"] == 2
+    assert found["difference"] == pytest.approx(0.25)
+    assert found["seconds"] == pytest.approx(2.5)  # with what precedes the loop
+
+
+def outcome(*served: tuple[float, float]) -> Outcome:
+    spans = [Span("run", start, seconds, number) for number, (start, seconds) in enumerate(served)]
+    timing = Timing(spans=[Span("load", 0.0, 9.0), *spans])
+    nothing: Any = None
+    return Outcome(nothing, nothing, {sharing.SHARED: timing})
+
+
+def test_service_counts_until_one_request_has_had_all_of_its_own() -> None:
+    first, second = outcome((1.0, 1.0), (3.0, 1.0)), outcome((2.0, 1.0), (4.0, 1.0), (5.0, 2.0))
+    assert sharing.service([first, second]) == [2.0, 1.0]
+    assert sharing.service([second, first]) == [1.0, 2.0]
