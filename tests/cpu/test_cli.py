@@ -359,7 +359,8 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(katz: Katz, model_folder: Path) -> None:
+def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KATZ_CACHE", "cache")  # of its own: that it measured says that it is about to sample
     path = write(workflow(steps=10000))
     running = start("run", path, "--models", model_folder, "--trace", "trace.json")
     deadline = time.monotonic() + 120
