@@ -222,11 +222,14 @@ class _SingleNodes:
 
 
 def connects(source: str, target: str) -> bool:
-    """Whether an output of socket `source` may feed an input of socket `target`. `*` takes and gives all; `A,B` is either."""
-    if source == target or ANY in (source, target):
+    """Whether an output of socket `source` may feed an input of socket `target`. `*` takes and gives all.
+
+    Two unions (`A,B`) fit when they have a member in common; only a type that stands alone is widened.
+    """
+    given, taken = set(source.split(",")), set(target.split(","))
+    if ANY in given | taken:
         return True
-    given = {socket for name in source.split(",") for socket in (name, *WIDENED.get(name, ()))}
-    return not given.isdisjoint(target.split(","))
+    return not given.isdisjoint(taken) or target in WIDENED.get(source, ())
 
 
 def _expected_source(missing: Input) -> str:

@@ -91,11 +91,11 @@ class Declared:
 
 
 def socket_of(kind: Any) -> str:
-    """The name of a type: a list is a choice, and what is unequal to no other type takes everything."""
+    """The name of a type, `A,B` for a union: a list is a choice, and what is unequal to no other type takes everything."""
     if isinstance(kind, (list, tuple)):
         return "COMBO"
     differs = kind != NO_TYPE
-    return _text(kind) if isinstance(kind, str) and differs else ANY
+    return ",".join(name.strip() for name in _text(kind).split(",")) if isinstance(kind, str) and differs else ANY
 
 
 def _groups(found: Any) -> Mapping[str, Any]:
@@ -123,23 +123,10 @@ def _choices(kind: Any, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
 
 
 def _literal_check(socket: str) -> Callable[[Any], Any] | None:
-    """How literals of types that the core does not know are taken: as they are; for `A,B` as the first that fits."""
-    names = socket.split(",")
-    if socket in (*WIDGETS, ANY) or all(name in WIRES for name in names):
+    """How literals of types that the core does not know, and of unions, are taken: as they are, as the convention has it."""
+    if socket in (*WIDGETS, ANY) or all(name in WIRES for name in socket.split(",")):
         return None
-    if not any(name in PLAIN for name in names):
-        return lambda value: value
-
-    def first_that_fits(value: Any) -> Any:
-        for name in names:
-            if name in PLAIN:
-                try:
-                    return PLAIN[name](value)
-                except ValueError:
-                    continue
-        raise ValueError
-
-    return first_that_fits
+    return lambda value: value
 
 
 def _bound(value: Any) -> float | None:

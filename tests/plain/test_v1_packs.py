@@ -171,7 +171,8 @@ def echo(self: Any, **values: Any) -> Any:
         (("STRING", {}), 7, "7"),
         (("BOOLEAN", {}), "false", False),
         (([0.5, 1.0], {}), 1, 1.0),
-        (("INT,STRING", {}), "7", 7),
+        (("INT,STRING", {}), "7", "7"),
+        (("IMAGE,FLOAT", {}), 5, 5),
         (("MY_WIDGET", {}), {"points": [1, 2]}, {"points": [1, 2]}),
         (("*", {}), {"__value__": [1, 2]}, [1, 2]),
         (("INT", {"forceInput": True}), 4, 4),
@@ -256,6 +257,20 @@ def test_validate_inputs_that_takes_input_types_decides_what_may_be_linked() -> 
     assert saved({"0": node("Number", value=3), "1": node("Made", x=["0", 0])}, classes) == {"x": 3}
     assert problem({"0": node("LoadFile", name="x"), "1": node("Made", x=["0", 0])}, classes) == "node 1 (Made): no text, please"
     assert {"x": "INT"} in seen
+
+
+def test_a_union_takes_literals_unconverted_and_links_of_its_members() -> None:
+    def one(cls: type, x: Any) -> Any:
+        return True if x is None or isinstance(x, float) else f"{type(x).__name__} is no float"
+
+    checked = pack_class(echo, {"x": ("IMAGE, FLOAT",)}, VALIDATE_INPUTS=classmethod(one))
+    classes = {"Made": checked, "Half": pack_class(lambda self: (0.5,), returns=("FLOAT",))}
+    assert saved({"1": node("Made", x=5.0)}, classes) == {"x": 5.0}
+    assert problem({"1": node("Made", x=5)}, classes) == "node 1 (Made): int is no float"
+    assert saved({"0": node("Half"), "1": node("Made", x=["0", 0])}, classes) == {"x": 0.5}
+    assert "got INT from output 0 (INT) of node 0 (Number), expected IMAGE,FLOAT" in problem(
+        {"0": node("Number"), "1": node("Made", x=["0", 0])}, classes
+    )
 
 
 # What runs, and with what.

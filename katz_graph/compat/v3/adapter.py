@@ -155,6 +155,9 @@ def _declared(port: Input) -> tuple[Any, dict[str, Any]]:
     if upload is not None:
         options[str(upload)] = True
     choices = getattr(knob, "choices", None)
+    if knob is not None and knob is widget:  # one of several types, drawn as this one
+        options |= {"widgetType": knob.get_io_type()} | ({} if choices is None else {"options": choices})
+        choices = None
     return (port.get_io_type() if choices is None else choices), options
 
 

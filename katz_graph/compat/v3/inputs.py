@@ -141,7 +141,7 @@ class _MultiTypeInput(Input):
         super().__init__(id.id if isinstance(id, Input) else id, *positional, **options)
         if self.widget is not None:
             self.optional = self.optional or self.widget.optional
-        names = [kind.io_type for kind in types] + ([self.widget.io_type] if self.widget is not None else [])
+        names = ([self.widget.get_io_type()] if self.widget is not None else []) + [kind.io_type for kind in types]
         self.union = ",".join(dict.fromkeys(names))
 
     def get_io_type(self) -> str:
