@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
@@ -508,6 +509,15 @@ def test_nan_always_runs_again() -> None:
         return float("nan")
 
     assert changing(classmethod(later)) == [["1", "save"]] * 3
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.array])
+def test_numpys_nan_always_runs_again_and_says_why(kind: Any) -> None:
+    made = {"Made": pack_class(lambda self: (1,), IS_CHANGED=classmethod(lambda cls: kind(float("nan"))))}
+    cache, document = ResultCache(), {"1": node("Made"), "save": node("Save", value=["1", 0])}
+    runs = [run_v1(document, made, cache) for _ in range(3)]
+    assert [ran.nodes("start") for ran in runs] == [["1", "save"]] * 3
+    assert runs[-1].why("1") == "never cached: it asks to run always"
 
 
 def test_is_changed_that_fails_is_told_and_never_cached() -> None:
