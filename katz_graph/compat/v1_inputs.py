@@ -9,7 +9,7 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.literals import PLAIN
-from katz_graph.node import ANY, Input, Widget
+from katz_graph.node import ANY, FILLED_IN, Input, Widget
 from katz_graph.wording import show
 
 NO_TYPE = "\0"  # the name of no type and of no input
@@ -43,8 +43,12 @@ class Declared:
 
     def hidden(self) -> dict[str, str]:
         """Arguments that the run fills in, and with what."""
-        found = self._groups.get("hidden", {})
-        return {name: _text(kind[0] if isinstance(kind, (tuple, list)) and kind else kind) for name, kind in found.items()}
+        found = ((name, _hidden_kind(declared)) for name, declared in self._groups.get("hidden", {}).items())
+        return {name: kind for name, kind in found if kind in FILLED_IN}
+
+    def unlisted(self) -> dict[str, Any]:
+        """Hidden inputs of other types, as the pack wrote them: they have a value where a graph gives one, as expansions do."""
+        return {name: declared for name, declared in self._groups.get("hidden", {}).items() if _hidden_kind(declared) not in FILLED_IN}
 
     def takes_any_name(self) -> bool:
         """Whether the groups are objects that say to know every name: the usual way to have any number of inputs."""
@@ -96,6 +100,10 @@ def socket_of(kind: Any) -> str:
         return "COMBO"
     differs = kind != NO_TYPE
     return ",".join(name.strip() for name in _text(kind).split(",")) if isinstance(kind, str) and differs else ANY
+
+
+def _hidden_kind(declared: Any) -> str:
+    return _text(declared[0] if isinstance(declared, (tuple, list)) and declared else declared)
 
 
 def _groups(found: Any) -> Mapping[str, Any]:

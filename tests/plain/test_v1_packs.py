@@ -20,6 +20,7 @@ from katz_graph.errors import Cancelled, InputError
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.lists import Listed
 from katz_graph.formats.api import from_api
+from katz_graph.formats.object_info_write import node_info
 from katz_graph.packs import Registry, load_registry
 from katz_graph.validate import check
 
@@ -305,6 +306,14 @@ def test_hidden_inputs() -> None:
     assert graph.has_node("7") and not graph.has_node("8") and graph.get_original_prompt() == values["prompt"]
     assert graph.get_node("save") == {"class_type": "Save", "inputs": {"value": ["7", 0]}}
     assert graph.get_display_node_id("7") == "7" and graph.get_parent_node_id("7") is None
+
+
+def test_a_hidden_input_of_an_ordinary_type_is_there_only_if_the_prompt_gives_it() -> None:
+    made = {"Made": pack_class(echo, hidden={"start": ("*",), "word": "WORDS"})}
+    assert saved({"1": node("Made")}, made) == {}
+    assert saved({"1": node("Made", start=3, word="so")}, made) == {"start": 3, "word": "so"}
+    assert saved({"0": node("Number", value=4), "1": node("Made", start=["0", 0])}, made) == {"start": 4}
+    assert node_info(types(**made)["Made"])["input"]["hidden"] == {"start": ["*"], "word": "WORDS"}
 
 
 def test_the_object_of_a_node_stays_between_runs() -> None:
@@ -735,6 +744,81 @@ def test_values_of_past_rounds_are_let_go() -> None:
 def test_wrong_inputs_are_refused_before_anything_runs() -> None:
     with pytest.raises(InputError, match=r"node sum \(Plus\), b: got 1.5, expected a whole number"):
         run_v1(loop(3, sum=node("Plus", a=["open", 1], b=1.5)), loops.NODE_CLASS_MAPPINGS)
+
+
+class ForOpen:
+    """Expands. `left` counts down; only the closing node's expansions give it."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("FLOW", "INT", "*"), "open", "test"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"times": ("INT",)}, "optional": {"value": ("*",)}, "hidden": {"left": ("*",)}}
+
+    def open(self, times: int, value: Any = None, **hidden: Any) -> Any:
+        left = hidden.get("left", times)
+        return {"result": ("stub", left, ["inner", 1]), "expand": {"inner": {"class_type": "LoopOpen", "inputs": {"value": value}}}}
+
+
+class ForClose:
+    """Expands to a count, a condition, and a closing node that expands again: to the body, with one less for its opening node."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("*",), "close", "test"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"flow": ("FLOW", {"rawLink": True})}, "optional": {"value": ("*", {"rawLink": True})}}
+
+    def close(self, flow: Any, value: Any = None) -> Any:
+        nodes = {
+            "less": {"class_type": "Plus", "inputs": {"a": [flow[0], 1], "b": -1}},
+            "more": {"class_type": "Below", "inputs": {"a": ["negative", 0], "limit": 0}},
+            "negative": {"class_type": "Negative", "inputs": {"a": ["less", 0]}},
+            "again": {"class_type": "Again", "inputs": {"flow": flow, "more": ["more", 0], "left": ["less", 0], "value": value}},
+        }
+        return {"result": (["again", 0],), "expand": nodes}
+
+
+class Again:
+    RETURN_TYPES, FUNCTION, CATEGORY = ("*",), "close", "test"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        required = {"flow": ("FLOW", {"rawLink": True}), "more": ("BOOLEAN", {"forceInput": True})}
+        return {"required": required, "optional": {"value": ("*",), "left": ("*",)}, "hidden": {"graph": "DYNPROMPT", "me": "UNIQUE_ID"}}
+
+    def close(self, flow: Any, more: bool, graph: Any, me: str, value: Any = None, left: Any = None) -> Any:
+        if not more:
+            return (value,)
+        inside = loops.between(graph, me, flow[0])
+        names = {name: "again" if name == me else f"body.{name}" for name in inside}
+        nodes = {}
+        for name, renamed in names.items():
+            original = graph.get_node(name)
+            inputs = {key: loops.moved(link, names) for key, link in original["inputs"].items()}
+            nodes[renamed] = {"class_type": original["class_type"], "inputs": inputs, "override_display_id": name}
+        nodes[names[flow[0]]]["inputs"] |= {"left": left, "value": value}
+        return {"result": (["again", 0],), "expand": nodes}
+
+
+FOR = {
+    **loops.NODE_CLASS_MAPPINGS,
+    **{cls.__name__: cls for cls in (ForOpen, ForClose, Again)},
+    "Negative": pack_class(lambda self, a: (-a,), {"a": ("*",)}, returns=("INT",)),
+}
+
+
+@pytest.mark.parametrize("times", [1, 2, 40])
+def test_a_for_loop_whose_opening_node_has_a_hidden_count(times: int) -> None:
+    document = {
+        "open": node("ForOpen", times=times, value=100),
+        "sum": node("Plus", a=["open", 2], b=["open", 1]),
+        "close": node("ForClose", flow=["open", 0], value=["sum", 0]),
+        "save": node("Save", value=["close", 0]),
+    }
+    ran = run_v1(document, FOR)
+    assert ran.result.outputs.get("save") == (100 + times * (times + 1) // 2,), ran.result.failures
+    assert {event.origin for event in ran.events} == set(document)
 
 
 BUILDER = '''
