@@ -66,7 +66,7 @@ class Declared:
             socket=socket,
             required=required,
             knob=widget and not options.get("forceInput"),
-            default=choices[0] if default is None and choices else default,
+            default=([] if several else choices[0]) if default is None and choices else default,
             minimum=_bound(options.get("min")),
             maximum=_bound(options.get("max")),
             choices=None if several else choices,
