@@ -138,7 +138,7 @@ def test_a_link_goes_before_the_default_of_a_widget_that_the_file_is_older_than(
 
 
 def test_a_server_description_gives_the_defaults_of_widgets_that_the_file_is_older_than() -> None:
-    unfolding = {"options": [{"key": "plain", "inputs": {}}, {"key": "soft", "inputs": {"required": {"blur": ["FLOAT", {"default": 0.5}]}}}]}
+    soft = {"key": "soft", "inputs": {"required": {"blur": ["FLOAT", {"default": 0.5}]}}}
     described = {
         "Foreign": {
             "input": {
@@ -146,7 +146,7 @@ def test_a_server_description_gives_the_defaults_of_widgets_that_the_file_is_old
                     "seed": ["INT", {"default": 3, "control_after_generate": True}],
                     "file": [["a.png", "b.png"], {"image_upload": True}],
                     "count": ["INT", {"min": 1}],
-                    "edge": ["COMFY_DYNAMICCOMBO_V3", unfolding | {"default": "soft"}],
+                    "edge": ["COMFY_DYNAMICCOMBO_V3", {"options": [{"key": "plain", "inputs": {}}, soft], "default": "soft"}],
                     "tags": ["COMBO", {"options": ["x", "y"], "multi_select": True}],
                     "wired": ["FLOAT", {"forceInput": True, "default": 1.0}],
                 },
