@@ -110,7 +110,7 @@ def test_a_schema_is_a_node_type(tmp_path: Path) -> None:
     count, scale, shade, size = (kind.inputs[name] for name in ("count", "scale", "shade", "size"))
     assert (count.socket, count.knob, count.required, count.default, count.minimum, count.maximum) == ("INT", True, True, 2, 0, 10)
     assert count.widget.control_after_generate and count.widget.step == 2 and count.help == "how many"
-    assert not scale.required and scale.options["display_mode"] == "slider"
+    assert not scale.required and scale.options["display"] == "slider"
     assert kind.inputs["text"].widget.multiline
     assert shade.choices == ("Light", "Dark") and shade.default == "Dark" and size.choices == ("s", "m")
     assert [kind.inputs[name].socket for name in ("image", "dust", "either", "anything")] == ["IMAGE", "STARDUST", "MASK,IMAGE", "*"]
@@ -144,6 +144,23 @@ def test_an_input_of_several_types_is_drawn_as_its_widget_and_takes_links_of_eac
     document = {"0": node("Source"), "1": literal, "2": linked, "3": node("Save", value=["1", 0]), "4": node("Save", value=["2", 0])}
     done = ran(registry, document)
     assert (outputs(done, "3"), outputs(done, "4")) == (("7",), ("'text'",))
+
+
+def test_editors_get_options_by_the_names_that_they_know(tmp_path: Path) -> None:
+    declared = """
+        io.String.Input("text", "The text", dynamic_prompts=True, advanced=True),
+        io.Combo.Input("voice", remote=io.RemoteOptions(route="/voices", refresh_button=True)),
+        io.MultiCombo.Input("tags", options=["a", "b"]),
+    """
+    source = 'io.Combo.Output("mode", options=["x", "y"])'
+    registry, problems = loaded(tmp_path, simple("Asks", declared, source, 'return io.NodeOutput(",".join(given["tags"]))'), "Asks")
+    assert problems == []
+    required = node_info(registry["Asks"])["input"]["required"]
+    assert required["text"] == ["STRING", {"dynamicPrompts": True, "advanced": True, "display_name": "The text"}]
+    assert required["voice"][1]["remote"] == {"route": "/voices", "refresh_button": True}
+    assert required["tags"] == ["COMBO", {"multi_select": True, "options": ["a", "b"]}]
+    asked = node("Asks", text="t", voice="v", tags={"__value__": ["a", "b"]})
+    assert outputs(ran(registry, {"1": asked, "2": node("Save", value=["1", 0])}), "2") == ("a,b",)
 
 
 def test_asynchronous_nodes_know_which_node_they_are(tmp_path: Path) -> None:
