@@ -261,9 +261,11 @@ def _wanted(graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[
 def _own_problems(node: str, graph: Graph, checked: Graph, types: Types) -> Iterator[Problem]:
     """What a node's own check says of it."""
     call = checked.nodes[node]
-    own_check = types[call.type].check
+    type_ = types[call.type]
+    own_check = type_.check
     assert own_check is not None
     literals = {name: value for name, value in call.inputs.items() if not isinstance(value, Link)}
+    literals |= {name: node for name, what in type_.hidden.items() if what == "UNIQUE_ID"}
     sockets = {name: types[graph.nodes[link.node].type].outputs[link.output].socket for name, link in call.links()}
     kind: ProblemKind = "refused"
     try:

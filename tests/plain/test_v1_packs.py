@@ -232,6 +232,11 @@ def test_validate_inputs_replaces_built_in_checks_of_what_it_names() -> None:
     assert "does not accept" in problem({"1": node("Made", a=60, b=50)}, every)
 
 
+def test_validate_inputs_may_ask_which_node_it_is_of() -> None:
+    made = pack_class(echo, {"a": ("INT",)}, hidden={"me": "UNIQUE_ID"}, VALIDATE_INPUTS=classmethod(lambda cls, me: f"I am {me}"))
+    assert problem({"1": node("Made", a=1)}, {"Made": made}) == "node 1 (Made): I am 1"
+
+
 def test_validate_inputs_may_be_asynchronous_and_may_fail() -> None:
     async def later(cls: type, a: int) -> Any:
         await asyncio.sleep(0)
