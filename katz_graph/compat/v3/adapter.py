@@ -159,8 +159,8 @@ def _declared(port: Input) -> tuple[Any, dict[str, Any]]:
     choices = getattr(knob, "choices", None)
     if not choices and "remote" in options:  # only a client asks for them
         choices = None
-    if knob is not None and knob is widget:  # one of several types, drawn as this one
-        options |= {"widgetType": knob.get_io_type()} | ({} if choices is None else {"options": choices})
+    if widget is not None:  # one of several types, drawn as this one
+        options |= {"widgetType": widget.get_io_type()} | ({} if choices is None else {"options": choices})
         choices = None
     return (port.get_io_type() if choices is None else choices), options
 
