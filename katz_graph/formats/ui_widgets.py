@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -88,7 +89,7 @@ def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[An
 def _completed(values: Mapping[str, Any], signature: Signature | None, known: Collection[str] = ()) -> dict[str, Any]:
     """With the defaults of the widgets that are neither among the values nor `known` otherwise."""
     slots = () if signature is None else chosen(signature.widgets, values)
-    return {slot.name: slot.default for slot in slots if slot.name not in known and slot.default is not None} | dict(values)
+    return {slot.name: copy(slot.default) for slot in slots if slot.name not in known and slot.default is not None} | dict(values)
 
 
 def _by_inputs(node: UiNode) -> dict[str, Any]:
