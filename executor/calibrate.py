@@ -39,7 +39,7 @@ def calibrated(name: str, device: torch.device, dtype: torch.dtype, store: CostS
     key = device_key(device, dtype, torch.get_num_threads())
     if again or store.rates(key) is None:
         store.keep_rates(key, Rates(*measure(device, dtype)))
-    return store.device(name, key, dtype.itemsize)
+    return store.device(name, key, dtype.itemsize, torch_name=str(device))
 
 
 def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> tuple[float, float, float]:

@@ -136,7 +136,16 @@ class CostStore:
         row = (source, target, transport, link.bytes_per_second, link.latency)
         self._write("insert or replace into links values (?, ?, ?, ?, ?)", [row])
 
-    def device(self, name: str, key: str, value_bytes: int, host: str = "", together: int = 1, memory_bytes: float = math.inf) -> Device:
+    def device(
+        self,
+        name: str,
+        key: str,
+        value_bytes: int,
+        host: str = "",
+        together: int = 1,
+        memory_bytes: float = math.inf,
+        torch_name: str = "cpu",
+    ) -> Device:
         """A device for the planner, one of `together` on its host. KeyError when its rates were never measured."""
         rates = self.rates(key)
         if rates is None:
@@ -153,6 +162,7 @@ class CostStore:
             contention=contention.arithmetic,
             memory_contention=contention.memory,
             measured=self.stages(key, together),
+            torch_name=torch_name,
         )
 
     def _read(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:

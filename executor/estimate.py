@@ -41,4 +41,5 @@ def _shared(store: CostStore, host: str, devices: Mapping[str, str], source: Dev
 
 def _found(store: CostStore, name: str, device: str, host: str, together: int) -> Device:
     dtype = dtype_for(device)
-    return store.device(name, device_key(torch.device(device), dtype, torch.get_num_threads()), dtype.itemsize, host, together)
+    key = device_key(torch.device(device), dtype, torch.get_num_threads())
+    return store.device(name, key, dtype.itemsize, host, together, torch_name=device)

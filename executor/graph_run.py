@@ -312,11 +312,12 @@ class _GraphRun:
         self._finish(node, None)
 
     def _fail_cycles(self) -> None:
-        """Nothing is ready, and yet nodes wait: they stand in a cycle, or behind one."""
+        """Nothing is ready, and yet nodes wait: they stand in a cycle, or behind one. Its first node that an expansion made is to blame."""
         stuck = [node for node in self.nodes.values() if node.wanted and not node.finished]
         waits = {node.id: [source.id for source in node.sources if not source.finished] for node in stuck}
         calls = {node.id: node.call for node in stuck}
         for cycle in list(find_cycles(waits)):
-            self._fail(self.nodes[cycle[0]], InputError(f"stands in a cycle: {describe_cycle(cycle, calls)}"))
+            made = next((name for name in cycle if self.nodes[name].made), cycle[0])
+            self._fail(self.nodes[made], InputError(f"stands in a cycle: {describe_cycle(cycle, calls)}"))
         for node in stuck:
             node.failed = node.finished = True

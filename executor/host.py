@@ -34,7 +34,7 @@ from katz_graph.executor.worker import Job, Single, Worker
 from katz_graph.models.load import ModelStore
 from katz_graph.node import NodeType
 from katz_graph.packs import load_registry
-from katz_graph.planner.program import Instance
+from katz_graph.planner.program import Device, Instance
 from katz_graph.planner.region import Operation
 from katz_graph.settings import Settings
 
@@ -92,7 +92,8 @@ class Host:
         desk = _Desk(request, attempt, self.mailbox, self.peers)
         told = {"request": request, "attempt": attempt}
         listen, warn = partial(self._event, told), partial(self._warn, told)
-        context = RunContext(cast(Engine, _NoEngine()), self._folders, self._settings.output, {}, listen, warn, previews=previews)
+        engine = cast(Engine, _Alone(portion.program.device(portion.device)))
+        context = RunContext(engine, self._folders, self._settings.output, {}, listen, warn, previews=previews)
         ready = partial(self._tell, "ready", told)
         execution = Execution(portion, self.models, context, desk, self._find, measure, hold=True, on_loaded=ready)
         job = self._worker.submit(execution)
@@ -159,8 +160,11 @@ class Host:
         return self._types[operation.type]
 
 
-class _NoEngine:
-    """Stands where a node inside of a step region would find the engine: a worker has none."""
+class _Alone:
+    """Stands where a node inside of a step region would find the engine: a worker has only a device."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
 
     def __getattr__(self, name: str) -> Any:
         raise RunError(f"a node inside of a step region asks the engine for {name!r}, which workers do not have; use one device")

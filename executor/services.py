@@ -53,11 +53,12 @@ def rates(worker: Served, stretch: float = 0.0) -> tuple[float, float, float]:
 
 
 def identity(worker: Served) -> Mapping[str, Any]:
-    """What costs measured on this device are kept under, where it and its process are, and the bytes that may be taken there."""
+    """What costs measured on this device are kept under, what torch calls it, where it and its process are, and the bytes free there."""
     device, dtype = worker.models.device, worker.models.dtype
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
     key = device_key(device, dtype, torch.get_num_threads())
-    return {"key": key, "host": socket.gethostname(), "pid": os.getpid(), "value_bytes": dtype.itemsize, "memory_bytes": float(free)}
+    place = {"device": str(device), "host": socket.gethostname(), "pid": os.getpid()}
+    return {"key": key, **place, "value_bytes": dtype.itemsize, "memory_bytes": float(free)}
 
 
 def load_control_net(worker: Served, recipe: ControlNetRecipe) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from katz_graph.graph import Link
 
 Signature = bytes
+NAN = "NaN"
 SIZE = 20  # bytes; two of 2^64 different nodes would have to meet
 
 
@@ -44,7 +45,7 @@ def node_signature(type_: str, fingerprint: Any, inputs: Mapping[str, Any], sour
 
 
 def value_token(value: Any) -> bytes:
-    """Bytes that are equal exactly for values of equal type and content. NaN is equal to nothing, so it is Unsignable."""
+    """Bytes that are equal exactly for values of equal type and content. NaN, whoever's it is, is equal to nothing, so it is Unsignable."""
     if value is None:
         return b"N"
     kind = type(value)
@@ -54,7 +55,7 @@ def value_token(value: Any) -> bytes:
         return b"i" + _sized(value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
     if kind is float:
         if math.isnan(value):
-            raise Unsignable("NaN")
+            raise Unsignable(NAN)
         return b"f" + struct.pack(">d", value)
     if kind is str:
         return b"s" + _sized(value.encode("utf-8", "surrogatepass"))
@@ -77,18 +78,26 @@ def value_token(value: Any) -> bytes:
 
 
 def _array(value: Any) -> bytes:
-    """Tensors and NumPy arrays by their bytes; neither library is imported for it."""
+    """Tensors and NumPy arrays by their bytes, and NumPy's numbers; neither library is imported for it."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             raise Unsignable(str(value.layout))
+        _refuse_nan(value)
         data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
         return b"a" + _sized(f"{value.dtype}{tuple(value.shape)}".encode()) + hashlib.blake2b(data, digest_size=SIZE).digest()
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
+        _refuse_nan(value)
         data = numpy.ascontiguousarray(value).tobytes()
         return b"n" + _sized(f"{value.dtype}{value.shape}".encode()) + hashlib.blake2b(data, digest_size=SIZE).digest()
     raise Unsignable(type(value).__name__)
+
+
+def _refuse_nan(value: Any) -> None:
+    """Unsignable for a single number that is unequal to itself. In an array of several, NaN is a value like any other."""
+    if not value.shape and bool(value != value):
+        raise Unsignable(NAN)
 
 
 @lru_cache(maxsize=4096)

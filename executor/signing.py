@@ -5,7 +5,6 @@ Late are lazy nodes, whose result is decided by what they ask for only; nodes wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from katz_graph.executor.failure import in_words
 from katz_graph.executor.hidden import sees_graph
 from katz_graph.executor.holding import hold_sources, hold_upstream
 from katz_graph.executor.node_state import NodeState, States
-from katz_graph.executor.signature import Signature, Unsignable, node_signature
+from katz_graph.executor.signature import NAN, Signature, Unsignable, node_signature
 from katz_graph.graph import Link
 from katz_graph.planner.region import RegionNodes
 
@@ -106,5 +105,5 @@ def _sign(states: States, node: NodeState, inputs: Mapping[str, Any]) -> None:
     try:
         node.signature = node_signature(node.call.type, node.fingerprint, inputs, sources)
     except Unsignable as error:
-        nan = isinstance(node.fingerprint, float) and math.isnan(node.fingerprint)
-        node.unsigned = "it asks to run always" if nan else f"nobody can tell whether a value is the same ({error})"
+        always = str(error) == NAN  # only a fingerprint can be: files hold none
+        node.unsigned = "it asks to run always" if always else f"nobody can tell whether a value is the same ({error})"

@@ -21,7 +21,7 @@ STRETCH = 0.4  # seconds for each kind of work when the devices of a host are me
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where costs of a device are kept: its key, its host, and how many devices of that host there are."""
+    """Where costs of a device are kept, and what it says of itself: its key, its host, and how many devices of that host there are."""
 
     name: str
     key: str
@@ -29,10 +29,11 @@ class Place:
     together: int
     value_bytes: int
     memory_bytes: float
+    torch_name: str
 
     def device(self, store: CostStore) -> Device:
         """The device as the planner sees it, with all that the store knows now."""
-        return store.device(self.name, self.key, self.value_bytes, self.host, self.together, self.memory_bytes)
+        return store.device(self.name, self.key, self.value_bytes, self.host, self.together, self.memory_bytes, self.torch_name)
 
 
 def survey(names: Sequence[str], call: Call, store: CostStore, again: bool = False, hosts: Mapping[str, str] | None = None) -> list[Place]:
@@ -44,8 +45,8 @@ def survey(names: Sequence[str], call: Call, store: CostStore, again: bool = Fal
     host_of = {name: (hosts or {}).get(name, told[name]["host"]) for name in names}
     sizes = Counter(host_of.values())
     places = [
-        Place(name, told[name]["key"], host_of[name], sizes[host_of[name]], told[name]["value_bytes"], told[name]["memory_bytes"])
-        for name in names
+        Place(name, one["key"], host_of[name], sizes[host_of[name]], one["value_bytes"], one["memory_bytes"], one["device"])
+        for name, one in told.items()
     ]
     for key, equal in _grouped(places, lambda place: place.key).items():
         if again or store.rates(key) is None:

@@ -26,6 +26,13 @@ from katz_graph.wires import Socket
 KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
 ANY = "*"
 INSTANCE = "__instance__"
+FILLED_IN = frozenset(
+    (
+        *("UNIQUE_ID", "PROMPT", "DYNPROMPT", "EXTRA_PNGINFO"),
+        *("AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG", "COMFY_USAGE_SOURCE"),  # keys to other services: None here
+    )
+)
+"""What a graph run can fill in for a hidden argument."""
 WRAPPED = re.compile(r"(?<=\S)\n(?=\S)")  # a line break inside a paragraph
 VARIADIC = 8  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
 
@@ -95,8 +102,9 @@ class NodeType:
 
     What only nodes of other conventions use: a `run` that returns an awaitable overlaps with others; with `takes_lists` every input is
     the whole list of what came, otherwise a node is run once per element; an output marked in `gives_lists` is a list of values.
-    `hidden` are arguments that the graph run fills in (argument -> UNIQUE_ID, PROMPT, DYNPROMPT, EXTRA_PNGINFO). `undeclared`: which
-    inputs that are not declared reach `run`: links only, or all. `check(literals, link sockets)` gives further problems before the
+    `hidden` are arguments that the graph run fills in (argument -> one of FILLED_IN). `unlisted` are inputs that editors do not show (as
+    a pack wrote them): what a graph gives for one reaches `run` as it is, and otherwise it is absent. `undeclared`: which inputs that are
+    not declared at all reach `run`: links only, or all. `check(literals, link sockets)` gives further problems before the
     run as (input, message); the inputs in `unchecked` are not held to bounds and choices, and with `links_unchecked` `check` alone
     decides what may be linked. `instance` makes the object that stays between runs of one node of a graph; it reaches `run` as the
     input of the name INSTANCE. `per_node`: two equal nodes do not share a result. `fingerprint_linked`: whether the fingerprint needs
@@ -118,6 +126,7 @@ class NodeType:
     takes_lists: bool = False
     gives_lists: tuple[bool, ...] = ()
     hidden: Mapping[str, str] = field(default_factory=dict)
+    unlisted: Mapping[str, Any] = field(default_factory=dict)
     undeclared: Literal["none", "links", "all"] = "none"
     check: Callable[[Mapping[str, Any], Mapping[str, str]], Iterable[tuple[str, str]]] | None = None
     unchecked: frozenset[str] = frozenset()
@@ -129,7 +138,8 @@ class NodeType:
 
     def takes(self, name: str, value: Any) -> bool:
         """Whether an input that a graph gives, literal or link, reaches `run`."""
-        return name in self.inputs or self.undeclared == "all" or (self.undeclared == "links" and isinstance(value, Link))
+        declared = name in self.inputs or name in self.unlisted
+        return declared or self.undeclared == "all" or (self.undeclared == "links" and isinstance(value, Link))
 
 
 @dataclass(frozen=True, slots=True)

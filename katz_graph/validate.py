@@ -222,11 +222,14 @@ class _SingleNodes:
 
 
 def connects(source: str, target: str) -> bool:
-    """Whether an output of socket `source` may feed an input of socket `target`. `*` takes and gives all; `A,B` is either."""
-    if source == target or ANY in (source, target):
+    """Whether an output of socket `source` may feed an input of socket `target`. `*` takes and gives all.
+
+    Two unions (`A,B`) fit when they have a member in common; only a type that stands alone is widened.
+    """
+    given, taken = set(source.split(",")), set(target.split(","))
+    if ANY in given | taken:
         return True
-    given = {socket for name in source.split(",") for socket in (name, *WIDENED.get(name, ()))}
-    return not given.isdisjoint(target.split(","))
+    return not given.isdisjoint(taken) or target in WIDENED.get(source, ())
 
 
 def _expected_source(missing: Input) -> str:
@@ -258,9 +261,11 @@ def _wanted(graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[
 def _own_problems(node: str, graph: Graph, checked: Graph, types: Types) -> Iterator[Problem]:
     """What a node's own check says of it."""
     call = checked.nodes[node]
-    own_check = types[call.type].check
+    type_ = types[call.type]
+    own_check = type_.check
     assert own_check is not None
     literals = {name: value for name, value in call.inputs.items() if not isinstance(value, Link)}
+    literals |= {name: node for name, what in type_.hidden.items() if what == "UNIQUE_ID"}
     sockets = {name: types[graph.nodes[link.node].type].outputs[link.output].socket for name, link in call.links()}
     kind: ProblemKind = "refused"
     try:

@@ -20,7 +20,7 @@ from katz_graph.formats.strict_json import parse_json
 from katz_graph.web.channel import QueueView, Snapshot
 from katz_graph.web.events import Cached, Ended, JobEvent, NodeDone, NodeStarted, PackMessage, Previewed, Progress, Started
 from katz_graph.web.job_state import JobState, NodeState
-from katz_graph.web.job_views import error_of, milliseconds
+from katz_graph.web.job_views import error_of, milliseconds, shown_node
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.json_text import json_text
 from katz_graph.web.outbox import Frame
@@ -156,9 +156,9 @@ class ConventionChannel:
         elif ended.status == "failed":
             yield _message("execution_error", error_of(job))
         else:
-            node = state.running[-1] if state is not None and state.running else ""
-            type = state.nodes[node].type if state is not None and node else ""
-            yield _message("execution_interrupted", data | {"node_id": node, "node_type": type, "executed": list(ended.executed)})
+            known = state.nodes[state.running[-1]] if state is not None and state.running else NodeState("")
+            node = shown_node(job, known.display, known.type)
+            yield _message("execution_interrupted", data | node | {"executed": list(ended.executed)})
         yield _message("status", _status(queue))
         yield _message("executing", {"node": None, "prompt_id": job.id})
 

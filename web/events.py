@@ -16,12 +16,16 @@ EndStatus = Literal["completed", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """Why a job failed: one line for people, and the node that it failed in. `kind`: InputError, RunError, WorkerLost."""
+    """Why a job failed: one line for people, and the node that it failed in. `kind`: InputError, RunError, WorkerLost.
+
+    `display` is the node of the prompt that a node of an expansion is shown as; empty where the job as a whole failed.
+    """
 
     kind: str
     message: str
     node: str = ""
     node_type: str = ""
+    display: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class JobState:
             case Warned(message=message):
                 self.warnings.append(message)
             case Ended(error=error) if error is not None and error.node:
-                known = self.nodes.setdefault(error.node, NodeState(error.node, error.node_type))
+                known = self.nodes.setdefault(error.node, NodeState(error.display or error.node, error.node_type))
                 known.status = "error"
 
     @property

@@ -75,18 +75,24 @@ def error_of(job: Job) -> dict[str, Any]:
     """Why a job failed, in the convention's words: the data of `execution_error` wherever it is told."""
     result = job.result
     error = result.error if result is not None else None
+    node, kind = (error.display or error.node, error.node_type) if error else ("", "")
     return {
         "prompt_id": job.id,
         "timestamp": milliseconds(job.ended if result is None else result.at),
         "executed": [] if result is None else list(result.executed),
-        "node_id": error.node if error else "",
-        "node_type": error.node_type if error else "",
+        **shown_node(job, node, kind),
         "exception_message": error.message if error else "the job failed",
         "exception_type": error.kind if error else "RunError",
         "traceback": [],
         "current_inputs": {},
         "current_outputs": [],
     }
+
+
+def shown_node(job: Job, node: str, kind: str) -> dict[str, str]:
+    """`node_id` and `node_type` of a node of the prompt; `kind` is the type of one that is not in it."""
+    call = job.prompt.get(node)
+    return {"node_id": node, "node_type": str(call.get("class_type", kind)) if isinstance(call, Mapping) else kind}
 
 
 def summary(job: Job) -> dict[str, Any]:

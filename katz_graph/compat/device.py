@@ -8,8 +8,10 @@ from katz_graph.compat.current import current
 
 
 def compute_device() -> torch.device:
-    """The device of the engine that runs now; before one runs, the one that it would most likely be."""
+    """The device of the engine that runs now, as far as this process has it; before one runs, the one that it would most likely be."""
     now = current()
-    if now is not None and now.context.engine is not None:
-        return torch.device(now.context.engine.device.name)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if now is None or now.context.engine is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(now.context.engine.device.torch_name)
+    elsewhere = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()  # on another machine of a cluster
+    return torch.device("cpu") if elsewhere else device

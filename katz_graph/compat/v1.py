@@ -82,6 +82,7 @@ class V1Class:
             takes_lists=takes_lists,
             gives_lists=gives,
             hidden=hidden,
+            unlisted=declared.unlisted(),
             undeclared="all" if declared.takes_any_name() else "links",
             check=None if validate is None else partial(_problems, validate, takes_lists),
             unchecked=frozenset() if accepted is None else frozenset(name for name in inputs if name in accepted),

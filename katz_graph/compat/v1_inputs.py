@@ -9,7 +9,7 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.literals import PLAIN
-from katz_graph.node import ANY, Input, Widget
+from katz_graph.node import ANY, FILLED_IN, Input, Widget
 from katz_graph.wording import show
 
 NO_TYPE = "\0"  # the name of no type and of no input
@@ -43,8 +43,12 @@ class Declared:
 
     def hidden(self) -> dict[str, str]:
         """Arguments that the run fills in, and with what."""
-        found = self._groups.get("hidden", {})
-        return {name: _text(kind[0] if isinstance(kind, (tuple, list)) and kind else kind) for name, kind in found.items()}
+        found = ((name, _hidden_kind(declared)) for name, declared in self._groups.get("hidden", {}).items())
+        return {name: kind for name, kind in found if kind in FILLED_IN}
+
+    def unlisted(self) -> dict[str, Any]:
+        """Hidden inputs of other types, as the pack wrote them: they have a value where a graph gives one, as expansions do."""
+        return {name: declared for name, declared in self._groups.get("hidden", {}).items() if _hidden_kind(declared) not in FILLED_IN}
 
     def takes_any_name(self) -> bool:
         """Whether the groups are objects that say to know every name: the usual way to have any number of inputs."""
@@ -62,7 +66,7 @@ class Declared:
             socket=socket,
             required=required,
             knob=widget and not options.get("forceInput"),
-            default=choices[0] if default is None and choices else default,
+            default=([] if several else choices[0]) if default is None and choices else default,
             minimum=_bound(options.get("min")),
             maximum=_bound(options.get("max")),
             choices=None if several else choices,
@@ -91,11 +95,15 @@ class Declared:
 
 
 def socket_of(kind: Any) -> str:
-    """The name of a type: a list is a choice, and what is unequal to no other type takes everything."""
+    """The name of a type, `A,B` for a union: a list is a choice, and what is unequal to no other type takes everything."""
     if isinstance(kind, (list, tuple)):
         return "COMBO"
     differs = kind != NO_TYPE
-    return _text(kind) if isinstance(kind, str) and differs else ANY
+    return ",".join(name.strip() for name in _text(kind).split(",")) if isinstance(kind, str) and differs else ANY
+
+
+def _hidden_kind(declared: Any) -> str:
+    return _text(declared[0] if isinstance(declared, (tuple, list)) and declared else declared)
 
 
 def _groups(found: Any) -> Mapping[str, Any]:
@@ -123,23 +131,10 @@ def _choices(kind: Any, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
 
 
 def _literal_check(socket: str) -> Callable[[Any], Any] | None:
-    """How literals of types that the core does not know are taken: as they are; for `A,B` as the first that fits."""
-    names = socket.split(",")
-    if socket in (*WIDGETS, ANY) or all(name in WIRES for name in names):
+    """How literals of types that the core does not know, and of unions, are taken: as they are, as the convention has it."""
+    if socket in (*WIDGETS, ANY) or all(name in WIRES for name in socket.split(",")):
         return None
-    if not any(name in PLAIN for name in names):
-        return lambda value: value
-
-    def first_that_fits(value: Any) -> Any:
-        for name in names:
-            if name in PLAIN:
-                try:
-                    return PLAIN[name](value)
-                except ValueError:
-                    continue
-        raise ValueError
-
-    return first_that_fits
+    return lambda value: value
 
 
 def _bound(value: Any) -> float | None:

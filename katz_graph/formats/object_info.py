@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from katz_graph.errors import InputError
-from katz_graph.formats.signature import Port, Signature, WidgetSlot, is_seed
+from katz_graph.formats.signature import Port, Signature, WidgetSlot, is_seed, start
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.wording import one_line, show
 
@@ -99,11 +99,12 @@ def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
         return Port(name, socket)
     choices = kind if isinstance(kind, list) else _list(options.get("options"))
     further = _further(name, choices, depth) if socket == DYNAMIC and depth < DEPTH else {}
-    plain = next(iter(further), None) if further else next((choice for choice in choices if isinstance(choice, (str, int, float))), None)
+    plain = list(further) if further else [choice for choice in choices if isinstance(choice, (str, int, float))]
+    several = bool(options.get("multi_select") or options.get("multiselect"))
     return WidgetSlot(
         name,
         "COMBO" if socket == DYNAMIC else socket,
-        options.get("default", plain),
+        start(first, options.get("default"), plain, several),
         control=bool(options.get("control_after_generate")) or is_seed(name, socket),
         upload=any(options.get(upload) for upload in UPLOADS),
         multiline=bool(options.get("multiline")),

@@ -34,8 +34,8 @@ def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {"required": {}}
     for name, port in kind.inputs.items():
         groups.setdefault("required" if _counts_as_required(kind, port) else "optional", {})[name] = input_config(port, folders)
-    if kind.hidden:
-        groups["hidden"] = {_hidden_name(name, what): what for name, what in kind.hidden.items()}
+    if kind.hidden or kind.unlisted:
+        groups["hidden"] = {_hidden_name(name, what): what for name, what in kind.hidden.items()} | plain(kind.unlisted)
     said = {name: plain(value) for name, value in kind.about.items()}
     return {
         "input": groups,

@@ -5,7 +5,8 @@ Made from the node types that are loaded here, or from a foreign server's descri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from katz_graph.graph import Graph
 from katz_graph.node import Input, NodeType
 from katz_graph.wording import one_line, shorten
+
+STARTS: Mapping[str, Any] = {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False, "COLOR": "#000000"}
+"""What widgets begin with whose type names no default."""
 
 SEEDS = ("seed", "noise_seed")  # whole numbers of these names have a control widget even where the type does not say so
 
@@ -27,9 +31,10 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class WidgetSlot:
-    """One widget. `control`: a widget that says how the value changes after a run follows; `upload`: one for sending files is at the end.
+    """One widget. `default`: what it begins with; None where that is a file of the reader's.
 
-    `options`: the widgets that follow when this one has that value.
+    `control`: a widget that says how the value changes after a run follows; `upload`: one for sending files is at the end. `options`: the
+    widgets that follow when this one has that value.
     """
 
     name: str
@@ -48,6 +53,26 @@ class Signature:
     wires: tuple[Port, ...]
     widgets: tuple[WidgetSlot, ...]
     outputs: tuple[Port, ...]
+
+
+def chosen(widgets: Iterable[WidgetSlot], values: Mapping[str, Any]) -> Iterator[WidgetSlot]:
+    """The widgets that a node with these values shows: those of the type, and behind each what its value brings."""
+    pending = deque(widgets)
+    while pending:
+        slot = pending.popleft()
+        yield slot
+        value = values.get(slot.name, slot.default)
+        if isinstance(value, str):
+            pending.extendleft(reversed(slot.options.get(value, ())))
+
+
+def start(drawn_as: str, default: Any, choices: Sequence[Any] = (), several: bool = False) -> Any:
+    """What a widget of the type `drawn_as` begins with, in an editor."""
+    if default is not None:
+        return default
+    if several:
+        return []
+    return choices[0] if choices else STARTS.get(drawn_as)
 
 
 Signatures = Callable[[str], Signature | None]
@@ -88,6 +113,6 @@ def _of_type(kind: NodeType) -> Signature:
 
 
 def _widget(knob: Input) -> WidgetSlot:
-    default = knob.choices[0] if knob.default is None and knob.choices else knob.default
+    default = start(str(knob.options.get("widgetType") or knob.socket), knob.default, knob.choices or ())
     control = knob.widget.control_after_generate or is_seed(knob.name, knob.socket)
     return WidgetSlot(knob.name, knob.socket, default, control, knob.widget.upload, knob.widget.multiline)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from katz_graph.errors import InputError
-from katz_graph.formats.signature import Port, Signature, Signatures, WidgetSlot, is_seed
+from katz_graph.formats.signature import Port, Signature, Signatures, chosen, is_seed
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.wording import node_name, one_line, shorten, show
 
@@ -55,7 +54,7 @@ class Drawing:
         """Every wire, and of the widgets those that are linked."""
         linked = dict(call.links())
         wires = {port.name: port.socket for port in signature.wires} if signature else {}
-        widgets = {slot.name: slot.socket for slot in _chosen(call, signature)} if signature else {}
+        widgets = {slot.name: slot.socket for slot in chosen(signature.widgets, call.inputs)} if signature else {}
         for slot, name in enumerate([*wires, *(name for name in linked if name not in wires)]):
             socket = wires.get(name) or widgets.get(name)
             link = self._link(key, call, slot, name, linked[name], socket) if name in linked else None
@@ -102,23 +101,12 @@ def _numbers(graph: Graph) -> dict[str, int]:
     return ids
 
 
-def _chosen(call: NodeCall, signature: Signature) -> Iterator[WidgetSlot]:
-    """The widgets that a node shows: those of the type, and behind each what its value brings."""
-    pending = deque(signature.widgets)
-    while pending:
-        slot = pending.popleft()
-        yield slot
-        value = call.inputs.get(slot.name, slot.default)
-        if isinstance(value, str):
-            pending.extendleft(reversed(slot.options.get(value, ())))
-
-
 def _widgets(call: NodeCall, signature: Signature | None) -> tuple[list[Any], dict[str, Any]]:
     """The values of all widgets in their order, and by name those that the graph states."""
     literals = {name: value for name, value in call.inputs.items() if not isinstance(value, Link)}
     values: list[Any] = []
     named: dict[str, Any] = {}
-    slots = list(_chosen(call, signature)) if signature else []
+    slots = list(chosen(signature.widgets, call.inputs)) if signature else []
     for slot in slots:
         if slot.name in literals:
             named[slot.name] = literals.pop(slot.name)

@@ -6,31 +6,34 @@ The known traps: a seed is followed by the value of its control widget, and a no
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
-from katz_graph.formats.signature import Signature, WidgetSlot
+from katz_graph.formats.signature import Signature, WidgetSlot, chosen
 from katz_graph.formats.ui_document import UiNode
 
 CONTROLS = ("fixed", "increment", "decrement", "randomize", "increment-wrap")
 CONTROL_NAME = "control_after_generate"
 UPLOAD_NAMES = ("upload", "audioUI")
-UPLOAD_VALUES = ("image", "", None)  # what stands for upload buttons and players
+BUTTON = "image"
+UPLOAD_VALUES = (BUTTON, "", None)  # what stands for upload buttons and players
 UNNAMED = "widget_"  # with the position in the file, for a value whose name nobody tells
 
 
 def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
     """The values of a node's widgets by name. Where the list and the names in the file differ, the list holds: editors load that one.
 
-    What is not among the names stays at its default, and is no value of the graph.
+    A widget that the file has no value for, because the type got it later, has its default, as in an editor. One whose value is the default
+    and stands in the list, but not among the names, is no value of the graph.
     """
     if isinstance(node.values, Mapping):
-        return _without_helpers(node.values, signature)
+        return _completed(_without_helpers(node.values, signature), signature)
     if node.named and len(node.named) == len(node.values):
-        return _without_helpers(dict(zip(node.named, node.values, strict=True)), signature)
+        return _completed(_without_helpers(dict(zip(node.named, node.values, strict=True)), signature), signature)
     if node.named and not node.values:
-        return _without_helpers(node.named, signature)
+        return _completed(_without_helpers(node.named, signature), signature)
     if signature is not None:
         return _by_signature(node, signature)
     return _by_inputs(node) if node.named is None else _without_helpers(node.named, None)
@@ -58,7 +61,7 @@ def aligned(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> tuple[list[tu
 
 
 def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
-    values = list(node.values)
+    values = _without_button(list(node.values), signature.widgets)
     pairs, position = aligned(signature.widgets, values)
     stated = node.named or {}
     named = {slot.name: value for slot, value in pairs if node.named is None or slot.name in stated or value != slot.default}
@@ -72,7 +75,21 @@ def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
     ]
     if len(left) > len(named.keys() - slots):
         named |= {f"{UNNAMED}{number}": value for number, value in left}
-    return named
+    return _completed(named, signature, slots)
+
+
+def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[Any]:
+    """Without the upload button's value at the end where it stands in the place of a widget that the type got later."""
+    place = sum(not _is_control(value) for value in values) - 1
+    if values[-1:] != [BUTTON] or not any(slot.upload for slot in widgets) or place >= len(widgets):
+        return values
+    return values if widgets[place].upload or widgets[place].socket == "STRING" else values[:-1]
+
+
+def _completed(values: Mapping[str, Any], signature: Signature | None, known: Collection[str] = ()) -> dict[str, Any]:
+    """With the defaults of the widgets that are neither among the values nor `known` otherwise."""
+    slots = () if signature is None else chosen(signature.widgets, values)
+    return {slot.name: copy(slot.default) for slot in slots if slot.name not in known and slot.default is not None} | dict(values)
 
 
 def _by_inputs(node: UiNode) -> dict[str, Any]:

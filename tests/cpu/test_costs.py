@@ -20,6 +20,8 @@ from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.executor import calibrate
 from katz_graph.executor.calibrate import calibrated, contention, device_key, measure
 from katz_graph.executor.costs import Contention, CostStore, Rates
+from katz_graph.executor.engine import Choices
+from katz_graph.executor.estimate import estimated
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.survey import STRETCH, survey
 
@@ -40,6 +42,13 @@ def test_a_device_is_measured_once_and_again_when_asked(tmp_path: Path, monkeypa
     assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)) == first
     assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path), again=True).flops_per_second == 3e9
     assert calibrated("cpu", CPU, torch.float32, CostStore(tmp_path)).flops_per_second == 3e9
+
+
+def test_devices_that_no_worker_was_asked_of_carry_torchs_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "measure", lambda device, dtype: (1e9, 2e9, 1e-6))
+    found = estimated({"cuda:0#0": "meta", "cuda:0#1": "meta"}, tmp_path, None, Choices())
+    assert [(device.name, device.torch_name) for device in found.devices] == [("cuda:0#0", "meta"), ("cuda:0#1", "meta")]
+    assert calibrated("gpu", torch.device("meta"), torch.float32, CostStore(tmp_path)).torch_name == "meta"
 
 
 def test_measured_rates_are_those_of_a_machine() -> None:
@@ -70,7 +79,7 @@ class Machines:
         self.asked[device, f"{what} {' '.join(map(str, arguments))}".strip()] += 1
         host = "far" if device == "c" else "near"
         if what == "identity":
-            return {"key": f"kind of {host}", "host": host, "value_bytes": 4, "memory_bytes": 1e9}
+            return {"key": f"kind of {host}", "device": "cuda:0", "host": host, "value_bytes": 4, "memory_bytes": 1e9}
         with self._changed:
             self._busy += 1
             self._changed.notify_all()
@@ -90,6 +99,7 @@ def test_a_survey_measures_equal_devices_once_and_those_of_a_host_together() -> 
     assert machines.asked["c", f"rates {STRETCH}"] == 0  # it has no neighbour
     first = a.device(store)
     assert (first.name, first.host, first.flops_per_second, first.memory_bytes) == ("a", "near", 99.0, 1e9)
+    assert first.torch_name == "cuda:0"  # as the worker says, where plans say "a"
     assert (first.contention, first.memory_contention) == (pytest.approx(1.1), pytest.approx(2.0))
     assert (b.together, c.together) == (2, 1)
     assert c.device(store).contention == 1.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,7 +14,10 @@ from foreign_packs import forgetting_shims, write
 from safetensors.torch import save_file
 from torch import Tensor
 
+from katz_graph.compat.current import running
+from katz_graph.compat.device import compute_device
 from katz_graph.compat.finder import installed
+from katz_graph.context import Engine
 from katz_graph.events import Event, Progressed
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.context import RunContext
@@ -22,6 +26,7 @@ from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.packs import load_registry
+from katz_graph.planner.program import Device
 from katz_graph.recipe import Area, Given, Prompt
 from katz_graph.validate import validate
 
@@ -454,6 +459,25 @@ assert int(s.timestep(s.sigma(torch.tensor(500.0)))) == 500
 return (str(given["model"].load_device),)
 """
     assert workshop.outputs(body, MODEL, "STRING", {"out": node("Change", model=["ckpt", 0])})["out"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("name", "torch_name", "gpus", "expected"),
+    [
+        ("cuda:0#1", "cuda:0", 1, "cuda:0"),
+        ("cpu:1", "cpu", 0, "cpu"),
+        ("ray:0", "cpu", 0, "cpu"),
+        ("ray:0", "cuda:0", 1, "cuda:0"),
+        ("ray:0", "cuda:0", 0, "cpu"),  # the GPU is another machine's
+    ],
+)
+def test_packs_are_told_the_device_as_torch_calls_it(
+    name: str, torch_name: str, gpus: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    engine = SimpleNamespace(device=Device(name, 1.0, 1.0, torch_name=torch_name))
+    with running(RunContext(cast(Engine, engine), Folders((), Path(), Path()), Path())):
+        assert compute_device() == torch.device(expected)
 
 
 def test_a_controlnet_that_a_pack_applies(workshop: Workshop) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,13 +12,23 @@ from typing import Any
 import pytest
 from processes import eventually
 
+from katz_graph.compat.v1 import V1Class
 from katz_graph.executor.cache import ResultCache
 from katz_graph.folders import Folders
+from katz_graph.node import NodeType
+from katz_graph.web.channel import QueueView
+from katz_graph.web.convention import ConventionChannel
 from katz_graph.web.events import Ended, JobEvent, Started
+from katz_graph.web.job_state import JobState
+from katz_graph.web.job_views import status_of
+from katz_graph.web.jobs.job import Job
 from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.order import Order
 from katz_graph.web.runner.runs import Place, Runs
 from katz_graph.web.runner.unkept import UnkeptFiles
+
+sys.path.append(str(Path(__file__).parents[1] / "plain"))
+from trivial_nodes import TYPES, node
 
 
 class Engine:
@@ -25,9 +37,9 @@ class Engine:
     def unload(self) -> None: ...
 
 
-def runs_in(folder: Path, tell: Callable[[JobEvent], None]) -> Runs:
+def runs_in(folder: Path, tell: Callable[[JobEvent], None], registry: Mapping[str, Any] | None = None) -> Runs:
     folders = Folders((folder,), folder, folder)
-    registry: Mapping[str, Any] = {}
+    registry = registry or {}
     return Runs(Place(Engine(), registry, folders, Caches(ResultCache()), "cpu", False, 1000), tell, UnkeptFiles())  # type: ignore[arg-type]
 
 
@@ -80,3 +92,51 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(tmp_path: Path, monke
     may.set()
     runs.close(10)
     eventually(lambda: [end.status for end in ends(told)] == ["cancelled"], 10)
+
+
+def expanding(name: str, nodes: Any, result: Any) -> NodeType:
+    """A type of a pack whose nodes expand to a graph."""
+
+    def go(self: Any) -> Any:
+        return {"expand": nodes, "result": (result,)}
+
+    members = {"INPUT_TYPES": classmethod(lambda cls: {}), "RETURN_TYPES": ("*",), "FUNCTION": "go", "go": go}
+    return V1Class(name, type(name, (), members), name).describe()
+
+
+BROKEN = {"fails": {"class_type": "Fail", "inputs": {}}}
+CIRCLE = {name: {"class_type": "Echo", "inputs": {"value": [other, 0]}} for name, other in ("ab", "ba")}
+AROUND = {"a": {"class_type": "Echo", "inputs": {"value": ["2", 0]}}}  # reads a node of the prompt that reads the expansion
+
+
+@pytest.mark.parametrize(
+    ("nodes", "result", "inner", "said"),
+    [
+        (BROKEN, ["fails", 0], "7.fails", "in it node 7.fails (Fail): "),
+        ({"deeper": {"class_type": "Deeper", "inputs": {}}}, ["deeper", 0], "7.fails", "in it node 7.fails (Fail): "),
+        (CIRCLE, ["a", 0], "7.a", "stands in a cycle: 7.a (Echo) -> 7.b (Echo) -> 7.a (Echo)"),
+        (AROUND, ["a", 0], "7.a", "stands in a cycle: "),
+    ],
+)
+def test_an_error_inside_an_expansion_is_told_under_the_node_of_the_prompt(
+    tmp_path: Path, nodes: Any, result: Any, inner: str, said: str
+) -> None:
+    told: list[JobEvent] = []
+    types = {**TYPES, "Outer": expanding("Outer", nodes, result), "Deeper": expanding("Deeper", BROKEN, ["fails", 0])}
+    prompt = {"2": node("Echo", value=["7", 0]), "7": node("Outer"), "9": node("Save", value=["2", 0])}
+    runs_in(tmp_path, told.append, types).start(Order("j", prompt, ("9",)))
+    eventually(lambda: bool(ends(told)), 10)
+    (end,) = ends(told)
+    job = Job("j", 1.0, prompt, ("9",), None, {}, "failed", 0.0, started=0.0, result=end)
+    state, channel = JobState(), ConventionChannel({})
+    messages: dict[str, Any] = {}
+    for event in told:
+        state.hear(event)
+        for frame in channel.event(job, event, state, lambda: QueueView(0, 0, False)):
+            message = json.loads(frame.data)
+            messages[message["type"]] = message["data"]
+    for error in (messages["execution_error"], dict(status_of(job)["messages"])["execution_error"]):
+        assert (error["node_id"], error["node_type"]) == ("7", "Outer")
+        assert error["exception_message"].startswith("node 7 (Outer), in it node ") and said in error["exception_message"]
+    failed = messages["progress_state"]["nodes"][inner]
+    assert (failed["state"], failed["display_node_id"]) == ("error", "7")

@@ -10,6 +10,7 @@ from foreign_packs import write
 
 LOOP = Path(__file__).parents[2] / "workflows" / "loop_by_hand.json"
 PACK = """
+    from comfy.model_management import get_torch_device
     from comfy_execution.graph_utils import ExecutionBlocker
     from katz_graph.errors import Cancelled
 
@@ -27,7 +28,7 @@ PACK = """
         CATEGORY = "test"
 
         def go(self, cond, uncond, guidance, me, key, **undeclared):
-            assert key is None
+            assert key is None and get_torch_device() == cond.device
             self.calls += 1
             print(f"call {self.calls} of {me}")
             return BODY

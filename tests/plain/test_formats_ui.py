@@ -107,10 +107,62 @@ def test_the_value_of_an_upload_button_is_at_the_end() -> None:
 
 
 def test_values_as_an_object() -> None:
-    assert inputs(ui([node(2, "Sampler", values={"seed": 7, "control_after_generate": "fixed", "steps": 3})], []), "2") == {
-        "seed": 7,
-        "steps": 3,
+    values = {"seed": 7, "control_after_generate": "fixed", "steps": 3, "mode": "fixed"}
+    assert inputs(ui([node(2, "Sampler", values=values)], []), "2") == {"seed": 7, "steps": 3, "mode": "fixed"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "named", "expected"),
+    [
+        ("Sampler", [7, "randomize"], None, {"seed": 7, "steps": 20, "mode": "normal"}),
+        ("Sampler", [7], None, {"seed": 7, "steps": 20, "mode": "normal"}),
+        ("Sampler", None, None, {"seed": 0, "steps": 20, "mode": "normal"}),
+        ("Sampler", {"steps": 3}, None, {"seed": 0, "steps": 3, "mode": "normal"}),
+        ("Sampler", [7, "fixed", 3], {"seed": 7, "control_after_generate": "fixed", "steps": 3}, {"seed": 7, "steps": 3, "mode": "normal"}),
+        ("Sampler", [7, 3], {"seed": 7, "steps": 3}, {"seed": 7, "steps": 3, "mode": "normal"}),
+        ("Picture", ["cat.png", "image"], None, {"image": "cat.png", "channel": "red"}),
+        ("Picture", ["cat.png"], None, {"image": "cat.png", "channel": "red"}),
+        ("Picture", [], None, {"channel": "red"}),  # which files there are is not known here
+    ],
+)
+def test_a_widget_that_the_file_is_older_than_has_its_default(kind: str, values: Any, named: Any, expected: dict[str, Any]) -> None:
+    more = {} if named is None else {"widgets_values_named": named}
+    assert inputs(ui([node(2, kind, values=values, **more)], []), "2") == expected
+
+
+def test_a_link_goes_before_the_default_of_a_widget_that_the_file_is_older_than() -> None:
+    sampler = node(2, "Sampler", [("model", "MODEL", 5), ("steps", "INT", 6, True)], [("LATENT", "LATENT")], [7, "fixed"])
+    counter = node(3, "Counter", outputs=[("INT", "INT")])
+    found = inputs(ui([LOADER, counter, sampler], [[5, 1, 0, 2, 0, "MODEL"], [6, 3, 0, 2, 1, "INT"]]), "2")
+    assert found == {"seed": 7, "steps": Link("3", 0), "mode": "normal", "model": Link("1", 0)}
+
+
+def test_a_server_description_gives_the_defaults_of_widgets_that_the_file_is_older_than() -> None:
+    soft = {"key": "soft", "inputs": {"required": {"blur": ["FLOAT", {"default": 0.5}]}}}
+    described = {
+        "Foreign": {
+            "input": {
+                "required": {
+                    "seed": ["INT", {"default": 3, "control_after_generate": True}],
+                    "file": [["a.png", "b.png"], {"image_upload": True}],
+                    "count": ["INT", {"min": 1}],
+                    "edge": ["COMFY_DYNAMICCOMBO_V3", {"options": [{"key": "plain", "inputs": {}}, soft], "default": "soft"}],
+                    "tags": ["COMBO", {"options": ["x", "y"], "multi_select": True}],
+                    "wired": ["FLOAT", {"forceInput": True, "default": 1.0}],
+                },
+                "optional": {
+                    "note": ["STRING", {"multiline": True}],
+                    "flip": ["BOOLEAN", {}],
+                    "either": ["FLOAT,IMAGE", {"widgetType": "FLOAT", "default": 0.5}],
+                    "remote": ["COMBO", {"remote": {"route": "/list"}}],
+                    "mask": ["MASK"],
+                },
+            },
+            "output": [],
+        }
     }
+    values = {"file": "a.png", "count": 0, "edge": "soft", "edge.blur": 0.5, "tags": [], "note": "", "flip": False, "either": 0.5}
+    assert inputs(ui([node(1, "Foreign", values=[8, "fixed"])], []), "1", {}, from_object_info(described)) == {"seed": 8} | values
 
 
 def test_the_list_holds_where_the_names_beside_it_are_out_of_date() -> None:

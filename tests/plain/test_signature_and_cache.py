@@ -68,6 +68,18 @@ def test_what_cannot_be_told_is_never_cached(value: Any) -> None:
         value_token(value)
 
 
+def test_not_a_number_is_never_cached_whoever_made_it() -> None:
+    numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
+    numbers = [kind("nan") for kind in (numpy.float16, numpy.float32, numpy.float64, numpy.longdouble, numpy.complex64)]
+    for value in (*numbers, numpy.array(float("nan")), numpy.datetime64("NaT"), torch.tensor(float("nan"))):
+        for held in (value, [value], {"x": value}):
+            with pytest.raises(Unsignable, match="NaN"):
+                value_token(held)
+    assert value_token(numpy.float32(1.0)) == value_token(numpy.float32(1.0)) != value_token(numpy.float64(1.0))
+    depths = numpy.array([1.0, float("nan")])
+    assert value_token(depths) == value_token(depths.copy())  # content, not a wish to run always
+
+
 def test_a_value_that_holds_itself() -> None:
     loop: list[Any] = []
     loop.append(loop)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
@@ -19,6 +20,7 @@ from katz_graph.errors import Cancelled, InputError
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.lists import Listed
 from katz_graph.formats.api import from_api
+from katz_graph.formats.object_info_write import node_info
 from katz_graph.packs import Registry, load_registry
 from katz_graph.validate import check
 
@@ -171,7 +173,8 @@ def echo(self: Any, **values: Any) -> Any:
         (("STRING", {}), 7, "7"),
         (("BOOLEAN", {}), "false", False),
         (([0.5, 1.0], {}), 1, 1.0),
-        (("INT,STRING", {}), "7", 7),
+        (("INT,STRING", {}), "7", "7"),
+        (("IMAGE,FLOAT", {}), 5, 5),
         (("MY_WIDGET", {}), {"points": [1, 2]}, {"points": [1, 2]}),
         (("*", {}), {"__value__": [1, 2]}, [1, 2]),
         (("INT", {"forceInput": True}), 4, 4),
@@ -229,6 +232,11 @@ def test_validate_inputs_replaces_built_in_checks_of_what_it_names() -> None:
     assert "does not accept" in problem({"1": node("Made", a=60, b=50)}, every)
 
 
+def test_validate_inputs_may_ask_which_node_it_is_of() -> None:
+    made = pack_class(echo, {"a": ("INT",)}, hidden={"me": "UNIQUE_ID"}, VALIDATE_INPUTS=classmethod(lambda cls, me: f"I am {me}"))
+    assert problem({"1": node("Made", a=1)}, {"Made": made}) == "node 1 (Made): I am 1"
+
+
 def test_validate_inputs_may_be_asynchronous_and_may_fail() -> None:
     async def later(cls: type, a: int) -> Any:
         await asyncio.sleep(0)
@@ -256,6 +264,20 @@ def test_validate_inputs_that_takes_input_types_decides_what_may_be_linked() -> 
     assert saved({"0": node("Number", value=3), "1": node("Made", x=["0", 0])}, classes) == {"x": 3}
     assert problem({"0": node("LoadFile", name="x"), "1": node("Made", x=["0", 0])}, classes) == "node 1 (Made): no text, please"
     assert {"x": "INT"} in seen
+
+
+def test_a_union_takes_literals_unconverted_and_links_of_its_members() -> None:
+    def one(cls: type, x: Any) -> Any:
+        return True if x is None or isinstance(x, float) else f"{type(x).__name__} is no float"
+
+    checked = pack_class(echo, {"x": ("IMAGE, FLOAT",)}, VALIDATE_INPUTS=classmethod(one))
+    classes = {"Made": checked, "Half": pack_class(lambda self: (0.5,), returns=("FLOAT",))}
+    assert saved({"1": node("Made", x=5.0)}, classes) == {"x": 5.0}
+    assert problem({"1": node("Made", x=5)}, classes) == "node 1 (Made): int is no float"
+    assert saved({"0": node("Half"), "1": node("Made", x=["0", 0])}, classes) == {"x": 0.5}
+    assert "got INT from output 0 (INT) of node 0 (Number), expected IMAGE,FLOAT" in problem(
+        {"0": node("Number"), "1": node("Made", x=["0", 0])}, classes
+    )
 
 
 # What runs, and with what.
@@ -289,6 +311,14 @@ def test_hidden_inputs() -> None:
     assert graph.has_node("7") and not graph.has_node("8") and graph.get_original_prompt() == values["prompt"]
     assert graph.get_node("save") == {"class_type": "Save", "inputs": {"value": ["7", 0]}}
     assert graph.get_display_node_id("7") == "7" and graph.get_parent_node_id("7") is None
+
+
+def test_a_hidden_input_of_an_ordinary_type_is_there_only_if_the_prompt_gives_it() -> None:
+    made = {"Made": pack_class(echo, hidden={"start": ("*",), "word": "WORDS"})}
+    assert saved({"1": node("Made")}, made) == {}
+    assert saved({"1": node("Made", start=3, word="so")}, made) == {"start": 3, "word": "so"}
+    assert saved({"0": node("Number", value=4), "1": node("Made", start=["0", 0])}, made) == {"start": 4}
+    assert node_info(types(**made)["Made"])["input"]["hidden"] == {"start": ["*"], "word": "WORDS"}
 
 
 def test_the_object_of_a_node_stays_between_runs() -> None:
@@ -493,6 +523,15 @@ def test_nan_always_runs_again() -> None:
         return float("nan")
 
     assert changing(classmethod(later)) == [["1", "save"]] * 3
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.array])
+def test_numpys_nan_always_runs_again_and_says_why(kind: Any) -> None:
+    made = {"Made": pack_class(lambda self: (1,), IS_CHANGED=classmethod(lambda cls: kind(float("nan"))))}
+    cache, document = ResultCache(), {"1": node("Made"), "save": node("Save", value=["1", 0])}
+    runs = [run_v1(document, made, cache) for _ in range(3)]
+    assert [ran.nodes("start") for ran in runs] == [["1", "save"]] * 3
+    assert runs[-1].why("1") == "never cached: it asks to run always"
 
 
 def test_is_changed_that_fails_is_told_and_never_cached() -> None:
@@ -710,6 +749,81 @@ def test_values_of_past_rounds_are_let_go() -> None:
 def test_wrong_inputs_are_refused_before_anything_runs() -> None:
     with pytest.raises(InputError, match=r"node sum \(Plus\), b: got 1.5, expected a whole number"):
         run_v1(loop(3, sum=node("Plus", a=["open", 1], b=1.5)), loops.NODE_CLASS_MAPPINGS)
+
+
+class ForOpen:
+    """Expands. `left` counts down; only the closing node's expansions give it."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("FLOW", "INT", "*"), "open", "test"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"times": ("INT",)}, "optional": {"value": ("*",)}, "hidden": {"left": ("*",)}}
+
+    def open(self, times: int, value: Any = None, **hidden: Any) -> Any:
+        left = hidden.get("left", times)
+        return {"result": ("stub", left, ["inner", 1]), "expand": {"inner": {"class_type": "LoopOpen", "inputs": {"value": value}}}}
+
+
+class ForClose:
+    """Expands to a count, a condition, and a closing node that expands again: to the body, with one less for its opening node."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("*",), "close", "test"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"required": {"flow": ("FLOW", {"rawLink": True})}, "optional": {"value": ("*", {"rawLink": True})}}
+
+    def close(self, flow: Any, value: Any = None) -> Any:
+        nodes = {
+            "less": {"class_type": "Plus", "inputs": {"a": [flow[0], 1], "b": -1}},
+            "more": {"class_type": "Below", "inputs": {"a": ["negative", 0], "limit": 0}},
+            "negative": {"class_type": "Negative", "inputs": {"a": ["less", 0]}},
+            "again": {"class_type": "Again", "inputs": {"flow": flow, "more": ["more", 0], "left": ["less", 0], "value": value}},
+        }
+        return {"result": (["again", 0],), "expand": nodes}
+
+
+class Again:
+    RETURN_TYPES, FUNCTION, CATEGORY = ("*",), "close", "test"
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        required = {"flow": ("FLOW", {"rawLink": True}), "more": ("BOOLEAN", {"forceInput": True})}
+        return {"required": required, "optional": {"value": ("*",), "left": ("*",)}, "hidden": {"graph": "DYNPROMPT", "me": "UNIQUE_ID"}}
+
+    def close(self, flow: Any, more: bool, graph: Any, me: str, value: Any = None, left: Any = None) -> Any:
+        if not more:
+            return (value,)
+        inside = loops.between(graph, me, flow[0])
+        names = {name: "again" if name == me else f"body.{name}" for name in inside}
+        nodes = {}
+        for name, renamed in names.items():
+            original = graph.get_node(name)
+            inputs = {key: loops.moved(link, names) for key, link in original["inputs"].items()}
+            nodes[renamed] = {"class_type": original["class_type"], "inputs": inputs, "override_display_id": name}
+        nodes[names[flow[0]]]["inputs"] |= {"left": left, "value": value}
+        return {"result": (["again", 0],), "expand": nodes}
+
+
+FOR = {
+    **loops.NODE_CLASS_MAPPINGS,
+    **{cls.__name__: cls for cls in (ForOpen, ForClose, Again)},
+    "Negative": pack_class(lambda self, a: (-a,), {"a": ("*",)}, returns=("INT",)),
+}
+
+
+@pytest.mark.parametrize("times", [1, 2, 40])
+def test_a_for_loop_whose_opening_node_has_a_hidden_count(times: int) -> None:
+    document = {
+        "open": node("ForOpen", times=times, value=100),
+        "sum": node("Plus", a=["open", 2], b=["open", 1]),
+        "close": node("ForClose", flow=["open", 0], value=["sum", 0]),
+        "save": node("Save", value=["close", 0]),
+    }
+    ran = run_v1(document, FOR)
+    assert ran.result.outputs.get("save") == (100 + times * (times + 1) // 2,), ran.result.failures
+    assert {event.origin for event in ran.events} == set(document)
 
 
 BUILDER = '''

@@ -13,6 +13,7 @@ from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 from katz_graph.errors import InputError, RunError
 from katz_graph.folders import Folders
 from katz_graph.formats.api import from_api
+from katz_graph.formats.object_info_write import node_info
 from katz_graph.packs import Registry
 from katz_graph.validate import validate
 
@@ -109,7 +110,7 @@ def test_a_schema_is_a_node_type(tmp_path: Path) -> None:
     count, scale, shade, size = (kind.inputs[name] for name in ("count", "scale", "shade", "size"))
     assert (count.socket, count.knob, count.required, count.default, count.minimum, count.maximum) == ("INT", True, True, 2, 0, 10)
     assert count.widget.control_after_generate and count.widget.step == 2 and count.help == "how many"
-    assert not scale.required and scale.options["display_mode"] == "slider"
+    assert not scale.required and scale.options["display"] == "slider"
     assert kind.inputs["text"].widget.multiline
     assert shade.choices == ("Light", "Dark") and shade.default == "Dark" and size.choices == ("s", "m")
     assert [kind.inputs[name].socket for name in ("image", "dust", "either", "anything")] == ["IMAGE", "STARDUST", "MASK,IMAGE", "*"]
@@ -131,6 +132,35 @@ def test_values_are_held_to_the_schema(tmp_path: Path) -> None:
     knobs = {"count": 11, "text": "b", "flag": False, "shade": "Blue", "size": "m"}
     problems = validate(from_api({"1": node("TestMix", **knobs), "2": node("Save", value=["1", 0])}), Registry({**registry, **TYPES}))
     assert {problem.input for problem in problems} == {"count", "shade"}
+
+
+def test_an_input_of_several_types_is_drawn_as_its_widget_and_takes_links_of_each(tmp_path: Path) -> None:
+    declared = 'io.MultiType.Input(io.Float.Input("x", default=0.5), types=[io.Int, io.String])'
+    source = simple("Source", outputs="io.String.Output()", body='return io.NodeOutput("text")')
+    body = 'return io.NodeOutput(repr(given["x"]))'
+    registry, _ = loaded(tmp_path, source + simple("Wide", declared, "io.String.Output()", body), "Source", "Wide")
+    assert node_info(registry["Wide"])["input"]["required"]["x"] == ["FLOAT,INT,STRING", {"default": 0.5, "widgetType": "FLOAT"}]
+    literal, linked = node("Wide", x=7), node("Wide", x=["0", 0])
+    document = {"0": node("Source"), "1": literal, "2": linked, "3": node("Save", value=["1", 0]), "4": node("Save", value=["2", 0])}
+    done = ran(registry, document)
+    assert (outputs(done, "3"), outputs(done, "4")) == (("7",), ("'text'",))
+
+
+def test_editors_get_options_by_the_names_that_they_know(tmp_path: Path) -> None:
+    declared = """
+        io.String.Input("text", "The text", dynamic_prompts=True, advanced=True),
+        io.Combo.Input("voice", remote=io.RemoteOptions(route="/voices", refresh_button=True)),
+        io.MultiCombo.Input("tags", options=["a", "b"]),
+    """
+    source = 'io.Combo.Output("mode", options=["x", "y"])'
+    registry, problems = loaded(tmp_path, simple("Asks", declared, source, 'return io.NodeOutput(",".join(given["tags"]))'), "Asks")
+    assert problems == []
+    required = node_info(registry["Asks"])["input"]["required"]
+    assert required["text"] == ["STRING", {"dynamicPrompts": True, "advanced": True, "display_name": "The text"}]
+    assert required["voice"][1]["remote"] == {"route": "/voices", "refresh_button": True}
+    assert required["tags"] == ["COMBO", {"multi_select": True, "options": ["a", "b"]}]
+    asked = node("Asks", text="t", voice="v", tags={"__value__": ["a", "b"]})
+    assert outputs(ran(registry, {"1": asked, "2": node("Save", value=["1", 0])}), "2") == ("a,b",)
 
 
 def test_asynchronous_nodes_know_which_node_they_are(tmp_path: Path) -> None:

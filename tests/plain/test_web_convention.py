@@ -6,6 +6,7 @@ import asyncio
 import json
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from web_clients import FakeJobs, connect, drained, make_hub, make_job, texts
@@ -147,6 +148,14 @@ def test_an_interrupted_job() -> None:
     messages = Client().hear([*RUNS[:6], Ended("job", "cancelled", 5.0, executed=("4",))])
     assert kinds(messages)[-3:] == ["execution_interrupted", "status", "executing"]
     assert messages[-3]["data"] == {"prompt_id": "job", "timestamp": 5000, "node_id": "3", "node_type": "KSampler", "executed": ["4"]}
+
+
+def test_a_job_interrupted_inside_an_expansion_names_the_node_of_the_prompt() -> None:
+    prompt = {"7": {"class_type": "Tiles", "inputs": {}}}
+    begun: list[JobEvent] = [Started("job", 0), NodeStarted("job", "7", "7", "Tiles"), NodeStarted("job", "7.1", "7", "Tile")]
+    messages = Client(replace(make_job(), prompt=prompt)).hear([*begun, Ended("job", "cancelled", 5.0)])
+    interrupted = next(message["data"] for message in messages if message["type"] == "execution_interrupted")
+    assert (interrupted["node_id"], interrupted["node_type"]) == ("7", "Tiles")
 
 
 def test_a_job_that_was_deleted_before_it_began_disturbs_nobody() -> None:

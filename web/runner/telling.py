@@ -138,7 +138,7 @@ class Telling:
 
     def _failed(self, event: NodeEvent) -> None:
         if self.failure is None and event.error is not None:
-            self.failure = described(event.error, event.node, event.type)
+            self.failure = described(event.error, event.node, event.type, event.origin)
 
     # what engines and packs say
 
@@ -208,10 +208,10 @@ class Telling:
             self._flush("")
 
 
-def described(error: KatzError, node: str = "", kind: str = "") -> JobError:
+def described(error: KatzError, node: str = "", kind: str = "", display: str = "") -> JobError:
     """An error as clients get it. A worker that was lost under a node is told apart from what the node did wrong."""
     named = next((type(one).__name__ for one in (error.__cause__, error) if isinstance(one, (WorkerLost, DeviceGone, Cancelled))), None)
-    return JobError(named or type(error).__name__, str(error), node, kind)
+    return JobError(named or type(error).__name__, str(error), node, kind, display)
 
 
 def plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ from katz_graph.awaiting import settled
 from katz_graph.compat.blocker import ExecutionBlocker
 from katz_graph.compat.v1 import V1Class
 from katz_graph.compat.v3.extension import ComfyExtension
-from katz_graph.compat.v3.inputs import Input, Output, RemoteOptions, WidgetInput
+from katz_graph.compat.v3.inputs import Input, Output, WidgetInput
 from katz_graph.compat.v3.schema import ComfyNode, Hidden, HiddenHolder, NodeOutput, Schema
 from katz_graph.compat.v3.ui import as_dict
 from katz_graph.node import NodeType
@@ -28,6 +28,7 @@ SAID = {
     "search_aliases": "SEARCH_ALIASES",
     "essentials_category": "ESSENTIALS_CATEGORY",
 }
+RENAMED = {"display_mode": "display", "dynamic_prompts": "dynamicPrompts", "widget_type": "widgetType"}  # options, for editors
 OPTIONAL_METHODS = {"validate_inputs": "VALIDATE_INPUTS", "fingerprint_inputs": "IS_CHANGED", "check_lazy_status": "check_lazy_status"}
 
 
@@ -144,9 +145,10 @@ def _declared(port: Input) -> tuple[Any, dict[str, Any]]:
     """Type and options of an input as the first convention writes them."""
     widget = getattr(port, "widget", None)
     said = {**(widget.options if widget is not None else {}), **port.options}
-    options = {name: _plain(value) for name, value in said.items() if value is not None}
-    options |= {name: True for name in ("lazy",) if port.lazy} | ({"rawLink": True} if port.raw_link else {})
-    options |= {"tooltip": port.tooltip} if port.tooltip else {}
+    options = {RENAMED.get(name, name): getattr(value, "value", value) for name, value in said.items() if value is not None}
+    flags = {"lazy": port.lazy, "rawLink": port.raw_link, "advanced": port.advanced}
+    texts = {"tooltip": port.tooltip, "display_name": port.display_name}
+    options |= {name: True for name, is_so in flags.items() if is_so} | {name: text for name, text in texts.items() if text}
     knob = port if isinstance(port, WidgetInput) else widget
     if isinstance(knob, WidgetInput):
         options |= {"default": knob.default} if knob.default is not None else {}
@@ -155,11 +157,12 @@ def _declared(port: Input) -> tuple[Any, dict[str, Any]]:
     if upload is not None:
         options[str(upload)] = True
     choices = getattr(knob, "choices", None)
+    if not choices and "remote" in options:  # only a client asks for them
+        choices = None
+    if widget is not None:  # one of several types, drawn as this one
+        options |= {"widgetType": widget.get_io_type()} | ({} if choices is None else {"options": choices})
+        choices = None
     return (port.get_io_type() if choices is None else choices), options
-
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value.route if isinstance(value, RemoteOptions) else value)
 
 
 def _output_name(output: Output) -> str:

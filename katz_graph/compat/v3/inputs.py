@@ -36,8 +36,9 @@ class FolderType(StrEnum):
 class RemoteOptions:
     """Choices that a server is asked for; they are not fetched here."""
 
-    def __init__(self, route: str, **options: Any) -> None:
-        self.route, self.options = route, options
+    def __init__(self, route: str, *positional: Any, **options: Any) -> None:
+        named = zip(("refresh_button", "control_after_refresh", "timeout", "max_retries", "refresh"), positional, strict=False)
+        self.value = {"route": route, **dict(named), **options}
 
 
 class Input:
@@ -60,7 +61,7 @@ class Input:
         **options: Any,
     ) -> None:
         self.id, self.display_name, self.optional, self.tooltip, self.lazy = id, display_name, optional, tooltip, lazy
-        self.raw_link = bool(raw_link)
+        self.raw_link, self.advanced = bool(raw_link), bool(advanced)
         self.options: dict[str, Any] = {**(extra_dict or {}), **options}
 
     def get_io_type(self) -> str:
@@ -117,10 +118,10 @@ def Custom(io_type: str) -> type[ComfyType]:
     return wire_type(io_type, io_type)
 
 
-def wire_type(name: str, io_type: str, input: type[Input] = Input, dynamic: str = "") -> type[ComfyType]:
+def wire_type(name: str, io_type: str, input: type[Input] = Input, dynamic: str = "", output: type[Output] = Output) -> type[ComfyType]:
     """A class that declares inputs and outputs of a wire type."""
     members = {"io_type": io_type, "dynamic": dynamic} if dynamic else {"io_type": io_type}
-    inside = {"Input": type("Input", (input,), members), "Output": type("Output", (Output,), {"io_type": io_type})}
+    inside = {"Input": type("Input", (input,), members), "Output": type("Output", (output,), {"io_type": io_type})}
     return type(name, (ComfyType,), {"io_type": io_type, **inside})
 
 
@@ -133,6 +134,20 @@ class _ComboInput(WidgetInput):
         self.choices: list[Any] = [member.value for member in options] if members else list(options or ())
 
 
+class _ComboOutput(Output):
+    """Gives one of some choices, which nobody holds it to."""
+
+    def __init__(self, id: str | None = None, display_name: str | None = None, options: Any = None, *positional: Any, **more: Any) -> None:
+        super().__init__(id, display_name, *positional, **more)
+
+
+class _MultiComboInput(_ComboInput):
+    """Any number of some choices, as a list."""
+
+    def __init__(self, *positional: Any, **more: Any) -> None:
+        super().__init__(*positional, **{"multi_select": True, **more})
+
+
 class _MultiTypeInput(Input):
     """An input that takes several wire types; a widget where it is made from one."""
 
@@ -141,7 +156,7 @@ class _MultiTypeInput(Input):
         super().__init__(id.id if isinstance(id, Input) else id, *positional, **options)
         if self.widget is not None:
             self.optional = self.optional or self.widget.optional
-        names = [kind.io_type for kind in types] + ([self.widget.io_type] if self.widget is not None else [])
+        names = ([self.widget.get_io_type()] if self.widget is not None else []) + [kind.io_type for kind in types]
         self.union = ",".join(dict.fromkeys(names))
 
     def get_io_type(self) -> str:
@@ -164,8 +179,8 @@ Int = wire_type("Int", "INT", WidgetInput)
 Float = wire_type("Float", "FLOAT", WidgetInput)
 String = wire_type("String", "STRING", WidgetInput)
 Color = wire_type("Color", "COLOR", WidgetInput)
-Combo = wire_type("Combo", "COMBO", _ComboInput)
-MultiCombo = wire_type("MultiCombo", "COMBO", _ComboInput)
+Combo = wire_type("Combo", "COMBO", _ComboInput, output=_ComboOutput)
+MultiCombo = wire_type("MultiCombo", "COMBO", _MultiComboInput)
 MultiType = wire_type("MultiType", "*", _MultiTypeInput)
 AnyType = wire_type("AnyType", "*")
 

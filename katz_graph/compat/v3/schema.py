@@ -23,11 +23,13 @@ class Hidden(StrEnum):
 
 
 class HiddenHolder:
-    """The hidden values of one call; None for those that the schema does not ask for."""
+    """The hidden values of one call; None for those that the schema does not ask for, or that there are not."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        for hidden in Hidden:
-            setattr(self, hidden.name, values.get(hidden.name))
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> Any:
+        return None
 
 
 @dataclass(slots=True)
