@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from katz_graph.context import Context
 from katz_graph.executor.assignment import Assignment
@@ -20,7 +21,6 @@ from katz_graph.executor.engine import Choices, Engine
 from katz_graph.executor.fleet import Fleet, Ticket
 from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.network import Network
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.probing import known_links
@@ -34,6 +34,9 @@ from katz_graph.planner.facts import opaque_functions
 from katz_graph.planner.program import Link, Program
 from katz_graph.planner.region import Region
 from katz_graph.wires import LatentSamples
+
+if TYPE_CHECKING:
+    from katz_graph.executor.local import LocalEngine
 
 UNLOADING = 5.0  # seconds that are waited for workers to let go of their models
 
@@ -160,6 +163,8 @@ class ClusterEngine(Engine):
             local.close()
 
     def _here(self) -> LocalEngine:
+        from katz_graph.executor.local import EngineOptions, LocalEngine  # models in this process, which few runs need
+
         with self._starting:
             if self._local is None:
                 first = self.cluster.assignments[self.device.name]

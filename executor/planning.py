@@ -1,4 +1,4 @@
-"""From a bound region to a program for the devices that there are."""
+"""From a bound region to a program for the devices that there are. Loads the planner, and with it model libraries, when the first is planned."""
 
 from __future__ import annotations
 
@@ -6,15 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from katz_graph.models.text_recipe import length
-from katz_graph.models.tokens import prompt_length
-from katz_graph.planner.compile import Known, compile_region
-from katz_graph.planner.count import count_work
-from katz_graph.planner.fit import fit
 from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
-from katz_graph.planner.schedule import decider, sampling_of
-from katz_graph.sampling.static import evaluations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +26,14 @@ class Resources:
 
 def plan_region(region: Region, resources: Resources, after: str = "emit") -> Program:
     """Compile a region without running it. InputError for what the passes find wrong in it."""
+    from katz_graph.models.text_recipe import length
+    from katz_graph.models.tokens import prompt_length
+    from katz_graph.planner.compile import Known, compile_region
+    from katz_graph.planner.count import count_work
+    from katz_graph.planner.fit import fit
+    from katz_graph.planner.schedule import decider, sampling_of
+    from katz_graph.sampling.static import evaluations_of
+
     spec, table = sampling_of(region.begin)
     known = Known(
         schedule=evaluations_of(spec),
