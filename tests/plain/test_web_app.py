@@ -403,7 +403,7 @@ def test_packs_bring_scripts(tmp_path: Path) -> None:
     (tmp_path / "pack.py").write_text("secret")
 
     async def scenario(server: Served) -> None:
-        object.__setattr__(server.runner.facts, "web", {"my pack": str(tmp_path / "web")})
+        server.runner.web = {"my pack": str(tmp_path / "web")}
         (address,) = (await server.client.get("/extensions")).json()
         assert address == "/extensions/my%20pack/deep/a%20%231.js"
         assert (await server.client.get(address)).headers["content-type"].startswith("text/javascript")

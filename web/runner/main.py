@@ -1,4 +1,4 @@
-"""The main program of the runner: end with the server, set the threads, then import what is heavy, start the devices and serve.
+"""The main program of the runner: end with the server, set the threads, then import what is heavy, and serve.
 
 Imports nothing heavy itself: that it ends with the server has to hold while torch and packs are being imported.
 """
@@ -65,10 +65,11 @@ def _serve(
     from katz_graph.web.runner.service import Service
 
     try:
-        with Service(options, wire, unkept) as service:
-            serving.set()
+        with Service(options, wire, unkept, messages.put) as service:
             while (message := messages.get()).kind != "stop":
                 service.obey(message)
+                if service.is_ready:
+                    serving.set()
     finally:  # no job writes any more
         unkept.delete()
 
