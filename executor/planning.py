@@ -1,10 +1,12 @@
-"""From a bound region to a program for the devices that there are. Loads the planner, and with it model libraries, when the first is planned."""
+"""From a bound region to a program for the devices that there are. The planner, and model libraries with it, are loaded for the first."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 
 from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
@@ -22,6 +24,12 @@ class Resources:
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
     batching: bool | None = None
+
+
+def preload() -> None:
+    """Begin to load what the first plan needs, in a thread: it takes seconds, in which workers load as well."""
+    names = ("katz_graph.planner.count", "katz_graph.models.tokens", "katz_graph.planner.compile")
+    threading.Thread(target=lambda: [import_module(name) for name in names], name="katz-planner", daemon=True).start()
 
 
 def plan_region(region: Region, resources: Resources, after: str = "emit") -> Program:

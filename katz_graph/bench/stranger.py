@@ -1,6 +1,7 @@
-"""A client as a stranger writes it against the convention, with `urllib` and `websockets` alone: it takes an open port for a server that serves.
+"""A client as a stranger writes it against the convention, with `urllib` and `websockets` alone: an open port is a server that serves.
 
-It asks for what front ends ask for at their start, uploads a picture, posts a graph at once and waits for its picture. It tries nothing twice.
+It asks for what front ends ask for at their start, uploads a picture, posts a graph at once and waits for its picture, and tries nothing
+twice.
 """
 
 from __future__ import annotations

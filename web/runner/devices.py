@@ -15,6 +15,8 @@ from katz_graph.devices import check_present, parse_devices, parse_link, parse_p
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.engine import Choices
+from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.planning import preload
 from katz_graph.executor.starting import start_workers
 from katz_graph.folders import Folders
 from katz_graph.packs import Registry
@@ -31,12 +33,10 @@ from katz_graph.web.runner_facts import DeviceFacts, Stats
 
 
 class Devices:
-    """Starts a worker for each device that the operator asks for. KatzError with one line when one cannot be started.
+    """Starts a worker for each device that the operator asks for, of those that began `ahead`. KatzError with one line when one cannot be
+    started. `worn(why)` is called when a device was lost for good."""
 
-    `worn(why)` is called when a device was lost for good.
-    """
-
-    def __init__(self, options: ServeOptions, settings: Settings, worn: Callable[[str], None]) -> None:
+    def __init__(self, options: ServeOptions, settings: Settings, ahead: Ahead, worn: Callable[[str], None]) -> None:
         self._options, self.torch = options, torch.__version__
         devices = parse_devices(options.devices)
         check_present(devices)
@@ -51,7 +51,9 @@ class Devices:
         like = Assignment(threads=threads, packs=packs, control_net_bytes=options.control_net_bytes, policy=options.control_net_policy)
         with ExitStack() as opened:
             given = None if link is None else Link(*link)
-            self._engine = opened.enter_context(start_workers(devices, like, _print, choices, settings.cache, given, options.spare))
+            preload()
+            started = start_workers(devices, like, _print, choices, settings.cache, given, options.spare, ahead)
+            self._engine = opened.enter_context(started)
             self._cluster = self._engine.cluster
             self._restarts = 0
             self._count_restarts()

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from katz_graph.errors import KatzError
+from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.packs import load_registry
 from katz_graph.settings import Settings
@@ -39,11 +40,13 @@ STARTED = "started"  # what this process tells itself
 
 
 class Service:
-    """Starts all that jobs need, and tells `ready` on the wire. `post` puts a message where those of the server come from: what arrives
-    is obeyed in one thread. What needs devices waits for them."""
+    """Starts all that jobs need, with the workers that began `ahead`, and tells `ready` on the wire. `post` puts a message where those of
+    the server come from: what arrives is obeyed in one thread. What needs devices waits for them."""
 
-    def __init__(self, options: ServeOptions, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Message], None]) -> None:
-        self._options, self._wire, self._unkept = options, wire, unkept
+    def __init__(
+        self, options: ServeOptions, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Message], None], ahead: Ahead
+    ) -> None:
+        self._options, self._wire, self._unkept, self._ahead = options, wire, unkept, ahead
         self._settings = Settings.read(
             options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths
         )
@@ -51,8 +54,8 @@ class Service:
         self._devices: Devices | None = None
         self._runs: Runs | None = None
         self._early: list[Message] = []  # that wait for the devices
+        self._registry, self._problems = load_registry(self._settings.packs, self._folders)  # first: all is waiting for that
         self._starting = _in_thread(self._start)
-        self._registry, self._problems = load_registry(self._settings.packs, self._folders)
         self._answering = ThreadPoolExecutor(ANSWERING, "katz-answers")
         self._starting.add_done_callback(lambda _: post(Message(STARTED, 0, None)))
 
@@ -90,7 +93,7 @@ class Service:
     def _start(self) -> Devices:
         from katz_graph.web.runner.devices import Devices
 
-        return Devices(self._options, self._settings, lambda why: self._wire.send("worn", why))
+        return Devices(self._options, self._settings, self._ahead, lambda why: self._wire.send("worn", why))
 
     def _begin(self, devices: Devices) -> None:
         self._devices, self._runs = devices, devices.runs(self._registry, self._folders, self._tell, self._unkept)
