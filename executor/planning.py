@@ -28,7 +28,8 @@ class Resources:
 
 def preload() -> None:
     """Begin to load what the first plan needs, in a thread: it takes seconds, in which workers load as well."""
-    names = ("katz_graph.planner.count", "katz_graph.models.tokens", "katz_graph.planner.compile")
+    models = ("diffusers.models.unets.unet_2d_condition", "transformers.models.clip.tokenization_clip")  # that are named when they are used
+    names = ("katz_graph.planner.compile", "katz_graph.planner.count", "katz_graph.models.tokens", *models)
     threading.Thread(target=lambda: [import_module(name) for name in names], name="katz-planner", daemon=True).start()
 
 
