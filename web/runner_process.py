@@ -132,6 +132,11 @@ class Runner:
         answer: dict[str, str] = await self._ask("scripts")
         return answer
 
+    async def template(self, name: str) -> Mapping[str, Any] | None:
+        """A workflow that comes with the package, as an editor opens it; None when there is none of this name."""
+        found: dict[str, Any] | None = await self._ask("template", name=name)
+        return found
+
     async def object_info(self, name: str | None = None) -> bytes:
         """JSON of all node types, or of one; `{}` for one that there is not."""
         answer: bytes = await self._ask("object_info", name=name)

@@ -75,6 +75,9 @@ class ScriptedRunner:
     async def scripts(self) -> Mapping[str, str]:
         return self.web
 
+    async def template(self, name: str) -> Mapping[str, Any] | None:
+        return {"nodes": []} if name == "txt2img" else None
+
     async def free(self, unload_models: bool, free_memory: bool) -> None:
         self.freed.append((unload_models, free_memory))
 

@@ -33,6 +33,7 @@ TYPES = {
     ".map": "application/json",
     ".wasm": "application/wasm",
     ".svg": "image/svg+xml",
+    ".webp": "image/webp",
     ".woff2": "font/woff2",
 }
 SCRIPT = re.compile(rb"<script(?![^>]*\ssrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)  # one that stands in the page
@@ -80,6 +81,17 @@ def page(state: State) -> APIRouter:
         now = "Shutting down" if state.draining else "Ready" if state.runner.ready else "Starting"
         paused = ", paused" if state.jobs.paused else ""
         return HTMLResponse(PAGE.format(state=html.escape(now + paused), running=len(state.jobs.running), pending=len(state.jobs.pending)))
+
+    return routes
+
+
+def style() -> APIRouter:
+    """`/user.css`, which the stock page links to: nobody's own style."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/user.css")
+    async def empty() -> Response:
+        return Response(media_type="text/css")
 
     return routes
 

@@ -22,6 +22,7 @@ from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.packs import load_registry
 from katz_graph.settings import Settings
+from katz_graph.shipped import template
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner.checking import CHECKED, check_prompt
@@ -79,7 +80,7 @@ class Service:
         match message.kind:
             case kind if kind == STARTED:
                 self._begin(self._starting.result())
-            case "check" | "object_info" | "scripts":
+            case "check" | "object_info" | "scripts" | "template":
                 self._ask(message)
             case _ if self._runs is None:
                 self._early.append(message)
@@ -132,7 +133,7 @@ class Service:
 
     @property
     def _questions(self) -> Mapping[str, Callable[..., Any]]:
-        known = {"check": self._check, "object_info": self._object_info, "scripts": self._scripts}
+        known = {"check": self._check, "object_info": self._object_info, "scripts": self._scripts, "template": self._template}
         return known if self._runs is None else {**known, "free": self._runs.free, "stats": self._stats}
 
     def _check(self, document: Any, targets: list[str] | None) -> Any:
@@ -144,6 +145,9 @@ class Service:
 
     def _scripts(self) -> dict[str, str]:
         return {pack: str(folder) for pack, folder in self._registry.web.items()}
+
+    def _template(self, name: str) -> Any:
+        return template(name, self._registry)
 
     def _stats(self) -> Any:
         assert self._devices is not None  # it is asked of a service that runs jobs
