@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from katz_graph.context import Context
 from katz_graph.executor.assignment import Assignment
@@ -18,13 +19,13 @@ from katz_graph.executor.cluster import Cluster
 from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Choices, Engine
 from katz_graph.executor.fleet import Fleet, Ticket
+from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.network import Network
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.probing import known_links
-from katz_graph.executor.processors import Claim, claim
+from katz_graph.executor.processors import Claim, claim_seats
 from katz_graph.executor.profiling import StageTime, profile_region
 from katz_graph.executor.requests import Unsendable
 from katz_graph.executor.supervised import PATIENCE, Patience
@@ -35,6 +36,9 @@ from katz_graph.planner.program import Link, Program
 from katz_graph.planner.region import Region
 from katz_graph.wires import LatentSamples
 
+if TYPE_CHECKING:
+    from katz_graph.executor.local import LocalEngine
+
 UNLOADING = 5.0  # seconds that are waited for workers to let go of their models
 
 
@@ -42,7 +46,7 @@ class ClusterEngine(Engine):
     """Starts a worker for each assignment, with `launchers` by device name or one process each, and measures what the planner has to know.
 
     `cache` keeps what was measured; `link`: what links are said to be, instead of measuring; `spares`: one worker waits, loaded, to stand
-    in for one that is lost. RunError when a worker does not start; nothing is left then.
+    in for one that is lost; `ahead`: workers of this host that load already. RunError when a worker does not start; nothing is left then.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class ClusterEngine(Engine):
         launchers: Mapping[str, Launcher] | None = None,
         network: Network | None = None,
         patience: Patience = PATIENCE,
+        ahead: Ahead | None = None,
     ) -> None:
         names = [one.name for one in assignments]
         self._cache, self._store = cache, CostStore(cache)
@@ -62,9 +67,9 @@ class ClusterEngine(Engine):
         self._starting = threading.Lock()
         choices = choices or Choices()
         self._fleet = Fleet(names, choices.pins, choices.lane, time.monotonic)
-        assignments, claimed = _seated(assignments, launchers)
+        assignments, claimed = _seated(assignments, launchers, ahead)
         crowded = len(assignments) > 1 and not claimed.processors
-        launchers = launchers or {one.name: Spawn(one.threads, crowded) for one in assignments}
+        launchers = launchers or {one.name: Spawn(one.threads, crowded, ahead=ahead) for one in assignments}
         self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
         super().__init__(self.cluster, choices)
         self.opened = ExitStack()  # what is closed after the workers
@@ -160,6 +165,8 @@ class ClusterEngine(Engine):
             local.close()
 
     def _here(self) -> LocalEngine:
+        from katz_graph.executor.local import EngineOptions, LocalEngine  # models in this process, which few runs need
+
         with self._starting:
             if self._local is None:
                 first = self.cluster.assignments[self.device.name]
@@ -169,10 +176,12 @@ class ClusterEngine(Engine):
             return self._local
 
 
-def _seated(assignments: Sequence[Assignment], launchers: Mapping[str, Launcher] | None) -> tuple[list[Assignment], Claim]:
+def _seated(
+    assignments: Sequence[Assignment], launchers: Mapping[str, Launcher] | None, ahead: Ahead | None
+) -> tuple[list[Assignment], Claim]:
     """Processes of this host that compute on processors, and wait for each other, get some for themselves where there are enough."""
     here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in assignments]
     seats = [one.threads if is_here and one.device == "cpu" else 0 for one, is_here in zip(assignments, here, strict=True)]
-    claimed = claim(sum(seats) if sum(map(bool, seats)) > 1 else 0)
+    claimed = claim_seats(seats) if ahead is None else ahead.claimed
     free = iter(claimed.processors)
     return [replace(one, processors=tuple(islice(free, seat))) for one, seat in zip(assignments, seats, strict=True)], claimed

@@ -9,8 +9,9 @@ from __future__ import annotations
 import heapq
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from katz_graph.compat.blocker import ExecutionBlocker
@@ -34,6 +35,7 @@ from katz_graph.graph import Expansion, Graph, Link
 from katz_graph.node import NodeType, WithUi
 from katz_graph.planner import region as planner_region
 from katz_graph.planner.region import END, Region, RegionNodes
+from katz_graph.ui_results import written
 from katz_graph.wording import show
 
 __all__ = ["GraphResult", "Regions", "run_graph"]
@@ -199,9 +201,15 @@ class _GraphRun:
         node.shown = shown_by(node)
         if node.signature is not None:
             parts = tuple(part.signature for part in node.parts if part.signature is not None)
-            self.cache.put(node.signature, Entry(outputs, parts, node.ui, node.shown))
+            self.cache.put(node.signature, Entry(outputs, parts, node.ui, node.shown, tuple(self._files(node))))
         self.telling.tell("done", node)
         self._finish(node, outputs)
+
+    def _files(self, node: NodeState) -> Iterator[Path]:
+        """What it, and nodes inside its expansion, wrote and show."""
+        inner = (shown.ui for shown, *_ in with_inner(node.shown, node.origin, self.file.nodes))
+        for ui in (node.ui, *inner):
+            yield from () if ui is None else written(self.context, ui)
 
     def _finish(self, node: NodeState, outputs: Outputs | None) -> None:
         node.outputs, node.failed, node.finished = outputs, outputs is None, True
@@ -281,6 +289,9 @@ class _GraphRun:
     def _taken_from_cache(self, node: NodeState) -> bool:
         entry = None if node.signature is None else self.cache.get(node.signature)
         if entry is None or node.signature is None:
+            return False
+        if (lost := entry.lost()) is not None:
+            node.lost = lost.name
             return False
         node.why, node.ui, node.shown = self.telling.why_cached(node.signature), entry.ui, entry.shown
         self.telling.tell("cached", node)

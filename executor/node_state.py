@@ -35,6 +35,7 @@ class NodeState:
     unsigned: str = ""  # why it is never cached
     fingerprint: Any = None
     warning: str = ""  # what the person is told if it runs
+    lost: str = ""  # a file of its kept result that is gone
 
     wanted: bool = False
     sources: Sequence[NodeState] = ()  # what it has waited for

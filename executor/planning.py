@@ -1,20 +1,15 @@
-"""From a bound region to a program for the devices that there are."""
+"""From a bound region to a program for the devices that there are. The planner, and model libraries with it, are loaded for the first."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 
-from katz_graph.models.text_recipe import length
-from katz_graph.models.tokens import prompt_length
-from katz_graph.planner.compile import Known, compile_region
-from katz_graph.planner.count import count_work
-from katz_graph.planner.fit import fit
 from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
-from katz_graph.planner.schedule import decider, sampling_of
-from katz_graph.sampling.static import evaluations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +26,23 @@ class Resources:
     batching: bool | None = None
 
 
+def preload() -> None:
+    """Begin to load what the first plan needs, in a thread: it takes seconds, in which workers load as well."""
+    models = ("diffusers.models.unets.unet_2d_condition", "transformers.models.clip.tokenization_clip")  # that are named when they are used
+    names = ("katz_graph.planner.compile", "katz_graph.planner.count", "katz_graph.models.tokens", *models)
+    threading.Thread(target=lambda: [import_module(name) for name in names], name="katz-planner", daemon=True).start()
+
+
 def plan_region(region: Region, resources: Resources, after: str = "emit") -> Program:
     """Compile a region without running it. InputError for what the passes find wrong in it."""
+    from katz_graph.models.text_recipe import length
+    from katz_graph.models.tokens import prompt_length
+    from katz_graph.planner.compile import Known, compile_region
+    from katz_graph.planner.count import count_work
+    from katz_graph.planner.fit import fit
+    from katz_graph.planner.schedule import decider, sampling_of
+    from katz_graph.sampling.static import evaluations_of
+
     spec, table = sampling_of(region.begin)
     known = Known(
         schedule=evaluations_of(spec),

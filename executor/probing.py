@@ -15,13 +15,13 @@ from katz_graph.errors import RunError
 from katz_graph.executor.batching import on_device
 from katz_graph.executor.costs import CostStore
 from katz_graph.executor.links import FEW, measure_link
-from katz_graph.executor.models import Models
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.planner.program import Link
 
 if TYPE_CHECKING:
     from katz_graph.executor.cluster import Cluster
+    from katz_graph.executor.models import Models
 
 SHARED_MEMORY = "shared memory"
 REQUEST = "probe"

@@ -44,6 +44,11 @@ def claim(number: int) -> Claim:
     return claimed
 
 
+def claim_seats(seats: Sequence[int]) -> Claim:
+    """For workers that compute with so many threads on processors, 0 where on something else: for all, where there are several."""
+    return claim(sum(seats) if sum(map(bool, seats)) > 1 else 0)
+
+
 def stay_on(processors: Sequence[int]) -> None:
     """Keep all threads of this process on some processors, unless there are none. Nothing happens where that is not allowed."""
     for thread in Path("/proc/self/task").iterdir() if processors else ():

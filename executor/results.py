@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from katz_graph.executor.shown import Shown
@@ -18,12 +19,17 @@ Policy = Literal["classic", "lru", "none"]
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One node's outputs and what it has for editors. `parts` are the signatures of the nodes that it expanded to: they are kept as long
-    as it is. `shown`: what nodes inside its expansion have for editors."""
+    as it is. `shown`: what nodes inside its expansion have for editors. `files`: those that editors are told of, which it wrote."""
 
     outputs: tuple[Any, ...]
     parts: tuple[Signature, ...] = ()
     ui: Mapping[str, Sequence[Any]] | None = None
     shown: tuple[Shown, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def lost(self) -> Path | None:
+        """A file of it that is there no more: the result has to be made again."""
+        return next((file for file in self.files if not file.is_file()), None)
 
 
 class Results:

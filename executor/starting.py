@@ -11,6 +11,7 @@ from katz_graph.devices import DeviceList
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.engine import Choices, dtype_for
+from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.network import Network
 from katz_graph.planner.program import Link
 
@@ -23,15 +24,16 @@ def start_workers(
     cache: Path | None,
     link: Link | None = None,
     spares: bool = False,
+    ahead: Ahead | None = None,
 ) -> ClusterEngine:
     """A worker for each device, all `like` one: processes of this host, or Ray actors. RunError when one does not start; close the engine.
 
-    `spares`: on every host another one waits, to stand in for one that is lost.
+    `spares`: on every host another one waits, to stand in for one that is lost. `ahead`: processes for these devices that load already.
     """
     if devices.launcher == "spawn":
         say(f"starting {len(devices.choices)} workers: {', '.join(devices.names)}")
         assignments = assigned({one.name: one.device for one in devices.choices}, like)
-        return ClusterEngine(assignments, choices, cache, link, spares)
+        return ClusterEngine(assignments, choices, cache, link, spares, ahead=ahead)
     from katz_graph.executor.launch.ray import RayCluster
 
     with ExitStack() as opened:

@@ -52,6 +52,8 @@ class Telling:
             return ""
         if node.made:
             return f"made by node {node.origin}"
+        if node.lost:
+            return f"{node.lost}, which it wrote, is gone"
         now = self.history((node.id, *(link.node for _, link in node.links)))
         return explain(node.id, now, self._cache.history, self._cache.policy)
 

@@ -20,7 +20,7 @@ from katz_graph.errors import InputError, KatzError
 from katz_graph.web.answers import Concealment, Refusal, refuse
 from katz_graph.web.bodies import PARSED_AT_ONCE
 from katz_graph.web.requests import RequestRecord
-from katz_graph.web.routes import files, frontend, health, history, info, jobs, models, prompt, queue, socket, users
+from katz_graph.web.routes import files, frontend, health, history, info, jobs, models, prompt, queue, socket, templates, users
 from katz_graph.web.security import Security
 from katz_graph.web.state import State
 
@@ -39,7 +39,8 @@ def build(state: State) -> ASGIApp:
         routes = make(state)
         app.include_router(routes)
         app.include_router(routes, prefix="/api", include_in_schema=False)
-    for routes in (jobs.router(state), info.internal(state), info.disabled(), _description(app)):
+    once = (jobs.router(state), info.internal(state), info.disabled(), templates.router(state), frontend.style(), _description(app))
+    for routes in once:
         app.include_router(routes)
     if state.options.frontend is None:
         app.include_router(frontend.page(state))

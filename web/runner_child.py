@@ -36,6 +36,10 @@ class RunnerDown(KatzError):
     retry_after = 5.0
 
 
+class Unasked(RunnerDown):
+    """It ended before it was asked, or before it was ready: the next one may be asked."""
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Seconds: `ping` between looks, of silence until a runner is taken to be stuck (`starting`: while it imports what is large), for an
@@ -52,21 +56,22 @@ PATIENCE = Patience()
 
 
 class Child:
-    """Make it with `start`. `ended` has the reason as soon as the process is gone, after its last message was heard."""
+    """Make it with `start`. `ready` has its facts once it runs jobs, or why it does not get so (RunError or InputError with one line);
+    `ended` has the reason as soon as the process is gone, after its last message was heard."""
 
     _process: asyncio.subprocess.Process
     _echoing: asyncio.Task[None]
     _wire: AsyncEnd
 
     def __init__(self, heard: Callable[[Message], None], patience: Patience) -> None:
-        self.facts = RunnerFacts()
+        self.ready: asyncio.Future[RunnerFacts] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._heard, self._patience = heard, patience
-        self._ready: asyncio.Future[RunnerFacts] = asyncio.get_running_loop().create_future()
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._silent = 0.0
+        self._parted = False  # its connection has ended
         self._killed_for = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,7 +79,7 @@ class Child:
     async def start(
         cls, options: ServeOptions, heard: Callable[[Message], None], patience: Patience = PATIENCE, program: Sequence[str] = PROGRAM
     ) -> Child:
-        """A runner that is ready; `program` is what Python runs. RunError or InputError with one line when it is not; nothing is left then.
+        """A runner that begins to get ready, and may be asked already; `program` is what Python runs. RunError when there is no process.
 
         It has a session of its own, so that Ctrl-C reaches the server alone.
         """
@@ -97,34 +102,35 @@ class Child:
             opened.pop_all()
         try:
             child._echoing = child._spawn(child._echo())
-            child._wire = await AsyncEnd.connect(ours, child._message, lambda: child._spawn(child._bury()))
+            child._wire = await AsyncEnd.connect(ours, child._message, child._part)
             child._spawn(child._watch())
             child.send("start", OPTIONS.dump_python(replace(options, token=None), mode="json"))
-            child.facts = await child._ready
             return child
         except BaseException:
-            child.kill("it did not get ready")
-            await child.close()
+            await child.give_up()
             raise
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs jobs, or did before it ended."""
+        return self.ready.done() and self.ready.exception() is None
+
     def send(self, kind: str, body: Any = None) -> None:
         self._wire.send(kind, body)
 
     async def ask(self, kind: str, **body: Any) -> Any:
-        """Its answer. KatzError with what it says against it, RunnerDown when it ends or takes too long."""
-        if self.ended.done():
-            raise RunnerDown("the runner has ended")
+        """Its answer, as soon as it can give it. KatzError with what it says against it, RunnerDown when it has ended."""
+        if self._parted:
+            raise Unasked(f"the runner has ended: {await asyncio.shield(self.ended)}")
         number = next(self._numbers)
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             self._wire.send(kind, body, number)
-            return await asyncio.wait_for(answer, self._patience.answer)
-        except TimeoutError:
-            raise RunnerDown(f"the runner did not answer within {self._patience.answer:g} s") from None
+            return await answer
         finally:
             del self._asked[number]
 
@@ -138,6 +144,11 @@ class Child:
             self.kill("the server ends")
             await self.ended
 
+    async def give_up(self) -> None:
+        """End one that did not get ready, at once."""
+        self.kill("it did not get ready")
+        await self.close()
+
     def kill(self, why: str) -> None:
         if self._process.returncode is None:  # not waited for, so that the number still means this session
             self._killed_for = self._killed_for or why
@@ -150,13 +161,13 @@ class Child:
             case "pong":
                 return
             case "ready":
-                self._ready.set_result(replace(FACTS.validate_python(message.body), pid=self.pid))
+                self.ready.set_result(replace(FACTS.validate_python(message.body), pid=self.pid))
             case "failed":
-                if self._ready.done():
+                if self.ready.done():
                     log.error("the runner failed: %s", message.body["message"])
                 else:
                     kind = InputError if message.body["input"] else RunError
-                    self._ready.set_exception(kind(message.body["message"]))
+                    self.ready.set_exception(kind(message.body["message"]))
             case "answer" | "refused" if (answer := self._asked.get(message.number)) is not None and not answer.done():
                 if message.kind == "answer":
                     answer.set_result(message.body)
@@ -179,13 +190,18 @@ class Child:
             now = time.monotonic()
             self._silent += min(now - last, 2 * self._patience.ping)
             last = now
-            allowed = self._patience.silence if self._ready.done() else self._patience.starting
+            allowed = self._patience.silence if self.ready.done() else self._patience.starting
             if self._silent > allowed:
                 self.kill(f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, or the machine is overloaded")
             self.send("ping")
 
+    def _part(self) -> None:
+        """Its connection has ended."""
+        self._parted = True
+        self._spawn(self._bury())
+
     async def _bury(self) -> None:
-        """Its connection has ended: see that the process does, with what its packs started, and say how."""
+        """See that the process ends, with what its packs started, and say how."""
         try:
             await asyncio.wait_for(self._process.wait(), self._patience.stop)
         except TimeoutError:
@@ -195,12 +211,12 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)  # the number is nobody else's while its session lives, nor so soon after
         await asyncio.wait((self._echoing,), timeout=LAST_WORDS)
         why = self._reason()
-        if not self._ready.done():
-            self._ready.set_exception(RunError(f"the runner did not start: {why}{self._last_words()}"))
-            self._ready.exception()  # asked for: nobody may wait for it any more
+        if not self.ready.done():
+            self.ready.set_exception(RunError(f"the runner did not start: {why}{self._last_words()}"))
+            self.ready.exception()  # asked for: nobody may wait for it any more
         for answer in self._asked.values():
             if not answer.done():
-                answer.set_exception(RunnerDown(f"the runner has ended: {why}"))
+                answer.set_exception((RunnerDown if self.is_ready else Unasked)(f"the runner has ended: {why}"))
         self.ended.set_result(why)
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()

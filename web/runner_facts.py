@@ -19,13 +19,12 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunnerFacts:
-    """Of the last start. `web`: folders of scripts that packs bring for the editor, by pack. `problems`: packs and nodes left out, and why.
-    `workers`: processes by device, spares included; None on other hosts."""
+    """Of the last start. `problems`: packs and nodes left out, and why. `workers`: processes by device, spares included; None on other
+    hosts."""
 
     devices: tuple[DeviceFacts, ...] = ()
     nodes: int = 0
     problems: tuple[str, ...] = ()
-    web: Mapping[str, str] = field(default_factory=dict)
     torch: str = ""
     python: str = ""
     version: str = ""

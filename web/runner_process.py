@@ -17,7 +17,7 @@ from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner.checking import CHECKED, Checked
 from katz_graph.web.runner.order import ORDER, Order
-from katz_graph.web.runner_child import PATIENCE, PROGRAM, Child, Patience, RunnerDown
+from katz_graph.web.runner_child import PATIENCE, PROGRAM, Child, Patience, RunnerDown, Unasked
 from katz_graph.web.runner_facts import STATS, DeviceStats, RunnerFacts, Stats
 from katz_graph.web.wire import Message
 
@@ -43,10 +43,12 @@ class Runner:
         patience: Patience = PATIENCE,
         program: Sequence[str] = PROGRAM,
     ) -> None:
-        self.facts = RunnerFacts()
         self.restarts = 0
         self._options, self._heard, self._lost, self._patience, self._program = options, _logged(heard), _logged(lost), patience, program
-        self._child: Child | None = None
+        self._facts = RunnerFacts()
+        self._child: Child | None = None  # who is asked
+        self._there = asyncio.Event()  # somebody is, or nobody will be any more
+        self._working = False  # it is ready, and gets jobs
         self._waiting: dict[str, tuple[Order, asyncio.Future[None]]] = {}  # jobs that no runner has taken yet
         self._unwanted: set[str] = set()  # of these, those that were cancelled
         self._taken: set[str] = set()
@@ -58,17 +60,24 @@ class Runner:
     @property
     def ready(self) -> bool:
         """Whether there is one that takes jobs."""
-        return self._child is not None and not self._child.ended.done() and not self._worn and not self._refuses
+        return self._child is not None and self._working and not self._child.ended.done() and not self._worn and not self._refuses
+
+    @property
+    def facts(self) -> RunnerFacts:
+        """Of the last one that got ready."""
+        if self._child is not None and self._child.is_ready:
+            self._facts = self._child.ready.result()
+        return self._facts
 
     async def start(self) -> None:
-        """Returns when the first runner is ready. RunError or InputError with one line when it does not get so."""
+        """Returns when the first runner is ready; it is asked before. RunError or InputError with one line when it does not get so."""
         child = await self._begun()
         self._keeper = asyncio.create_task(self._keep(child))
-        self._up(child)
 
     def refuse(self) -> None:
-        """From now on `run` is refused, also for jobs that wait in it."""
+        """From now on `run` is refused, also for jobs that wait in it, and nobody waits for the next runner."""
         self._refuses = True
+        self._there.set()
         for _, taken in self._waiting.values():
             if not taken.done():
                 taken.set_exception(RunnerDown("the server ends"))
@@ -81,7 +90,8 @@ class Runner:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
         if self._child is not None:
-            child, self._child = self._child, None
+            child = self._child
+            self._none()
             await child.close()
 
     async def run(self, job: Job) -> None:
@@ -117,6 +127,16 @@ class Runner:
         answer = await self._ask("check", document=document, targets=None if targets is None else list(targets))
         return CHECKED.validate_python(answer)
 
+    async def scripts(self) -> Mapping[str, str]:
+        """Folders of scripts that packs bring for the editor, by pack."""
+        answer: dict[str, str] = await self._ask("scripts")
+        return answer
+
+    async def template(self, name: str) -> Mapping[str, Any] | None:
+        """A workflow that comes with the package, as an editor opens it; None when there is none of this name."""
+        found: dict[str, Any] | None = await self._ask("template", name=name)
+        return found
+
     async def object_info(self, name: str | None = None) -> bytes:
         """JSON of all node types, or of one; `{}` for one that there is not."""
         answer: bytes = await self._ask("object_info", name=name)
@@ -133,16 +153,35 @@ class Runner:
         return STATS.validate_python(await asyncio.shield(self._figures))
 
     async def _ask(self, kind: str, **body: Any) -> Any:
-        if self._child is None:
-            raise RunnerDown("the runner is being started")
-        return await self._child.ask(kind, **body)
+        """Of the runner of now, else of the next one. RunnerDown when one that was ready ends under the question, which may be why it does,
+        or none answers in time."""
+        seconds = self._patience.answer
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    try:
+                        return await (await self._present()).ask(kind, **body)
+                    except Unasked:
+                        continue
+        except TimeoutError:
+            raise RunnerDown(f"the runner {'did not answer' if self.ready else 'did not get ready'} within {seconds:g} s") from None
+
+    async def _present(self) -> Child:
+        """The runner of now, which may be getting ready. RunnerDown when there is none after `refuse`."""
+        while self._child is None or self._child.ended.done():
+            if self._refuses:
+                raise RunnerDown("the server ends")
+            await self._there.wait()
+            await asyncio.sleep(0)  # who keeps runners hears of an end after this
+        return self._child
 
     async def _keep(self, child: Child) -> None:
         """Replace every runner that ends, for ever: nothing that fails on the way ends this."""
         while True:
             why = await asyncio.shield(child.ended)
             log.error("the runner ended: %s", why)
-            self._child, self._worn = None, ""
+            self._none()
+            self._worn = ""
             self.restarts += 1
             lost, self._taken = sorted(self._taken), set()
             if lost:
@@ -150,7 +189,6 @@ class Runner:
             for job_id in list(self._unwanted):
                 self._drop(job_id)
             child = await self._next()
-            self._up(child)
 
     async def _next(self) -> Child:
         pause = FIRST_PAUSE
@@ -163,12 +201,25 @@ class Runner:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _begun(self) -> Child:
-        return await Child.start(self._options, self._message, self._patience, self._program)
-
-    def _up(self, child: Child) -> None:
-        self._child, self.facts = child, child.facts
+        """A runner that is ready; it is asked as soon as there is a process. Nothing is left of one that does not get so."""
+        child = self._child = await Child.start(self._options, self._message, self._patience, self._program)
+        self._there.set()
+        try:
+            await asyncio.shield(child.ready)
+        except BaseException:
+            self._none()
+            await child.give_up()
+            raise
+        self._working = True
         for order, taken in list(self._waiting.values()):
             self._hand_over(order, taken)
+        return child
+
+    def _none(self) -> None:
+        """There is no runner now."""
+        self._child, self._working = None, False
+        if not self._refuses:
+            self._there.clear()
 
     def _hand_over(self, order: Order, taken: asyncio.Future[None]) -> None:
         """A job that cannot be sent fails `taken`."""

@@ -56,6 +56,7 @@ async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[
         opened.push_async_callback(lambda: _unless(stops, state.runner.close()))
         opened.push_async_callback(lambda: _unless(stops, state.jobs.close()))
         opened.callback(state.runner.refuse)
+        await _unless(stops, state.jobs.start())  # before anybody is answered: no new job comes before those that a crash left
         server = Server(build(state), options.limits.connections)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         opened.push_async_callback(_farewell, state, server, serving, stops)
@@ -106,9 +107,8 @@ def _why(end: Ended) -> str:
 
 
 async def _start(state: State) -> None:
-    """The queue first, so that no new job comes before those that a crash left."""
+    """Get ready to run jobs. Requests that need the runner wait for it meanwhile."""
     await asyncio.to_thread(drop_unfinished, (state.folders.input, state.folders.output, state.data), time.time())
-    await state.jobs.start()
     await state.runner.start()
     for problem in state.runner.facts.problems:
         log.warning("%s", problem)

@@ -10,9 +10,6 @@ from typing import Any, Protocol
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.vocabulary import fingerprint
 
-ENTRY = "katz_graph.executor.launch.work:work"
-"""What a worker runs: a function of its connection. Importing its module loads all that a worker needs."""
-
 
 def hello() -> dict[str, Any]:
     """What a worker says first, when it has loaded what it needs."""

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.launch.launched import ENTRY
+from katz_graph.executor.launch.ahead import ENTRY
 from katz_graph.executor.launch.worker_main import end_with, limit_threads
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,10 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from katz_graph.executor.launch.launched import ENTRY
+from katz_graph.executor.launch.ahead import ENTRY, Ahead, begin
 from katz_graph.executor.transport.connection import Connection
 
-MAIN = "katz_graph.executor.launch.worker_main"
 KEPT_LINES = 20
 
 
@@ -28,40 +26,24 @@ def to_standard_error(line: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Spawn:
     """`threads` that a worker computes with, `crowded`: on processors that others use too; `prefix`: a command that starts it, say
-    `ip netns exec a`; `echo` gets what it prints."""
+    `ip netns exec a`; `echo` gets what it prints. `ahead` has begun some that are the same, which are taken first."""
 
     threads: int = 1
     crowded: bool = True
     prefix: tuple[str, ...] = ()
     entry: str = ENTRY
     echo: Callable[[str], None] = to_standard_error
+    ahead: Ahead | None = None
 
     @property
     def any_device(self) -> bool:
         return True
 
     def launch(self, name: str, background: bool = False) -> Process:
-        """Start a process. It has a session of its own, so that Ctrl-C reaches the driver alone."""
-        ours, theirs = socket.socketpair()
-        python = [sys.executable, "-P", "-u", "-X", "faulthandler", "-m", MAIN]
-        options = ["--descriptor", str(theirs.fileno()), "--threads", str(self.threads), "--entry", self.entry]
-        flags = [flag for flag, said in (("--crowded", self.crowded), ("--background", background)) if said]
-        with theirs:
-            try:
-                started = subprocess.Popen(
-                    [*self.prefix, *python, *options, *flags],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    errors="replace",
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except BaseException:
-                ours.close()
-                raise
-        return Process(name, started, Connection(ours), self.echo)
+        """Take a process that has begun, unless it may wait for others, or start one."""
+        begun = None if background or self.ahead is None else self.ahead.take()
+        begun = begun or begin(self.threads, self.crowded, self.entry, self.prefix, background)
+        return Process(name, begun.process, Connection(begun.connected), self.echo)
 
 
 class Process:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import diffusers
+
 from katz_graph.executor.serve import serve
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.packs import load_registry
+
+NETWORKS = (diffusers.AutoencoderKL, diffusers.ControlNetModel, diffusers.UNet2DConditionModel)
+"""What nearly all jobs need. To name them is to load their modules, which takes seconds: here, and not in the first job."""
 
 
 def work(connection: Connection) -> None:

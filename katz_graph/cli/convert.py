@@ -16,14 +16,14 @@ from katz_graph.formats.api import to_api
 from katz_graph.formats.native import to_native
 from katz_graph.formats.object_info import read_object_info
 from katz_graph.formats.read import read_workflow
-from katz_graph.formats.signature import Signatures, signatures, unknown_types
+from katz_graph.formats.signature import Signatures, signatures, titled, unknown_types
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
 from katz_graph.packs import load_registry
 from katz_graph.settings import Settings
 
 WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {
-    "api": lambda workflow, known: to_api(workflow.graph),
+    "api": lambda workflow, known: to_api(titled(workflow.graph, known)),
     "ui": to_ui,
     "katz": lambda workflow, known: to_native(workflow),
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from katz_graph.cli.session import Session
 from katz_graph.devices import DeviceList, parse_link, parse_places, threads_for
+from katz_graph.executor.launch.ahead import Ahead
 
 if TYPE_CHECKING:
     from katz_graph.executor.cluster_engine import ClusterEngine
@@ -32,12 +34,18 @@ def open_engine(session: Session) -> LocalEngine | ClusterEngine:
 
 
 def open_cluster(session: Session, devices: DeviceList) -> ClusterEngine:
-    from katz_graph.executor.assignment import Assignment
-    from katz_graph.executor.starting import start_workers
+    threads = threads_for(devices, session.options.threads)
+    with ExitStack() as opened:
+        ahead = opened.enter_context(Ahead(devices, threads))  # while torch is loaded here
+        from katz_graph.executor.assignment import Assignment
+        from katz_graph.executor.starting import start_workers
 
-    packs = tuple(str(folder.absolute()) for folder in session.settings.packs)
-    like = Assignment(threads=threads_for(devices, session.options.threads), packs=packs)
-    return start_workers(devices, like, session.say, choices(session), session.settings.cache, given_link(session))
+        packs = tuple(str(folder.absolute()) for folder in session.settings.packs)
+        like = Assignment(threads=threads, packs=packs)
+        given = given_link(session)
+        engine = start_workers(devices, like, session.say, choices(session), session.settings.cache, given, ahead=ahead)
+        engine.opened.push(opened.pop_all())
+        return engine
 
 
 def given_link(session: Session) -> Link | None:

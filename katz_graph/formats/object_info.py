@@ -73,7 +73,8 @@ def _signature(name: str, described: Any) -> Signature:
     sockets = _list(described.get("output"))
     names = _list(described.get("output_name"))
     outputs = [Port(str(names[number]) if number < len(names) else _socket(kind), _socket(kind)) for number, kind in enumerate(sockets)]
-    return Signature(tuple(wires), tuple(widgets), tuple(outputs))
+    title = described.get("display_name")
+    return Signature(tuple(wires), tuple(widgets), tuple(outputs), title if isinstance(title, str) else "")
 
 
 def _declared(groups: Any, order: Any = None) -> list[tuple[str, Any]]:

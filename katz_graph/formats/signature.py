@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from katz_graph.graph import Graph
+from katz_graph.graph import Graph, NodeCall
 from katz_graph.node import Input, NodeType
 from katz_graph.wording import one_line, shorten
 
@@ -48,11 +48,12 @@ class WidgetSlot:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Wires, widgets and outputs of a node type, in their order."""
+    """Wires, widgets and outputs of a node type, in their order; `title`: what the editor calls a node that has no title of its own."""
 
     wires: tuple[Port, ...]
     widgets: tuple[WidgetSlot, ...]
     outputs: tuple[Port, ...]
+    title: str = ""
 
 
 def chosen(widgets: Iterable[WidgetSlot], values: Mapping[str, Any]) -> Iterator[WidgetSlot]:
@@ -95,6 +96,16 @@ def is_seed(name: str, socket: str) -> bool:
     return socket == "INT" and name in SEEDS
 
 
+def titled(graph: Graph, known: Signatures) -> Graph:
+    """The graph with a title on every node, as the editor exports it: people's scripts look nodes up by it."""
+
+    def with_title(call: NodeCall) -> NodeCall:
+        kind = known(call.type)
+        return replace(call, title=call.title or (kind.title if kind is not None else "") or call.type)
+
+    return Graph({identifier: with_title(call) for identifier, call in graph.nodes.items()})
+
+
 def unknown_types(graph: Graph, known: Signatures) -> str:
     """One line that names every node type of a graph that is not known here; empty when all are."""
     unknown = dict.fromkeys(call.type for call in graph.nodes.values() if known(call.type) is None)
@@ -109,6 +120,7 @@ def _of_type(kind: NodeType) -> Signature:
         wires=tuple(Port(port.name, port.socket) for port in kind.inputs.values() if not port.knob),
         widgets=tuple(_widget(port) for port in kind.inputs.values() if port.knob),
         outputs=tuple(Port(output.name, output.socket) for output in kind.outputs),
+        title=kind.display_name,
     )
 
 

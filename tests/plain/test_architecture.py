@@ -90,9 +90,18 @@ def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
     assert result.stdout.split() == []
 
 
-def test_the_transport_imports_no_model_library() -> None:
-    """Every process that speaks with a worker imports it, and diffusers alone takes seconds."""
-    code = "import sys, katz_graph.executor.transport.connection\nprint(*sorted({'diffusers', 'transformers', 'scipy'} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("katz_graph.executor.transport.connection", {"diffusers", "transformers", "scipy"}),  # every process speaks with workers
+        ("katz_graph.executor.cluster_engine", {"diffusers", "transformers", "scipy"}),  # what plans is loaded beside the workers
+        ("katz_graph.web.runner.main", {"torch", "numpy"}),  # it has workers begin to load before all else
+        ("katz_graph.web.runner.service", {"torch", "numpy"}),  # a server answers for its nodes first
+    ],
+)
+def test_what_begins_first_loads_no_model_library(module: str, heavy: set[str]) -> None:
+    """torch takes a second, diffusers three: whoever starts a server or a run waits for them."""
+    code = f"import sys, {module}\nprint(*sorted({heavy!r} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == []

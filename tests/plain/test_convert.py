@@ -210,7 +210,8 @@ def test_no_model_library_is_imported() -> None:
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    described = {"Foreign": {"input": {"required": {"count": ["INT", {}], "text": ["STRING", {}]}}, "output": []}}
+    inputs = {"required": {"count": ["INT", {}], "text": ["STRING", {}]}}
+    described = {"Foreign": {"input": inputs, "output": [], "display_name": "A foreign node"}}
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -234,7 +235,8 @@ def test_a_servers_description_names_what_is_not_known_here(server: str, tmp_pat
     node = {"id": 1, "type": "Foreign", "inputs": [], "outputs": [], "widgets_values": [3, "x"]}
     source.write_text(json.dumps({"nodes": [node], "links": []}))
     result = katz("convert", source, "-", "--object-info", server)
-    assert json.loads(result.stdout) == {"1": {"class_type": "Foreign", "inputs": {"count": 3, "text": "x"}}}
+    inputs = {"count": 3, "text": "x"}
+    assert json.loads(result.stdout) == {"1": {"class_type": "Foreign", "inputs": inputs, "_meta": {"title": "A foreign node"}}}
     assert not result.stderr
     assert read_object_info(f"{server}/object_info").keys() == {"Foreign"}
     with pytest.raises(InputError, match="Not Found"):

@@ -435,6 +435,35 @@ def test_what_nodes_inside_an_expansion_show_is_given_again_from_the_cache() -> 
     assert texts == {"4", "3", "2", "1"} and told == ["1", "2", "3", "4"] and started == {"1", "1.show", "2", "3"}
 
 
+def test_a_result_whose_files_are_gone_is_made_again(tmp_path: Path) -> None:
+    """Also inside an expansion; what is upstream of it is still there, and a file that never was is not waited for."""
+
+    def write(context: Context, values: Mapping[str, Any]) -> Any:
+        file = tmp_path / "temp" / "deep" / f"{values['n']}.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("written")
+        told = {"filename": file.name, "subfolder": "deep", "type": "temp"}
+        return WithUi((), {"files": [told, {**told, "filename": "never.txt"}, {"type": "temp"}, "words"]})
+
+    def inside(context: Context, values: Mapping[str, Any]) -> Any:
+        return Expansion(Graph({"write": NodeCall("Write", {"n": values["n"]}), "one": NodeCall("Number", {})}), (Link("one", 0),))
+
+    kinds = custom("Write", write, (COUNT,), outputs=0, is_output=True), custom("Inside", inside, (COUNT,), is_output=True)
+    types = Registry({name: kind for registry in kinds for name, kind in registry.items()})
+    document = {"1": node("Number", value=1), "2": node("Write", n=["1", 0]), "3": node("Inside", n=2)}
+    cache, context = ResultCache(), RecordingContext(output_directory=tmp_path)
+    assert set(run(document, cache, types, context=context).nodes("start")) == {"1", "2", "3", "3.write", "3.one"}
+    assert run(document, cache, types, context=context).nodes("start") == []
+    (tmp_path / "temp" / "deep" / "1.txt").unlink()
+    again = run(document, cache, types, context=context)
+    assert again.nodes("start") == ["2"] and (tmp_path / "temp" / "deep" / "1.txt").is_file()
+    assert [event.why for event in again.events if event.kind == "start"] == ["1.txt, which it wrote, is gone"]
+    (tmp_path / "temp" / "deep" / "2.txt").unlink()
+    assert set(run(document, cache, types, context=context).nodes("start")) == {"3", "3.write"}
+    assert (tmp_path / "temp" / "deep" / "2.txt").is_file()
+    assert run(document, cache, types, context=context).nodes("start") == []
+
+
 @pytest.mark.parametrize(
     ("inner", "output", "path"),
     [

@@ -403,7 +403,7 @@ def test_packs_bring_scripts(tmp_path: Path) -> None:
     (tmp_path / "pack.py").write_text("secret")
 
     async def scenario(server: Served) -> None:
-        object.__setattr__(server.runner.facts, "web", {"my pack": str(tmp_path / "web")})
+        server.runner.web = {"my pack": str(tmp_path / "web")}
         (address,) = (await server.client.get("/extensions")).json()
         assert address == "/extensions/my%20pack/deep/a%20%231.js"
         assert (await server.client.get(address)).headers["content-type"].startswith("text/javascript")
@@ -411,6 +411,32 @@ def test_packs_bring_scripts(tmp_path: Path) -> None:
             assert (await server.client.get(path)).status_code == 404
 
     run(tmp_path, scenario)
+
+
+def test_the_shipped_workflows_are_templates_of_the_stock_dialog(tmp_path: Path) -> None:
+    """Also below a front end that is served, whose page links to a style of the person's own."""
+    built = tmp_path / "built"
+    built.mkdir()
+    (built / "index.html").write_text("<html></html>")
+
+    async def scenario(server: Served) -> None:
+        listed = await server.client.get("/templates/index.json")
+        assert listed.headers["content-type"] == "application/json"
+        found = [template for category in listed.json() for template in category["templates"]]
+        assert "txt2img" in [template["name"] for template in found]
+        for template in found:
+            picture = await server.client.get(f"/templates/{template['name']}-1.{template['mediaSubtype']}")
+            assert picture.headers["content-type"] == "image/webp" and picture.content[8:12] == b"WEBP"
+        workflow = await server.client.get("/templates/txt2img.json")
+        assert workflow.json() == {"nodes": []} and workflow.headers["content-type"] == "application/json"
+        assert (await server.client.get("/templates/index_logo.json")).json() == {}
+        for path in ("none.json", "index.zh.json", "none-1.webp", "__init__.py", "../__init__.py", "%2e%2e/__init__.py", "..%2ftxt2img.json"):
+            assert (await server.client.get(f"/templates/{path}")).status_code == 404, path
+        style = await server.client.get("/user.css")
+        assert style.status_code == 200 and style.content == b"" and style.headers["content-type"].startswith("text/css")
+
+    run(tmp_path, scenario)
+    run(tmp_path, scenario, frontend=built)
 
 
 def test_what_the_stock_front_end_asks_at_start_is_answered_with_json(tmp_path: Path) -> None:

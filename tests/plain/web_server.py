@@ -39,6 +39,7 @@ class ScriptedRunner:
         self.checked: list[Any] = []
         self.freed: list[tuple[bool, bool]] = []
         self.refusal: Checked | None = None
+        self.web: dict[str, str] = {}
 
     async def start(self) -> None: ...
 
@@ -70,6 +71,12 @@ class ScriptedRunner:
     async def object_info(self, name: str | None = None) -> bytes:
         info = {"EmptyImage": {"name": "EmptyImage"}, "SaveImage": {"name": "SaveImage"}}
         return json.dumps(info if name is None else {name: info[name]} if name in info else {}).encode()
+
+    async def scripts(self) -> Mapping[str, str]:
+        return self.web
+
+    async def template(self, name: str) -> Mapping[str, Any] | None:
+        return {"nodes": []} if name == "txt2img" else None
 
     async def free(self, unload_models: bool, free_memory: bool) -> None:
         self.freed.append((unload_models, free_memory))

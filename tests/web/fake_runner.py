@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ def main() -> None:
     parser.add_argument("--descriptor", type=int)
     parser.add_argument("--fails", default="")
     parser.add_argument("--once", type=Path, help="the runner starts while this file is not there, and makes it")
+    parser.add_argument("--until", type=Path, help="the runner is ready once this file is there")
     arguments = parser.parse_args()
     wire = ThreadedEnd(socket.socket(fileno=arguments.descriptor))
     if arguments.fails or (arguments.once and arguments.once.exists()):
@@ -29,14 +31,21 @@ def main() -> None:
     if arguments.once:
         arguments.once.touch()
     for message in wire.receive():
-        obey(wire, message)
+        if message.kind == "start":
+            assert message.body["token"] is None and "KATZ_TOKEN" not in os.environ  # packs run there
+            threading.Thread(target=get_ready, args=(wire, arguments.until), daemon=True).start()
+        else:
+            obey(wire, message)
+
+
+def get_ready(wire: ThreadedEnd, until: Path | None) -> None:
+    while until is not None and not until.exists():
+        time.sleep(0.01)
+    wire.send("ready", FACTS.dump_python(RunnerFacts(nodes=7)))
 
 
 def obey(wire: ThreadedEnd, message: Message) -> None:
     match message.kind:
-        case "start":
-            assert message.body["token"] is None and "KATZ_TOKEN" not in os.environ  # packs run there
-            wire.send("ready", FACTS.dump_python(RunnerFacts(nodes=7)))
         case "ping":
             wire.send("pong", number=message.number)
         case "run":

@@ -100,6 +100,24 @@ def test_the_same_again_is_cached_and_still_shows_its_picture(server: Served) ->
     assert history[first]["outputs"] == history[second]["outputs"]
 
 
+def test_a_preview_whose_file_was_deleted_is_made_again(server: Served) -> None:
+    """Forgetting jobs deletes their temporary files; the same prompt again shows a picture that is there."""
+    graph = painting(8, EVALUATIONS)
+    graph["7"] = {"class_type": "PreviewImage", "inputs": {"images": ["6", 0]}}
+
+    def shown() -> dict[str, str]:
+        identifier = ask(server, "/prompt", {"prompt": graph})["prompt_id"]
+        (image,) = server.wait_for([identifier], 60)[identifier]["outputs"]["7"]["images"]
+        assert picture(server, image).size == (64, 64)
+        return dict(image)
+
+    first = shown()
+    ask(server, "/history", {"clear": True})
+    with pytest.raises(urllib.error.HTTPError):  # it is gone, as it should be
+        picture(server, first)
+    shown()
+
+
 def test_a_running_job_is_interrupted_and_waiting_ones_are_taken_out(server: Served) -> None:
     with socket_of(server, "stopper") as socket:
         running, waiting = (

@@ -101,8 +101,7 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
         assert list(jobs) == ["kills", "stays"] and why.endswith("exit status 9")  # and nothing that it printed: clients read that
         assert any(isinstance(one, Warned) for one in seen.told[: seen.told.index((jobs, why))])  # all that it said comes first
         waiting = asyncio.create_task(seen.runner.run(job("b")))  # while there is none
-        with pytest.raises(RunnerDown):
-            await seen.runner.object_info()
+        assert await seen.runner.object_info() == b"{}"  # of the next one
         await waiting
         await seen.until(lambda: seen.ended("b"))
         assert seen.runner.ready and seen.runner.restarts == 1 and seen.runner.facts.pid != first
@@ -226,6 +225,53 @@ def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_pat
             await stuck
 
     with_runner(test, "--once", str(tmp_path / "started"))
+
+
+def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path: Path) -> None:
+    """An open port serves: clients ask for node types at once, and the devices are still being started."""
+
+    async def start() -> None:
+        told: list[JobEvent] = []
+        runner = Runner(ServeOptions(), told.append, lambda ids, why: None, IMPATIENT, (FAKE, "--until", str(tmp_path / "ready")))
+        early = asyncio.create_task(runner.object_info())  # before there is a process
+        starting = asyncio.create_task(runner.start())
+        assert await early == b"{}" and not runner.ready and not starting.done()
+        taken = asyncio.create_task(runner.run(job("a")))
+        await asyncio.sleep(0.2)
+        assert not taken.done() and not told
+        (tmp_path / "ready").touch()
+        await starting
+        await taken
+        assert runner.ready and runner.facts.nodes == 7
+        while not any(isinstance(event, Ended) for event in told):
+            await asyncio.sleep(0.01)
+        assert [event.kind for event in told] == ["started", "ended"]  # it was handed over once
+        await runner.close()
+
+    asyncio.run(start())
+
+
+def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Path) -> None:
+    """The wait is bounded, and ends with the server."""
+
+    async def start() -> None:
+        hopeless = ("-c", "import time; time.sleep(1000)")
+        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, replace(IMPATIENT, answer=0.3), hopeless)
+        starting = asyncio.create_task(runner.start())
+        with pytest.raises(RunnerDown, match=r"did not get ready within 0\.3 s") as refused:
+            await runner.object_info()
+        assert (refused.value.status, refused.value.retry_after) == (503, 5)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        asked = asyncio.create_task(runner.object_info())
+        await asyncio.sleep(0.05)
+        runner.refuse()
+        with pytest.raises(RunnerDown, match="the server ends"):
+            await asked
+        await runner.close()
+
+    asyncio.run(start())
 
 
 def test_a_first_start_that_fails_says_so_in_one_line() -> None:

@@ -8,7 +8,7 @@ import hashlib
 import html
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,6 +33,7 @@ TYPES = {
     ".map": "application/json",
     ".wasm": "application/wasm",
     ".svg": "image/svg+xml",
+    ".webp": "image/webp",
     ".woff2": "font/woff2",
 }
 SCRIPT = re.compile(rb"<script(?![^>]*\ssrc\s*=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)  # one that stands in the page
@@ -84,17 +85,28 @@ def page(state: State) -> APIRouter:
     return routes
 
 
+def style() -> APIRouter:
+    """`/user.css`, which the stock page links to: nobody's own style."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/user.css")
+    async def empty() -> Response:
+        return Response(media_type="text/css")
+
+    return routes
+
+
 def extensions(state: State) -> APIRouter:
     """Scripts that packs bring for the editor."""
     routes = APIRouter(tags=["info"])
 
-    @routes.get("/extensions", responses=answers("addresses of packs' scripts") | refusals())
+    @routes.get("/extensions", responses=answers("addresses of packs' scripts") | refusals(503))
     async def listing() -> Response:
-        return json_answer(await asyncio.to_thread(_scripts, dict(state.runner.facts.web)))
+        return json_answer(await asyncio.to_thread(_scripts, await state.runner.scripts()))
 
     @routes.get("/extensions/{pack}/{path:path}", include_in_schema=False)
     async def script(pack: str, path: str, request: Request) -> Response:
-        folder = state.runner.facts.web.get(pack)
+        folder = (await state.runner.scripts()).get(pack)
         if folder is None:
             raise HTTPException(404)
         return await Assets(directory=folder, check_dir=False).get_response(path, request.scope)
@@ -102,7 +114,7 @@ def extensions(state: State) -> APIRouter:
     return routes
 
 
-def _scripts(folders: dict[str, str]) -> list[str]:
+def _scripts(folders: Mapping[str, str]) -> list[str]:
     found = ((pack, file.relative_to(folder).as_posix()) for pack, folder in folders.items() for file in sorted(Path(folder).rglob("*.js")))
     return [quote(f"/extensions/{pack}/{name}") for pack, name in found]
 

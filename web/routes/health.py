@@ -31,8 +31,8 @@ def router(state: State) -> APIRouter:
     @routes.get("/metrics", responses=answers("figures for Prometheus", TEXT, "text/plain") | refusals())
     async def metrics() -> Response:
         stats = None
-        with contextlib.suppress(KatzError):  # without a runner the server's own figures still stand
-            stats = await state.runner.stats()
+        with contextlib.suppress(KatzError):  # without a runner the server's own figures still stand, and nobody waits for it
+            stats = await state.runner.stats() if state.runner.ready else None
         text = generate_latest(state.metrics.registry) + generate_latest(figures(state, stats))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 

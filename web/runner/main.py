@@ -1,4 +1,4 @@
-"""The main program of the runner: end with the server, set the threads, then import what is heavy, start the devices and serve.
+"""The main program of the runner: end with the server, set the threads, have the workers load, and serve.
 
 Imports nothing heavy itself: that it ends with the server has to hold while torch and packs are being imported.
 """
@@ -21,6 +21,7 @@ from filelock import FileLock, Timeout
 
 from katz_graph.devices import parse_devices, threads_for
 from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.worker_main import end, limit_threads
 from katz_graph.web.options import OPTIONS, RUNNER_LOCK, ServeOptions
 from katz_graph.web.runner.unkept import UnkeptFiles
@@ -61,14 +62,18 @@ def main() -> None:
 def _serve(
     options: ServeOptions, wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles, serving: threading.Event
 ) -> None:
-    limit_threads(threads_for(parse_devices(options.devices), options.threads), crowded=True)
-    from katz_graph.web.runner.service import Service
-
+    devices = parse_devices(options.devices)
+    threads = threads_for(devices, options.threads)
+    limit_threads(threads, crowded=True)
     try:
-        with Service(options, wire, unkept) as service:
-            serving.set()
-            while (message := messages.get()).kind != "stop":
-                service.obey(message)
+        with Ahead(devices, threads) as ahead:
+            from katz_graph.web.runner.service import Service
+
+            with Service(options, wire, unkept, messages.put, ahead) as service:
+                while (message := messages.get()).kind != "stop":
+                    service.obey(message)
+                    if service.is_ready:
+                        serving.set()
     finally:  # no job writes any more
         unkept.delete()
 

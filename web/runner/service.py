@@ -1,111 +1,117 @@
-"""The inside of the runner: node types, devices, results and jobs. Told what to do in messages; knows nothing of processes and HTTP."""
+"""The inside of the runner: answers what clients ask as soon as it knows the node types, and runs jobs once the devices are there.
+
+Told what to do in messages; knows nothing of processes and HTTP. Importing it loads no torch: that, and the workers, come beside the first
+answers.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import platform
-import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import torch
-
-from katz_graph.approximations import allowed_names
-from katz_graph.devices import check_present, parse_devices, parse_link, parse_places, threads_for
 from katz_graph.errors import KatzError
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.engine import Choices
-from katz_graph.executor.starting import start_workers
+from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.packs import load_registry
-from katz_graph.planner.program import Link
 from katz_graph.settings import Settings
+from katz_graph.shipped import template
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
 from katz_graph.web.options import ServeOptions
-from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.checking import CHECKED, check_prompt
-from katz_graph.web.runner.figures import Figures
-from katz_graph.web.runner.limits import limited
 from katz_graph.web.runner.order import ORDER
-from katz_graph.web.runner.runs import Place, Runs, internal
 from katz_graph.web.runner.unkept import UnkeptFiles
-from katz_graph.web.runner_facts import FACTS, STATS, DeviceFacts, RunnerFacts, Stats
+from katz_graph.web.runner_facts import FACTS, STATS, RunnerFacts
 from katz_graph.web.wire import Message, ThreadedEnd
+
+if TYPE_CHECKING:
+    from katz_graph.web.runner.devices import Devices
+    from katz_graph.web.runner.runs import Runs
 
 ANSWERING = 2  # threads for questions: one may be long
 STOPPING = 2.0  # seconds that jobs have to stop
+STARTED = "started"  # what this process tells itself
 
 
 class Service:
-    """Starts all that jobs need, and tells `ready` on the wire. KatzError with one line when something cannot be started."""
+    """Starts all that jobs need, with the workers that began `ahead`, and tells `ready` on the wire. `post` puts a message where those of
+    the server come from: what arrives is obeyed in one thread. What needs devices waits for them."""
 
-    def __init__(self, options: ServeOptions, wire: ThreadedEnd, unkept: UnkeptFiles) -> None:
-        self._wire, self._limits = wire, options.limits
-        devices = parse_devices(options.devices)
-        check_present(devices)
-        link = parse_link(options.link)
-        choices = Choices(parse_places(options.place, devices.names), allowed_names(options.allow), lane=options.devices_per_job)
-        threads = threads_for(devices, options.threads)
-        if any(choice.device == "cpu" for choice in devices.choices):
-            torch.set_num_threads(1)  # here jobs have a thread each; the processors are for the devices
-        settings = Settings.read(options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths)
-        self._folders = replace(settings.folders(), paths=False, downloads=None)
-        results = ResultCache.parse(options.cache, options.jobs_at_once or max(1, len(devices.choices)))
-        self._registry, problems = load_registry(settings.packs, self._folders)
-        packs = tuple(str(folder.absolute()) for folder in settings.packs)
-        like = Assignment(threads=threads, packs=packs, control_net_bytes=options.control_net_bytes, policy=options.control_net_policy)
-        with ExitStack() as opened:
-            given = None if link is None else Link(*link)
-            engine = start_workers(devices, like, _print, choices, settings.cache, given, options.spare)
-            opened.enter_context(engine)
-            self._cluster = engine.cluster
-            self._restarts = 0
-            self._count_restarts()
-            self._cluster.on_given_up = lambda error: wire.send("worn", str(error))
-            self._figures = opened.enter_context(contextlib.closing(Figures(engine.cluster)))
-            self._answering = ThreadPoolExecutor(ANSWERING, "katz-answers")
-            opened.callback(self._answering.shutdown, wait=False, cancel_futures=True)
-            self._caches = Caches(results)
-            types, shown = limited(self._registry, options.limits), options.limits.shown
-            place = Place(engine, types, self._folders, self._caches, devices.text, options.previews, shown)
-            self._runs = Runs(place, self._tell, unkept)
-            self._opened = opened.pop_all()
-        wire.send("ready", FACTS.dump_python(self._facts([str(problem) for problem in problems])))
+    def __init__(
+        self, options: ServeOptions, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Message], None], ahead: Ahead
+    ) -> None:
+        self._options, self._wire, self._unkept, self._ahead = options, wire, unkept, ahead
+        self._settings = Settings.read(
+            options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths
+        )
+        self._folders = replace(self._settings.folders(), paths=False, downloads=None)
+        self._devices: Devices | None = None
+        self._runs: Runs | None = None
+        self._early: list[Message] = []  # that wait for the devices
+        self._registry, self._problems = load_registry(self._settings.packs, self._folders)  # first: all is waiting for that
+        self._starting = _in_thread(self._start)
+        self._answering = ThreadPoolExecutor(ANSWERING, "katz-answers")
+        self._starting.add_done_callback(lambda _: post(Message(STARTED, 0, None)))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._runs.close(STOPPING)
-        self._opened.close()
+        self._answering.shutdown(wait=False, cancel_futures=True)
+        if self._runs is not None and self._devices is not None:
+            self._runs.close(STOPPING)
+            self._devices.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs jobs."""
+        return self._runs is not None
 
     def obey(self, message: Message) -> None:
-        """Do what the server asks for. Never waits, and never fails; answers come from other threads."""
+        """Do what the server asks for. Never waits; answers come from other threads. KatzError when the devices cannot be started, and
+        nothing else."""
         match message.kind:
+            case kind if kind == STARTED:
+                self._begin(self._starting.result())
+            case "check" | "object_info" | "scripts" | "template":
+                self._ask(message)
+            case _ if self._runs is None:
+                self._early.append(message)
             case "run":
-                self._run(message.body)
+                self._run(self._runs, message.body)
             case "cancel":
                 self._runs.cancel(message.body)
             case _:
                 self._ask(message)
 
-    def _run(self, body: Mapping[str, Any]) -> None:
+    def _start(self) -> Devices:
+        from katz_graph.web.runner.devices import Devices
+
+        return Devices(self._options, self._settings, self._ahead, lambda why: self._wire.send("worn", why))
+
+    def _begin(self, devices: Devices) -> None:
+        self._devices, self._runs = devices, devices.runs(self._registry, self._folders, self._tell, self._unkept)
+        self._wire.send("ready", FACTS.dump_python(self._facts(devices)))
+        early, self._early = self._early, []
+        for message in early:
+            self.obey(message)
+
+    def _run(self, runs: Runs, body: Mapping[str, Any]) -> None:
         """What the server hears of first is that the job was taken: it counts as begun, whatever its packs do to this process."""
         job = body["id"]
         self._wire.send("taken", job)
         try:
-            self._runs.start(ORDER.validate_python(body))
+            runs.start(ORDER.validate_python(body))
         except Exception as error:
             traceback.print_exc()
-            self._tell(Ended(job, "failed", time.time(), internal(error)))
+            self._tell(Ended(job, "failed", time.time(), _internal(error)))
 
     def _ask(self, message: Message) -> None:
         try:
@@ -123,42 +129,39 @@ class Service:
     def _refuse(self, number: int, error: BaseException) -> None:
         if not isinstance(error, KatzError):
             traceback.print_exception(error)
-        self._wire.send("refused", str(error) if isinstance(error, KatzError) else internal(error).message, number)
+        self._wire.send("refused", str(error) if isinstance(error, KatzError) else _internal(error).message, number)
 
     @property
     def _questions(self) -> Mapping[str, Callable[..., Any]]:
-        return {"check": self._check, "object_info": self._object_info, "free": self._runs.free, "stats": self._stats}
+        known = {"check": self._check, "object_info": self._object_info, "scripts": self._scripts, "template": self._template}
+        return known if self._runs is None else {**known, "free": self._runs.free, "stats": self._stats}
 
     def _check(self, document: Any, targets: list[str] | None) -> Any:
-        return CHECKED.dump_python(check_prompt(document, targets, self._registry, self._folders, self._limits))
+        return CHECKED.dump_python(check_prompt(document, targets, self._registry, self._folders, self._options.limits))
 
     def _object_info(self, name: str | None) -> bytes:
         types = self._registry if name is None else {name: self._registry[name]} if name in self._registry else {}
         return object_info_json(types, self._folders)
 
+    def _scripts(self) -> dict[str, str]:
+        return {pack: str(folder) for pack, folder in self._registry.web.items()}
+
+    def _template(self, name: str) -> Any:
+        return template(name, self._registry)
+
     def _stats(self) -> Any:
-        return STATS.dump_python(Stats(self._figures.devices(), len(self._caches), self._restarts))
+        assert self._devices is not None  # it is asked of a service that runs jobs
+        return STATS.dump_python(self._devices.stats())
 
-    def _count_restarts(self) -> None:
-        told = self._cluster.on_vanished
-
-        def vanished(name: str) -> None:
-            self._restarts += 1
-            told(name)
-
-        self._cluster.on_vanished = vanished
-
-    def _facts(self, problems: list[str]) -> RunnerFacts:
-        devices = (DeviceFacts(one.name, one.device, _title(one.device)) for one in self._cluster.assignments.values())
+    def _facts(self, devices: Devices) -> RunnerFacts:
         return RunnerFacts(
-            tuple(devices),
+            devices.facts(),
             len(self._registry),
-            tuple(problems),
-            {pack: str(folder) for pack, folder in self._registry.web.items()},
-            torch.__version__,
+            tuple(str(problem) for problem in self._problems),
+            devices.torch,
             platform.python_version(),
             version("katz-graph"),
-            workers=self._cluster.pids(),
+            workers=devices.workers(),
         )
 
     def _tell(self, event: JobEvent) -> None:
@@ -172,9 +175,21 @@ class Service:
                 self._tell(Warned(event.job, f"an event ({event.kind}) cannot be sent: {error}"))
 
 
-def _title(device: str) -> str:
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.processor() or "CPU"
+def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:
+    """What a function will have given. The process ends without waiting for it."""
+    future: Future[Devices] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(start())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="katz-devices", daemon=True).start()
+    return future
 
 
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _internal(error: BaseException) -> JobError:
+    from katz_graph.web.runner.runs import internal  # with torch
+
+    return internal(error)

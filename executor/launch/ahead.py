@@ -1,0 +1,92 @@
+"""Worker processes of this host that load what they need while their driver still loads. Imports nothing heavy itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from katz_graph.devices import DeviceList
+from katz_graph.executor.processors import claim_seats
+
+MAIN = "katz_graph.executor.launch.worker_main"
+ENTRY = "katz_graph.executor.launch.work:work"
+"""What a worker runs: a function of its connection. Importing its module loads all that a worker needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A worker process, and the driver's end of the connection to it."""
+
+    process: subprocess.Popen[str]
+    connected: socket.socket
+
+
+def begin(threads: int, crowded: bool, entry: str = ENTRY, prefix: Sequence[str] = (), background: bool = False) -> Begun:
+    """Start a worker process; see `Spawn`. It has a session of its own, so that Ctrl-C reaches the driver alone, and ends when the
+    connection does. OSError when it cannot be started."""
+    ours, theirs = socket.socketpair()
+    python = [sys.executable, "-P", "-u", "-X", "faulthandler", "-m", MAIN]
+    options = ["--descriptor", str(theirs.fileno()), "--threads", str(threads), "--entry", entry]
+    flags = [flag for flag, said in (("--crowded", crowded), ("--background", background)) if said]
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [*prefix, *python, *options, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return Begun(process, ours)
+
+
+class Ahead:
+    """Begins a worker for each device that is served by processes of this host. Launchers take them as their own; who is not taken ends
+    with `close`. `claimed`: processors that the workers have for themselves."""
+
+    def __init__(self, devices: DeviceList, threads: int) -> None:
+        here = [choice.device for choice in devices.choices if devices.launcher == "spawn"]
+        self.claimed = claim_seats([threads if device == "cpu" else 0 for device in here])
+        crowded = len(here) > 1 and not self.claimed.processors
+        self._begun: deque[Begun] = deque()
+        with suppress(OSError):  # the launcher finds out as well, and says so
+            for _ in here:
+                self._begun.append(begin(threads, crowded))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def take(self) -> Begun | None:
+        """One that nobody has; None when there is none left. Any thread may ask."""
+        with suppress(IndexError):
+            return self._begun.popleft()
+        return None
+
+    def close(self) -> None:
+        """Kill the workers that nobody took."""
+        self.claimed.close()
+        while (begun := self.take()) is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(begun.process.pid, signal.SIGKILL)
+            begun.connected.close()
+            begun.process.wait()
+            assert begun.process.stdout is not None
+            begun.process.stdout.close()

@@ -1,0 +1,95 @@
+"""`katz bench start`: from the command to an open port, the first answer and the first picture, for a client that uses the port at once.
+
+Twenty starts in a row on a machine that is otherwise quiet, and twenty beside two processes that compute. No answer may be a refusal: an
+open port serves. Times are medians; `processor` is what all processes of the server had taken when the picture was there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from katz_graph.bench.result import BenchResult
+from katz_graph.bench.served import Served, processor_seconds
+from katz_graph.bench.stranger import visit
+
+PATIENCE = 120.0  # seconds for a picture
+BOUNDS = {"object_info": 5.0, "first_picture": 8.0}  # seconds, median
+BUSY = 3.0  # times as long beside two processes that compute, on two processors
+SIGNATURE = b"\x89PNG"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    starts: int = 20
+    busy: int = 20  # starts beside `others`
+    others: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    port: float
+    object_info: float
+    first_picture: float
+    processor: float
+
+
+def run(scale: Scale | None = None) -> BenchResult:
+    scale = scale or Scale()
+    with tempfile.TemporaryDirectory() as name:
+        _started(Path(name), 0)  # measures the device, and has the files read
+        quiet = [_started(Path(name), number) for number in range(scale.starts)]
+        with _computing(scale.others):
+            busy = [_started(Path(name), number) for number in range(scale.busy)]
+    metrics = {"starts": len(quiet) + len(busy)} | _medians("", quiet) | _medians("busy_", busy)
+    limits = {name: bound for name, bound in BOUNDS.items() if quiet}
+    limits |= {f"busy_{name}": BUSY * bound for name, bound in BOUNDS.items() if busy}
+    ok = all(metrics[name] <= limit for name, limit in limits.items())
+    rows = [[name, value] for name, value in metrics.items()]
+    return BenchResult("start", ok, metrics, {name: f"<= {limit:g}" for name, limit in limits.items()}, ("what", "figure"), rows)
+
+
+def _started(folder: Path, seed: int) -> _Start:
+    """One life of a server. HTTPError where it refused, AssertionError where the picture is none."""
+    workflow: dict[str, Any] = json.loads(files("katz_graph.workflows").joinpath("txt2img.json").read_text())
+    for node in workflow.values():
+        node["inputs"] |= {"seed": seed} if "seed" in node["inputs"] else {}
+    server, began = Served(folder), time.perf_counter()
+    server.start(wait=False)
+    try:
+        seen = visit("127.0.0.1", server.port, workflow, began, PATIENCE)
+        assert seen.picture.startswith(SIGNATURE)
+        processor = sum(map(processor_seconds, server.family()))
+        server.stop()
+    finally:
+        server.kill()
+    return _Start(seen.port, seen.object_info, seen.first_picture, processor)
+
+
+@contextmanager
+def _computing(others: int) -> Iterator[None]:
+    """Beside so many processes that each keep a processor busy."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _medians(prefix: str, starts: Sequence[_Start]) -> dict[str, float]:
+    names = _Start.__slots__ if starts else ()
+    return {f"{prefix}{name}": median(getattr(start, name) for start in starts) for name in names} | (
+        {f"{prefix}slowest_picture": max(start.first_picture for start in starts)} if starts else {}
+    )

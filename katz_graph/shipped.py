@@ -1,0 +1,33 @@
+"""Finds the workflows that come with the package, and how the convention's editors show them: as templates, with pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from katz_graph.formats.read import parse_workflow
+from katz_graph.formats.signature import signatures
+from katz_graph.formats.ui_document import is_ui
+from katz_graph.formats.ui_write import to_ui
+from katz_graph.node import NodeType
+
+FOLDER = Path(str(files("katz_graph.workflows")))
+TEMPLATES = FOLDER / "templates"
+INDEX = TEMPLATES / "index.json"
+"""Categories of templates in the convention's form. A template's workflow is in FOLDER, its picture beside this: `NAME-1.SUBTYPE`."""
+
+
+def names() -> list[str]:
+    """Workflows in the order of the index."""
+    return [template["name"] for category in json.loads(INDEX.read_text("utf-8")) for template in category["templates"]]
+
+
+def template(name: str, types: Mapping[str, NodeType]) -> dict[str, Any] | None:
+    """A workflow as the editor opens it; None when none of this name is in the index."""
+    if name not in names():
+        return None
+    document: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+    return document if is_ui(document) else to_ui(parse_workflow(document, types), signatures(types))

@@ -1,0 +1,100 @@
+"""A runner's devices: the engine over them, what their jobs share, and what they tell of themselves. Importing this loads torch."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import torch
+
+from katz_graph.approximations import allowed_names
+from katz_graph.devices import check_present, parse_devices, parse_link, parse_places, threads_for
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.engine import Choices
+from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.planning import preload
+from katz_graph.executor.starting import start_workers
+from katz_graph.folders import Folders
+from katz_graph.packs import Registry
+from katz_graph.planner.program import Link
+from katz_graph.settings import Settings
+from katz_graph.web.events import JobEvent
+from katz_graph.web.options import ServeOptions
+from katz_graph.web.runner.caches import Caches
+from katz_graph.web.runner.figures import Figures
+from katz_graph.web.runner.limits import limited
+from katz_graph.web.runner.runs import Place, Runs
+from katz_graph.web.runner.unkept import UnkeptFiles
+from katz_graph.web.runner_facts import DeviceFacts, Stats
+
+
+class Devices:
+    """Starts a worker for each device that the operator asks for, of those that began `ahead`. KatzError with one line when one cannot be
+    started. `worn(why)` is called when a device was lost for good."""
+
+    def __init__(self, options: ServeOptions, settings: Settings, ahead: Ahead, worn: Callable[[str], None]) -> None:
+        self._options, self.torch = options, torch.__version__
+        devices = parse_devices(options.devices)
+        check_present(devices)
+        self._text = devices.text
+        link = parse_link(options.link)
+        choices = Choices(parse_places(options.place, devices.names), allowed_names(options.allow), lane=options.devices_per_job)
+        threads = threads_for(devices, options.threads)
+        if any(choice.device == "cpu" for choice in devices.choices):
+            torch.set_num_threads(1)  # here jobs have a thread each; the processors are for the devices
+        self._caches = Caches(ResultCache.parse(options.cache, options.jobs_at_once or max(1, len(devices.choices))))
+        packs = tuple(str(folder.absolute()) for folder in settings.packs)
+        like = Assignment(threads=threads, packs=packs, control_net_bytes=options.control_net_bytes, policy=options.control_net_policy)
+        with ExitStack() as opened:
+            given = None if link is None else Link(*link)
+            preload()
+            started = start_workers(devices, like, _print, choices, settings.cache, given, options.spare, ahead)
+            self._engine = opened.enter_context(started)
+            self._cluster = self._engine.cluster
+            self._restarts = 0
+            self._count_restarts()
+            self._cluster.on_given_up = lambda error: worn(str(error))
+            self._figures = opened.enter_context(contextlib.closing(Figures(self._cluster)))
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._opened.close()
+
+    def runs(self, registry: Registry, folders: Folders, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> Runs:
+        """The jobs on these devices; `folders` is what their nodes see."""
+        types, shown = limited(registry, self._options.limits), self._options.limits.shown
+        return Runs(Place(self._engine, types, folders, self._caches, self._text, self._options.previews, shown), tell, unkept)
+
+    def stats(self) -> Stats:
+        """Of now."""
+        return Stats(self._figures.devices(), len(self._caches), self._restarts)
+
+    def facts(self) -> tuple[DeviceFacts, ...]:
+        """In the operator's order."""
+        return tuple(DeviceFacts(one.name, one.device, _title(one.device)) for one in self._cluster.assignments.values())
+
+    def workers(self) -> dict[str, int | None]:
+        """Processes by device, spares included."""
+        return dict(self._cluster.pids())
+
+    def _count_restarts(self) -> None:
+        told = self._cluster.on_vanished
+
+        def vanished(name: str) -> None:
+            self._restarts += 1
+            told(name)
+
+        self._cluster.on_vanished = vanished
+
+
+def _title(device: str) -> str:
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.processor() or "CPU"
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
