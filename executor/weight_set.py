@@ -28,11 +28,10 @@ class WeightSets:
         self._originals: dict[str, Tensor] = {}  # on the CPU, of weights that some set has touched
         self._touched: frozenset[str] = frozenset()
         self._resident: tuple[Lora, ...] = ()
-        layers = module.config.layers_per_block if part == "unet" else 2
 
         @lru_cache(maxsize=FILES_KEPT)
         def fitted(file: FileIdentity) -> Mapping[str, Factors]:
-            return fit(read_lora(file, layers), part, module)
+            return fit(read_lora(file), part, self._weights)
 
         self._fitted = fitted
 

@@ -35,7 +35,7 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
     before = snapshot(module)
     chosen = loras(family, 0.7, -0.4, 1.3)
     assert WeightSets(module).use(chosen) > 0
-    files = [(fit(read_lora(one.file), "unet", module), one.strength) for one in chosen]
+    files = [(fit(read_lora(one.file), "unet", dict(module.named_parameters())), one.strength) for one in chosen]
     changed = 0
     for name, weight in module.named_parameters():
         total = before[name].double()
