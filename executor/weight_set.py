@@ -57,10 +57,10 @@ class WeightSets:
         factors = [(self._fitted(lora.file, part), lora.strength) for lora, part in wanted]
         touched = frozenset(name for modules, _ in factors for name in modules)
         try:
+            self._restore(self._touched)
             for name in sorted(touched):
-                self._originals.setdefault(name, self._weights[name].detach().to("cpu", copy=True))
+                self._keep(name)
                 self._write(name, [(modules[name], strength) for modules, strength in factors if name in modules])
-            self._restore(self._touched - touched)
         except BaseException:
             self._restore(frozenset(self._originals))
             self._touched, self._resident = frozenset(), ()
@@ -70,16 +70,24 @@ class WeightSets:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
 
-    def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:
-        weight = self._weights[name]
-        total = self._originals[name].to(weight.device, torch.float32, copy=True)
-        for factors, strength in deltas:
-            total += factors.delta(strength, weight.device, weight.shape)
-        weight.copy_(total)
+    def _keep(self, name: str) -> None:
+        """The original of a weight that nothing was added to, once."""
+        if name not in self._originals:
+            weight = self._weights[name]
+            self._originals[name] = torch.empty_like(weight, device="cpu", pin_memory=weight.is_cuda).copy_(weight)
 
     def _restore(self, names: frozenset[str]) -> None:
         for name in names:
-            self._weights[name].copy_(self._originals[name])
+            self._weights[name].copy_(self._originals[name], non_blocking=True)
+
+    def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:
+        """In float32 on the weight's device: what comes over a bus comes in its own number format."""
+        weight = self._weights[name]
+        total = weight.to(torch.float32)
+        for factors, strength in deltas:
+            total += factors.delta(strength, weight.device, weight.shape)
+        if total is not weight:
+            weight.copy_(total)
 
 
 def _fitted(weights: Mapping[str, Tensor], file: FileIdentity, part: str) -> Mapping[str, Factors]:

@@ -1,5 +1,6 @@
 """Weight sets: originals plus all deltas, rounded once; restored bit for bit; addresses never change."""
 
+import copy
 import gc
 import random
 import weakref
@@ -9,6 +10,7 @@ import torch
 from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, assert_same, lora, lora_file, pipeline_folder, recipes, snapshot
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from katz_graph.adapters.lora import fit, read_lora
 from katz_graph.errors import InputError
@@ -226,3 +228,51 @@ def test_a_module_that_is_let_go_takes_its_originals_with_it():
     models.store.clear()
     gc.collect()
     assert not any(tensor() is not None for tensor in kept)
+
+
+class Bus(TorchDispatchMode):
+    """Writes down what crosses between the host and a device, for which torch's meta device stands: the direction, bytes, and whether the
+    number format changed on the way, which torch does on the host's side."""
+
+    def __init__(self):
+        super().__init__()
+        self.crossed = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is torch.ops.aten.copy_.default:
+            return self.copied(args[1], args[0]) if args[0].device != args[1].device else function(*args, **kwargs)
+        if function is torch.ops.aten._to_copy.default and kwargs.get("device", args[0].device) != args[0].device:
+            kind = kwargs.get("dtype") or args[0].dtype
+            return self.copied(args[0], torch.zeros(args[0].shape, dtype=kind, device=kwargs["device"]))
+        return function(*args, **kwargs)
+
+    def copied(self, source, target):
+        there = target if source.device.type == "cpu" else source
+        self.crossed.append((target.device.type, there.nbytes, source.dtype != target.dtype))
+        return target
+
+
+def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(tmp_path):
+    """On a device that has a bus between it and the originals, weights in half precision."""
+    halves = {key: value.half() for key, value in load_file(lora_file("sdxl")).items()}
+    save_file(halves, tmp_path / "halves.safetensors", {"lora_adapter_metadata": "{}"})
+    one, other = (Lora(file_identity(tmp_path / "halves.safetensors"), strength) for strength in (0.5, 0.8))
+    module = copy.deepcopy(load_unet("sdxl", torch.float16)).to("meta")
+    sets = WeightSets(module)
+    with Bus() as first:
+        sets.use((one,))
+    with Bus() as second:
+        sets.use((other,))
+    with Bus() as restored:
+        sets.use(())
+    weights = sum(original.nbytes for original in sets.originals)
+    factors = sum(value.nbytes for key, value in halves.items() if key.startswith("unet."))
+    assert not any(changed for bus in (first, second, restored) for *_, changed in bus.crossed)
+    assert bytes_to(first, "cpu") == weights and bytes_to(first, "meta") == factors
+    assert bytes_to(second, "cpu") == 0 and bytes_to(second, "meta") == weights + factors
+    assert bytes_to(restored, "cpu") == 0 and bytes_to(restored, "meta") == weights
+
+
+def bytes_to(bus, device):
+    return sum(size for target, size, _ in bus.crossed if target == device)
