@@ -159,7 +159,10 @@ class Execution:
         started, index = time.perf_counter(), instruction.evaluation
         match instruction.kind:
             case "patch":
+                before = self._models.lora_seconds
                 self._models.unet(self._weight_sets[instruction.target])
+                if self._models.lora_seconds > before:
+                    self.timing.switches[instruction.target] = self._models.lora_seconds - before
                 self.timing.prepare += self._span(f"patch {instruction.target}", started, None)
             case "prepare":
                 self._call(self._preparations[instruction.target], self._before_operations, self._before)

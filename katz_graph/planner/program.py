@@ -59,7 +59,8 @@ class Device:
     """A device as the planner sees it. Rates are measured (`katz_graph.executor.calibrate`) or given.
 
     `contention`: how many times as long arithmetic takes while the other devices of its host work too, `memory_contention` the same of
-    memory traffic (None: as arithmetic). `measured`: seconds of single calls.
+    memory traffic (None: as arithmetic). `measured`: seconds of single calls. `bus_bytes_per_second`: from the host's memory to its own;
+    inf: it is the same.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Device:
     contention: float = 1.0
     memory_contention: float | None = None
     measured: Mapping[CostKey, float] = field(default_factory=dict)
+    bus_bytes_per_second: float = math.inf
 
     def seconds(self, work: Work, busy: bool = False) -> float:
         """Roofline: the larger of arithmetic and memory time, plus the start of each kernel (Williams et al. 2009)."""
