@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from katz_graph.adapters.lora import left_out
 from katz_graph.compat.current import running
 from katz_graph.context import Context
 from katz_graph.errors import InputError, RunError
@@ -35,7 +36,7 @@ from katz_graph.planner.instances import Instances
 from katz_graph.planner.program import Call, Instance, Instruction
 from katz_graph.planner.region import NODE, Operation, Ref
 from katz_graph.planner.schedule import sampling_of
-from katz_graph.recipe import ControlNetRecipe, ModelRecipe
+from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
 from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.process import Process, start_process
 
@@ -235,13 +236,18 @@ class Execution:
             if isinstance(value, ControlNetRecipe):
                 self._hold(value)
             else:
-                self._models.load(value)
+                self._load_modules(value)
         texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder" and op.inputs]
         for clip in dict.fromkeys(clip for encoding in texts for clip in clips(encoding)):
-            self._models.load(clip)
+            self._load_modules(clip)
         self.timing.load = self._span("load", started, None)
         if self._owns:
             self._process = self._start()
+
+    def _load_modules(self, recipe: ModelRecipe | ClipRecipe) -> None:
+        for note in left_out(recipe):
+            self._context.warn(note)
+        self._models.load(recipe)
 
     def _hold(self, recipe: ControlNetRecipe) -> None:
         """Load a ControlNet that stays until `close`. NoRoom when those of other requests take the room: this one has to come again."""

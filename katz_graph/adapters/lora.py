@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from torch import Tensor
 
 from katz_graph.adapters.naming import PARTS, module_names, unified
 from katz_graph.errors import InputError
-from katz_graph.models.identity import check_unchanged, read_json
-from katz_graph.recipe import FileIdentity
+from katz_graph.models.identity import check_unchanged, read_header, read_json
+from katz_graph.recipe import ClipRecipe, Component, FileIdentity, Lora, MergedComponent, ModelRecipe
 
 SHOWN = 3  # tensors that a note names
+FILES_KNOWN = 256  # whose extras are told without reading their headers again
 METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration in a file
 
 
@@ -51,24 +53,15 @@ class Factors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoraFile:
-    """A LoRA file by modules as it names them. `extras`: tensors that belong to no LoRA, and so are left out."""
+    """A LoRA file by modules as it names them."""
 
     path: str
     unet: Mapping[str, Factors]
     text_encoders: tuple[Mapping[str, Factors], Mapping[str, Factors]]
-    extras: tuple[str, ...] = ()
 
     def part(self, name: str) -> Mapping[str, Factors]:
         """What is for `unet`, `text_encoder` or `text_encoder_2`."""
         return dict(zip(PARTS, (self.unet, *self.text_encoders), strict=True))[name]
-
-    @property
-    def note(self) -> str:
-        """What a person should know of it; "" for nothing."""
-        if not self.extras:
-            return ""
-        more = f" and {len(self.extras) - SHOWN} more" if len(self.extras) > SHOWN else ""
-        return f"{self.path}: left out what is no LoRA: {', '.join(self.extras[:SHOWN])}{more}"
 
 
 def read_lora(file: FileIdentity) -> LoraFile:
@@ -82,13 +75,41 @@ def read_lora(file: FileIdentity) -> LoraFile:
         raise InputError(f"{file.path}: cannot be read: {error}") from None
     if not tensors:
         raise InputError(f"{file.path}: holds no tensors, expected a LoRA")
-    named, extras = unified(file.path, tensors)
+    named, _ = unified(file.path, tensors)
     config = _adapter_config(file.path, metadata)
     parts = {
         part: {module: _factors(file.path, part, module, entry, config) for module, entry in modules.items()}
         for part, modules in named.items()
     }
-    return LoraFile(file.path, parts["unet"], (parts["text_encoder"], parts["text_encoder_2"]), extras)
+    return LoraFile(file.path, parts["unet"], (parts["text_encoder"], parts["text_encoder_2"]))
+
+
+def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
+    """What a person should know of the LoRAs of a recipe: which tensors of their files are none, and so are not used."""
+    for lora in dict.fromkeys(_loras(recipe)):
+        extras = _extras(lora.file)
+        if extras and lora.strength:
+            more = f" and {len(extras) - SHOWN} more" if len(extras) > SHOWN else ""
+            yield f"{lora.file.path}: used without what is no LoRA in it: {', '.join(extras[:SHOWN])}{more}"
+
+
+def _loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[Lora]:
+    parts = [recipe.unet] if isinstance(recipe, ModelRecipe) else [one.encoder for one in recipe.encoders]
+    yield from recipe.loras
+    for part in parts:
+        yield from _merged_loras(part)
+
+
+def _merged_loras(part: Component) -> Iterator[Lora]:
+    for source, loras in part.sources if isinstance(part, MergedComponent) else ():
+        yield from (*loras, *_merged_loras(source))
+
+
+@lru_cache(maxsize=FILES_KNOWN)
+def _extras(file: FileIdentity) -> tuple[str, ...]:
+    check_unchanged(file)
+    _, entries = read_header(Path(file.path))
+    return unified(file.path, {key: None for key in entries if key != "__metadata__"})[1]
 
 
 def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, Factors]:

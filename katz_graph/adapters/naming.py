@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
+from typing import TypeVar
 
 from diffusers.loaders.single_file_utils import DIFFUSERS_TO_LDM_MAPPING
 from diffusers.utils.state_dict_utils import DIFFUSERS_OLD_TO_PEFT, DIFFUSERS_TO_PEFT, UNET_TO_DIFFUSERS, convert_state_dict
-from torch import Tensor
 
 from katz_graph.errors import InputError
 
@@ -62,17 +62,18 @@ ORIGINAL_RESNET = {
 }
 BLOCK = re.compile(r"(?P<side>down|mid|up)_blocks?\.((?P<block>\d+)\.)?(?P<kind>\w+)\.(?P<layer>\d+)\.(?P<rest>.+)")
 
-Named = dict[str, dict[str, dict[str, Tensor]]]
+Value = TypeVar("Value")
+Named = dict[str, dict[str, dict[str, Value]]]
 """part -> module as the file names it -> "A" (down), "B" (up), and "alpha" where the file says one."""
 
 
-def unified(path: str, tensors: Mapping[str, Tensor]) -> tuple[Named, tuple[str, ...]]:
-    """Sort the tensors of a LoRA file by part and module; the names of those that belong to no LoRA come second.
+def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tuple[str, ...]]:
+    """Sort the tensors of a LoRA file (or whatever stands for them) by part and module; names of those that are no LoRA come second.
 
     InputError for other methods than LoRA, and for a LoRA that is incomplete, said twice, or of something that no model here has.
     """
     _refuse_others(path, tensors)
-    named: Named = {part: {} for part in PARTS}
+    named: Named[Value] = {part: {} for part in PARTS}
     extras: dict[str, tuple[str, str]] = {}
     for key, value in tensors.items():
         part, name = _place(key)
@@ -155,7 +156,7 @@ def _refuse_others(path: str, tensors: Iterable[str]) -> None:
             raise InputError(f"{path}: {method} is not supported ({key}), expected LoRA in diffusers, PEFT or kohya naming")
 
 
-def _check_whole(path: str, named: Named, extras: Mapping[str, tuple[str, str]]) -> None:
+def _check_whole(path: str, named: Named[Value], extras: Mapping[str, tuple[str, str]]) -> None:
     if not any(named.values()):
         raise InputError(f"{path}: no LoRA in diffusers, PEFT or kohya naming: {next(iter(extras))} is unknown")
     for key, (part, name) in extras.items():

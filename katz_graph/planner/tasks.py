@@ -56,8 +56,10 @@ def _task(call: Call, reads: Mapping[str, Sequence[int]], makes: Mapping[str, Se
 
 
 def _patches(flow: Flow, program: Program) -> Iterator[tuple[str, Task]]:
-    """All weights of a model with LoRAs, on each device that has a part of it: as measured, else originals over the bus, and read and written
-    there."""
+    """All weights of a model with LoRAs, on each device that has a part of it.
+
+    As measured; else originals come over the bus, and are read and written.
+    """
     for device, weights in dict.fromkeys((program.placement[name], weights) for name, weights in flow.patched.items()):
         switch, known = flow.switches[weights], program.device(device)
         estimate = switch.size / known.bus_bytes_per_second + 2 * switch.size / known.bytes_per_second

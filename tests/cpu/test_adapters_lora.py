@@ -9,11 +9,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, lora, lora_file, recipes, unet
 
-from katz_graph.adapters.lora import fit, read_lora
+from katz_graph.adapters.lora import fit, left_out, read_lora
 from katz_graph.adapters.naming import module_names
 from katz_graph.errors import InputError
 from katz_graph.models.identity import file_identity
 from katz_graph.models.load import ModelStore
+from katz_graph.recipe import Lora
 
 NAMINGS = ("diffusers", "peft", "kohya")
 
@@ -196,10 +197,13 @@ def test_what_is_not_understood_is_named(tmp_path, change, naming, words):
 )
 def test_tensors_that_are_no_lora_are_left_out_and_named(tmp_path, naming, extras):
     source = lora_file("sd1", naming=naming)
-    file = read_lora(file_identity(changed(tmp_path, source, lambda tensors: tensors | {name: torch.zeros(2) for name in extras})))
-    same_factors(fit(file, "unet", weights(unet("sd1"))), fit(read_lora(file_identity(source)), "unet", weights(unet("sd1"))))
-    assert file.path in file.note and all(name in file.note for name in extras)
-    assert read_lora(file_identity(source)).note == ""
+    path = changed(tmp_path, source, lambda tensors: tensors | {name: torch.zeros(2) for name in extras})
+    same_factors(*(fit(read_lora(file_identity(file)), "unet", weights(unet("sd1"))) for file in (path, source)))
+    model, clip, _ = recipes("sd1")
+    for recipe in (model, clip):
+        (note,) = left_out(recipe.with_lora(Lora(file_identity(path), 0.5)))
+        assert note.startswith(str(path)) and all(name in note for name in extras)
+        assert not list(left_out(recipe.with_lora(Lora(file_identity(source), 0.5))))
 
 
 def same_factors(one, other):
