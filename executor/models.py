@@ -50,6 +50,7 @@ class Models:
         self.dtype = dtype
         self.store = store or ModelStore()
         self.lora_merges, self.lora_seconds = 0, 0.0  # how often a model's LoRAs were not those that were wanted, and what that took
+        self.unet_seconds = 0.0  # of those, in UNets
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()  # by live module; a module's originals go with it
         self._merged: dict[MergedComponent, Any] = {}  # the latest last
         self._upscaler = lru_cache(maxsize=UPSCALERS_KEPT)(partial(load_upscaler, device=self.device))
@@ -79,7 +80,7 @@ class Models:
 
     def unet(self, recipe: ModelRecipe) -> Any:
         module = self._module(recipe.unet, "unet")
-        self._resident(module, recipe.loras, "unet")
+        self.unet_seconds += self._resident(module, recipe.loras, "unet")
         return module
 
     @contextmanager
@@ -156,9 +157,11 @@ class Models:
         self._merged[part] = module
         return module
 
-    def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> None:
+    def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
+        """Seconds that it took; 0 when the set was there."""
         if module not in self._sets:
             self._sets[module] = WeightSets(module)
         if seconds := self._sets[module].use(loras, part):
             self.lora_merges += 1
             self.lora_seconds += seconds
+        return seconds

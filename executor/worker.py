@@ -33,7 +33,7 @@ class Task(Protocol):
 
     @property
     def weight_set(self) -> WeightSet | None:
-        """What must be resident; None when it does not matter."""
+        """What must be resident for the next unit; None when it does not matter."""
 
     @property
     def ready(self) -> bool:
@@ -42,6 +42,10 @@ class Task(Protocol):
     @property
     def uncharged(self) -> float:
         """Seconds of the last unit that were not spent on the device, as those of loading."""
+
+    @property
+    def switched(self) -> float:
+        """Seconds of the last unit in which a weight set was made resident."""
 
     @property
     def result(self) -> Any: ...
@@ -58,7 +62,7 @@ class Single:
 
     weight_set = None
     ready = True
-    uncharged = 0.0
+    uncharged = switched = 0.0
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run = run
@@ -160,7 +164,7 @@ class Worker:
             with self._changed:
                 seen = self._changes
                 if ready := self._ready():
-                    return self._turns.choose(ready, lambda flow: self._is_resident(flow.task.weight_set))
+                    return self._turns.choose(ready, self._needs_no_switch)
                 if self._closing and not self._jobs:
                     return None
                 if not self._jobs or time.perf_counter() > sleeps_from:
@@ -172,23 +176,27 @@ class Worker:
     def _ready(self) -> list[Job]:
         return [job for job in self._jobs if job.cancelled or job.task.ready]
 
+    def _needs_no_switch(self, job: Job) -> bool:
+        return job.cancelled or self._is_resident(job.task.weight_set)
+
     def _is_resident(self, wanted: WeightSet | None) -> bool:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
     def _advance(self, job: Job) -> None:
-        started = time.perf_counter()
+        started, wanted = time.perf_counter(), job.task.weight_set
+        switches = not self._is_resident(wanted)
         try:
             if job.cancelled:
                 raise Cancelled("cancelled")
             done = job.task.step()
-            if job.task.weight_set is not None:
-                module, loras = job.task.weight_set
-                self._resident[module] = loras
+            if wanted is not None:
+                self._resident[wanted[0]] = wanted[1]
         except BaseException as error:
             self._end(job, error)
             return
         with self._changed:
-            self._turns.charge(job, time.perf_counter() - started - job.task.uncharged)
+            seconds = time.perf_counter() - started - job.task.uncharged
+            self._turns.charge(job, seconds, job.task.switched if switches else 0.0)
         if done:
             self._end(job, None)
 
