@@ -7,10 +7,11 @@ Weights are patched in place, so a task runs only with its own weight set reside
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -159,19 +160,25 @@ class Worker:
 
     def _await(self) -> Job | None:
         """The job whose turn it is, once one has something to do; None when the worker was closed and all are done."""
-        sleeps_from = time.perf_counter() + self._awake
+        began = time.perf_counter()
         while True:
             with self._changed:
-                seen = self._changes
-                if ready := self._ready():
+                seen, ready, now = self._changes, self._ready(), time.perf_counter()
+                lingers = began + self._patience(ready) if ready else math.inf
+                if now >= lingers:
+                    self._turns.wait(now - began)
                     return self._turns.choose(ready, self._needs_no_switch)
                 if self._closing and not self._jobs:
                     return None
-                if not self._jobs or time.perf_counter() > sleeps_from:
-                    self._changed.wait()
+                if not self._jobs or now > began + self._awake:
+                    self._changed.wait(lingers - now if ready else None)
                     continue
-            while self._changes == seen and time.perf_counter() < sleeps_from:
+            while self._changes == seen and time.perf_counter() < min(began + self._awake, lingers):
                 _give_way()
+
+    def _patience(self, ready: Collection[Job]) -> float:
+        users = [job for job in self._jobs if job.task.weight_set is not None and self._is_resident(job.task.weight_set)]
+        return self._turns.patience(ready, self._needs_no_switch, users)
 
     def _ready(self) -> list[Job]:
         return [job for job in self._jobs if job.cancelled or job.task.ready]
