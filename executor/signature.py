@@ -86,6 +86,8 @@ def _array(value: Any) -> bytes:
         return b"a" + _sized(f"{value.dtype}{tuple(value.shape)}".encode()) + hashlib.blake2b(data, digest_size=SIZE).digest()
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
+        if isinstance(value, numpy.inexact) and numpy.isnan(value):
+            raise Unsignable("NaN")
         data = numpy.ascontiguousarray(value).tobytes()
         return b"n" + _sized(f"{value.dtype}{value.shape}".encode()) + hashlib.blake2b(data, digest_size=SIZE).digest()
     raise Unsignable(type(value).__name__)

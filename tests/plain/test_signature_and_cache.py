@@ -62,7 +62,9 @@ def test_the_order_of_a_mapping_does_not_matter() -> None:
     assert value_token({"a": 1, "b": 2}) == value_token({"b": 2, "a": 1})
 
 
-@pytest.mark.parametrize("value", [float("nan"), [float("nan")], object(), lambda: 1, {"x": object()}])
+@pytest.mark.parametrize(
+    "value", [float("nan"), [float("nan")], numpy.float64("nan"), numpy.float16("nan"), object(), lambda: 1, {"x": object()}]
+)
 def test_what_cannot_be_told_is_never_cached(value: Any) -> None:
     with pytest.raises(Unsignable):
         value_token(value)
