@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -10,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from katz_graph.executor.costs import Contention, CostStore, Rates
 from katz_graph.planner.program import Device
 
-METHOD = 5  # what is measured below; another number when that changes
+METHOD = 6  # what is measured below; another number when that changes
 BYTES = 1 << 26  # of the array copied
 WIDE, LARGE = 128, 64  # channels and side of a convolution that is all arithmetic
 NARROW, SMALL = 32, 8  # of a block whose kernels take little but their start
@@ -42,8 +43,9 @@ def calibrated(name: str, device: torch.device, dtype: torch.dtype, store: CostS
     return store.device(name, key, dtype.itemsize, torch_name=str(device))
 
 
-def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> tuple[float, float, float]:
-    """Floating-point operations a second, bytes a second, seconds a kernel: on the kinds of work that UNets consist of.
+def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> tuple[float, float, float, float]:
+    """Floating-point operations a second, bytes a second, seconds a kernel, bytes a second from the host's pinned memory (inf where the
+    device computes in it): on the kinds of work that UNets consist of.
 
     Those of an undisturbed moment; with `stretch` those of the better moments (the first quartile: others may use the machine too) of so
     many seconds for each kind of work, so that devices which begin at the same time do the same kind all along.
@@ -59,7 +61,13 @@ def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> t
         arithmetic = _seconds(lambda: convolution(large), device, stretch)
         memory = _seconds(lambda: target.copy_(array), device, stretch)
         starts = _seconds(lambda: [block(small) for _ in range(20)], device, stretch) / (20 * len(block))
-    return 2 * WIDE**2 * 9 * LARGE**2 / arithmetic, 2 * BYTES / memory, starts
+        bus = math.inf if device.type == "cpu" else BYTES / _seconds(_from_host(target), device, stretch)
+    return 2 * WIDE**2 * 9 * LARGE**2 / arithmetic, 2 * BYTES / memory, starts, bus
+
+
+def _from_host(target: Tensor) -> Callable[[], object]:
+    source = torch.zeros(target.shape, pin_memory=target.is_cuda)
+    return lambda: target.copy_(source)
 
 
 def contention(alone: Rates, together: Rates) -> Contention:

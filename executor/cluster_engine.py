@@ -140,6 +140,10 @@ class ClusterEngine(Engine):
         devices = tuple(device for device in resources.devices if device.name in ticket.devices)
         return replace(resources, devices=devices, pins=ticket.pins)
 
+    def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
+        self._store.record(next(place.key for place in self.places if place.name == device), samples)
+        self._learn()
+
     def profile(self, region: Region, context: Context) -> list[StageTime]:
         """Measure every stage of a region on every device, alone and while all work. Later plans know."""
         if opaque_functions(region):

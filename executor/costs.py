@@ -18,7 +18,7 @@ from typing import Any
 
 from katz_graph.planner.program import CostKey, Device, Link
 
-FILE = "costs-1.sqlite"  # another number when the tables change
+FILE = "costs-2.sqlite"  # another number when the tables change
 PATIENCE = 1.0  # seconds that another process may take to write
 DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)  # SQLITE_ERROR: other tables than ours
 REMEMBERED = 20  # samples of earlier runs that weigh in when a stage is measured again
@@ -26,7 +26,7 @@ TABLES = ("rates", "contention", "stages", "links")
 SCHEMA = """
 create table if not exists rates (
     device text not null, flops real not null check (flops > 0 and flops < 1e30), bytes real not null check (bytes > 0 and bytes < 1e30),
-    kernel real not null check (kernel >= 0 and kernel < 1e30), primary key (device)
+    kernel real not null check (kernel >= 0 and kernel < 1e30), bus real not null check (bus > 0), primary key (device)
 );
 create table if not exists contention (
     host text not null, device text not null, together integer not null, arithmetic real not null check (arithmetic between 1 and 1e6),
@@ -46,11 +46,13 @@ create table if not exists links (
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a device does when it is alone: operations a second, bytes a second, and seconds that the start of a kernel takes."""
+    """What a device does when it is alone: operations a second, bytes a second, seconds that the start of a kernel takes, and bytes a
+    second that come from the host's pinned memory to its own (inf: it is the same)."""
 
     flops_per_second: float
     bytes_per_second: float
     seconds_per_kernel: float
+    bus_bytes_per_second: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +84,12 @@ class CostStore:
 
     def rates(self, device: str) -> Rates | None:
         """The rates of a device; None when they were never measured."""
-        rows = self._read("select flops, bytes, kernel from rates where device = ?", device)
+        rows = self._read("select flops, bytes, kernel, bus from rates where device = ?", device)
         return Rates(*rows[0]) if rows else None
 
     def keep_rates(self, device: str, rates: Rates) -> None:
-        row = (device, rates.flops_per_second, rates.bytes_per_second, rates.seconds_per_kernel)
-        self._write("insert or replace into rates values (?, ?, ?, ?)", [row])
+        row = (device, rates.flops_per_second, rates.bytes_per_second, rates.seconds_per_kernel, rates.bus_bytes_per_second)
+        self._write("insert or replace into rates values (?, ?, ?, ?, ?)", [row])
 
     def contention(self, host: str, device: str, together: int) -> Contention | None:
         """How `together` equal devices of a host slow each other down; None when that was never measured."""
@@ -163,6 +165,7 @@ class CostStore:
             memory_contention=contention.memory,
             measured=self.stages(key, together),
             torch_name=torch_name,
+            bus_bytes_per_second=rates.bus_bytes_per_second,
         )
 
     def _read(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, cast
 
@@ -14,6 +14,7 @@ from katz_graph.events import Busy, Planned, Sampled
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.timing import Timing
 from katz_graph.models.features import TextEncoding
+from katz_graph.planner.facts import switches
 from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
 from katz_graph.recipe import Encoding, VaeRecipe
@@ -104,6 +105,7 @@ class Engine:
     def _carried_out(self, region: Region, program: Program, context: Context) -> tuple[LatentSamples, LatentSamples]:
         context.report(Planned(region.name, program))
         outcome = self.workers.run(program, context)
+        self._note_switches(program, outcome.timings)
         own = outcome.timings[program.owner]
         context.report(Sampled(region.name, program, own.load, own.prepare, own.denoise, outcome.attempts))
         for device, timing in outcome.timings.items():
@@ -111,6 +113,16 @@ class Engine:
                 context.report(Busy(device, span.name, region.name, span.start, span.seconds, span.evaluation))
         latent: LatentSamples = region.begin.inputs["latent_image"]
         return {**latent, "samples": outcome.samples}, {**latent, "samples": outcome.denoised}
+
+    def _note_switches(self, program: Program, timings: Mapping[str, Timing]) -> None:
+        known = switches(program)
+        for device, timing in timings.items():
+            if timing.switches:
+                found = {name: known[name] for name in timing.switches}
+                self._note(device, {(one.key, one.loras): [timing.switches[name]] for name, one in found.items()})
+
+    def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
+        """Let later plans know what calls took, by cost key and members."""
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
         made: TextEncoding = self._call("text_encoder", "encode_text", context, encoding).value

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from katz_graph.adapters.lora import left_out
 from katz_graph.compat.current import running
 from katz_graph.context import Context
 from katz_graph.errors import InputError, RunError
@@ -35,7 +36,7 @@ from katz_graph.planner.instances import Instances
 from katz_graph.planner.program import Call, Instance, Instruction
 from katz_graph.planner.region import NODE, Operation, Ref
 from katz_graph.planner.schedule import sampling_of
-from katz_graph.recipe import ControlNetRecipe, ModelRecipe
+from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
 from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.process import Process, start_process
 
@@ -91,12 +92,13 @@ class Execution:
         self._loaded = False
         self._held_models = ExitStack()
         self.uncharged = 0.0  # seconds of the last unit that were spent on loading
+        self.switched = 0.0  # seconds of the last unit in which LoRAs were merged into the UNet, or others taken out
         self._preparations = {call.operations[0]: call for call in program.before_calls}
         self._before_operations = {op.id: op for op in program.before}
         self._segments = {segment.name: (number, segment) for number, run in enumerate(program.segments) for segment in run}
         self._operations = [{op.id: op for op in variant.operations} for variant in program.variants]
         self._weight_sets = weight_sets(program)
-        self.weight_set = self._wanted_set()
+        self._wanted = self._wanted_set()
 
     def _start(self) -> Process:
         begin = self.program.region.begin
@@ -109,7 +111,12 @@ class Execution:
         """The UNet of the loop and the LoRAs that have to be resident in it for this request to run without patching."""
         models = (op.inputs.get("model") for variant in self.program.variants for op in variant.operations)
         model = next((model for model in models if isinstance(model, ModelRecipe)), None)
-        return None if model is None else (model.unet, model.loras)
+        return None if model is None else (model.unet, tuple(lora for lora in model.loras if lora.strength))
+
+    @property
+    def weight_set(self) -> WeightSet | None:
+        """Loading needs none."""
+        return self._wanted if self._loaded else None
 
     def go(self) -> None:
         """Everybody is ready: begin."""
@@ -131,8 +138,11 @@ class Execution:
         return self._exchange
 
     def step(self) -> bool:
-        """Carry out instructions up to the end of an evaluation, or until something has not arrived. True when the request is done."""
-        self.uncharged = 0.0
+        """Load, the first time; then carry out instructions up to the end of an evaluation, or until something has not arrived.
+
+        True when the request is done.
+        """
+        self.uncharged, before = 0.0, self._models.unet_seconds
         with running(self._context, self.program.name):  # functions and nodes of packs in it may reach the run
             if not self._loaded:
                 self._load()
@@ -140,9 +150,10 @@ class Execution:
                 self.uncharged = self.timing.load
                 if self._on_loaded is not None:
                     self._on_loaded()
-                if self._held:
-                    return False
-            return self._continue()
+                return False
+            done = self._continue()
+        self.switched = self._models.unet_seconds - before
+        return done
 
     def _continue(self) -> bool:
         while self._next < len(self._instructions):
@@ -159,7 +170,10 @@ class Execution:
         started, index = time.perf_counter(), instruction.evaluation
         match instruction.kind:
             case "patch":
+                before = self._models.unet_seconds
                 self._models.unet(self._weight_sets[instruction.target])
+                if (switched := self._models.unet_seconds - before) > 0:
+                    self.timing.switches[instruction.target] = switched
                 self.timing.prepare += self._span(f"patch {instruction.target}", started, None)
             case "prepare":
                 self._call(self._preparations[instruction.target], self._before_operations, self._before)
@@ -232,13 +246,18 @@ class Execution:
             if isinstance(value, ControlNetRecipe):
                 self._hold(value)
             else:
-                self._models.load(value)
+                self._load_modules(value)
         texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder" and op.inputs]
         for clip in dict.fromkeys(clip for encoding in texts for clip in clips(encoding)):
-            self._models.load(clip)
+            self._load_modules(clip)
         self.timing.load = self._span("load", started, None)
         if self._owns:
             self._process = self._start()
+
+    def _load_modules(self, recipe: ModelRecipe | ClipRecipe) -> None:
+        for note in left_out(recipe):
+            self._context.warn(note)
+        self._models.load(recipe)
 
     def _hold(self, recipe: ControlNetRecipe) -> None:
         """Load a ControlNet that stays until `close`. NoRoom when those of other requests take the room: this one has to come again."""

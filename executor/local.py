@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -96,6 +96,10 @@ class LocalEngine(Engine):
     def _learn(self) -> None:
         """Tell the planner what the store knows. There is no other device, so nothing is won by counting this one's memory."""
         self._local.devices = tuple(replace(place.device(self._store), memory_bytes=math.inf) for place in self._places)
+
+    def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
+        self._store.record(next(place.key for place in self._places if place.name == device), samples)
+        self._learn()
 
     def profile(self, region: Region, context: Context) -> list[StageTime]:
         """Measure every stage of a region. Later plans know."""

@@ -29,5 +29,5 @@ def _whole(part: Component, loras: tuple[Lora, ...], target: str) -> Any:
     else:
         store = ModelStore()
         module = (store.unet if target == "unet" else store.text_encoder)(part, "cpu", torch.float32)
-    WeightSets(module, target).use(loras)
+    WeightSets(module).use(loras, target)
     return module

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -49,7 +50,8 @@ class Models:
         self.dtype = dtype
         self.store = store or ModelStore()
         self.lora_merges, self.lora_seconds = 0, 0.0  # how often a model's LoRAs were not those that were wanted, and what that took
-        self._sets: dict[Component, WeightSets] = {}
+        self.unet_seconds = 0.0  # of those, in UNets
+        self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()  # by live module; a module's originals go with it
         self._merged: dict[MergedComponent, Any] = {}  # the latest last
         self._upscaler = lru_cache(maxsize=UPSCALERS_KEPT)(partial(load_upscaler, device=self.device))
 
@@ -66,8 +68,7 @@ class Models:
         """Let go of all that is not in use, one weight after the other: threads that answer for this process are not kept waiting."""
         modules = [*self.store.clear(), *self._merged.values()]
         weights = [weight for module in modules for weight in (*module.parameters(), *module.buffers())]
-        weights += [weight for sets in self._sets.values() for weight in sets.originals]
-        self._sets.clear()
+        weights += [weight for module in modules if (sets := self._sets.pop(module, None)) for weight in sets.originals]
         self._merged.clear()
         self._upscaler.cache_clear()
         modules.clear()
@@ -79,7 +80,7 @@ class Models:
 
     def unet(self, recipe: ModelRecipe) -> Any:
         module = self._module(recipe.unet, "unet")
-        self._resident(recipe.unet, module, recipe.loras, "unet")
+        self.unet_seconds += self._resident(module, recipe.loras, "unet")
         return module
 
     @contextmanager
@@ -107,7 +108,7 @@ class Models:
         clip, encoders = prompt.clip, []
         for recipe, part in zip(clip.encoders, TEXT_PARTS, strict=False):
             module = self._module(recipe.encoder, part)
-            self._resident(recipe.encoder, module, clip.loras, part)
+            self._resident(module, clip.loras, part)
             encoders.append((module, self.store.tokenizer(recipe.tokenizer)))
         return text.encode(encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned)
 
@@ -151,16 +152,16 @@ class Models:
         module = self._merged.pop(part, None)
         if module is None:
             while len(self._merged) >= MERGED_KEPT:
-                oldest = next(iter(self._merged))
-                del self._merged[oldest]
-                self._sets.pop(oldest, None)
+                del self._merged[next(iter(self._merged))]
             module = merged_module(part, target, self.dtype).to(self.device)
         self._merged[part] = module
         return module
 
-    def _resident(self, part: Component, module: Any, loras: tuple[Lora, ...], target: str) -> None:
-        if part not in self._sets:
-            self._sets[part] = WeightSets(module, target)
-        if seconds := self._sets[part].use(loras):
+    def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
+        """Seconds that it took; 0 when the set was there."""
+        if module not in self._sets:
+            self._sets[module] = WeightSets(module)
+        if seconds := self._sets[module].use(loras, part):
             self.lora_merges += 1
             self.lora_seconds += seconds
+        return seconds

@@ -47,8 +47,8 @@ def upscale(worker: Served, model: UpscaleModelRecipe, picture: Tensor) -> Tenso
     return worker.models.upscale(model, picture)
 
 
-def rates(worker: Served, stretch: float = 0.0) -> tuple[float, float, float]:
-    """Floating-point operations a second, bytes a second, seconds a kernel; as `calibrate.measure`."""
+def rates(worker: Served, stretch: float = 0.0) -> tuple[float, float, float, float]:
+    """Floating-point operations a second, bytes a second, seconds a kernel, bytes a second from the host; as `calibrate.measure`."""
     return measure(worker.models.device, worker.models.dtype, stretch)
 
 

@@ -26,5 +26,7 @@ class Timing:
     prepare: float = 0.0
     denoise: float = 0.0
     spans: list[Span] = field(default_factory=list)
+    switches: dict[str, float] = field(default_factory=dict)
+    """Of the instructions that made a weight set resident, by its name, where it was not yet."""
     samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)
     """Of calls, when asked for, by cost key and members: evaluation (-1 before the loop) and seconds."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -13,32 +13,30 @@ from torch import Tensor
 from katz_graph.adapters.lora import Factors, fit, read_lora
 from katz_graph.recipe import FileIdentity, Lora
 
+Resident = tuple[tuple[Lora, str], ...]
+"""LoRAs in order, each with the part of its file that is meant: `unet`, `text_encoder` or `text_encoder_2`."""
+
 FILES_KEPT = 8  # that a module's sets are made of, so that switching between them reads nothing
 
 
 class WeightSets:
-    """The resident weight set of one module: a UNet or a text encoder.
+    """The resident weight set of one module, a UNet or a text encoder, and the only keeper of its originals.
 
-    A set is made from the originals plus all its deltas in order, accumulated in float32 and rounded once; the empty set is the originals,
+    A text encoder may be one model's first and another's second: which part of a LoRA file it takes is told with each set. A set is made
+    from the originals plus all its deltas in order, accumulated in float32 and rounded once; the empty set is the originals,
     bit for bit. Not for use by several threads at once.
     """
 
-    def __init__(self, module: Any, part: str = "unet") -> None:
+    def __init__(self, module: Any) -> None:
         self._weights: dict[str, Tensor] = dict(module.named_parameters())
         self._originals: dict[str, Tensor] = {}  # on the CPU, of weights that some set has touched
         self._touched: frozenset[str] = frozenset()
-        self._resident: tuple[Lora, ...] = ()
-        layers = module.config.layers_per_block if part == "unet" else 2
-
-        @lru_cache(maxsize=FILES_KEPT)
-        def fitted(file: FileIdentity) -> Mapping[str, Factors]:
-            return fit(read_lora(file, layers), part, module)
-
-        self._fitted = fitted
+        self._resident: Resident = ()
+        self._fitted = lru_cache(maxsize=FILES_KEPT)(partial(_fitted, self._weights))
 
     @property
-    def resident(self) -> tuple[Lora, ...]:
-        """Without those of strength 0, which are none."""
+    def resident(self) -> Resident:
+        """What is merged into the weights, without LoRAs of strength 0, which are none."""
         return self._resident
 
     @property
@@ -47,22 +45,22 @@ class WeightSets:
         return self._originals.values()
 
     @torch.no_grad()
-    def use(self, loras: tuple[Lora, ...]) -> float:
-        """Make a set resident; the seconds it took, 0 when it was there.
+    def use(self, loras: tuple[Lora, ...], part: str = "unet") -> float:
+        """Make a set resident; the seconds it took, 0 when it was there. `part`: of the files, which is what the module is to its model.
 
         InputError when a file does not fit: the resident set then stays as it was.
         """
-        wanted = tuple(lora for lora in loras if lora.strength != 0)
+        wanted = tuple((lora, part) for lora in loras if lora.strength != 0)
         if wanted == self._resident:
             return 0.0
         begin = time.perf_counter()
-        factors = [(self._fitted(lora.file), lora.strength) for lora in wanted]
+        factors = [(self._fitted(lora.file, part), lora.strength) for lora, part in wanted]
         touched = frozenset(name for modules, _ in factors for name in modules)
         try:
+            self._restore(self._touched)
             for name in sorted(touched):
-                self._originals.setdefault(name, self._weights[name].detach().to("cpu", copy=True))
+                self._keep(name)
                 self._write(name, [(modules[name], strength) for modules, strength in factors if name in modules])
-            self._restore(self._touched - touched)
         except BaseException:
             self._restore(frozenset(self._originals))
             self._touched, self._resident = frozenset(), ()
@@ -72,13 +70,25 @@ class WeightSets:
             torch.cuda.synchronize(device)
         return time.perf_counter() - begin
 
-    def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:
-        weight = self._weights[name]
-        total = self._originals[name].to(weight.device, torch.float32, copy=True)
-        for factors, strength in deltas:
-            total += factors.delta(strength, weight.device, weight.shape)
-        weight.copy_(total)
+    def _keep(self, name: str) -> None:
+        """The original of a weight that nothing was added to, once."""
+        if name not in self._originals:
+            weight = self._weights[name]
+            self._originals[name] = torch.empty_like(weight, device="cpu", pin_memory=weight.is_cuda).copy_(weight)
 
     def _restore(self, names: frozenset[str]) -> None:
         for name in names:
-            self._weights[name].copy_(self._originals[name])
+            self._weights[name].copy_(self._originals[name], non_blocking=True)
+
+    def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:
+        """In float32 on the weight's device: what comes over a bus comes in its own number format."""
+        weight = self._weights[name]
+        total = weight.to(torch.float32)
+        for factors, strength in deltas:
+            total += factors.delta(strength, weight.device, weight.shape)
+        if total is not weight:
+            weight.copy_(total)
+
+
+def _fitted(weights: Mapping[str, Tensor], file: FileIdentity, part: str) -> Mapping[str, Factors]:
+    return fit(read_lora(file), part, weights)

@@ -7,10 +7,11 @@ Weights are patched in place, so a task runs only with its own weight set reside
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from typing import Any, Protocol
 
@@ -33,7 +34,7 @@ class Task(Protocol):
 
     @property
     def weight_set(self) -> WeightSet | None:
-        """What must be resident; None when it does not matter."""
+        """What must be resident for the next unit; None when it does not matter."""
 
     @property
     def ready(self) -> bool:
@@ -42,6 +43,10 @@ class Task(Protocol):
     @property
     def uncharged(self) -> float:
         """Seconds of the last unit that were not spent on the device, as those of loading."""
+
+    @property
+    def switched(self) -> float:
+        """Seconds of the last unit in which a weight set was made resident."""
 
     @property
     def result(self) -> Any: ...
@@ -58,7 +63,7 @@ class Single:
 
     weight_set = None
     ready = True
-    uncharged = 0.0
+    uncharged = switched = 0.0
 
     def __init__(self, run: Callable[[], Any]) -> None:
         self._run = run
@@ -155,40 +160,50 @@ class Worker:
 
     def _await(self) -> Job | None:
         """The job whose turn it is, once one has something to do; None when the worker was closed and all are done."""
-        sleeps_from = time.perf_counter() + self._awake
+        began = time.perf_counter()
         while True:
             with self._changed:
-                seen = self._changes
-                if ready := self._ready():
-                    return self._turns.choose(ready, lambda flow: self._is_resident(flow.task.weight_set))
+                seen, ready, now = self._changes, self._ready(), time.perf_counter()
+                lingers = began + self._patience(ready) if ready else math.inf
+                if now >= lingers:
+                    self._turns.wait(now - began)
+                    return self._turns.choose(ready, self._needs_no_switch)
                 if self._closing and not self._jobs:
                     return None
-                if not self._jobs or time.perf_counter() > sleeps_from:
-                    self._changed.wait()
+                if not self._jobs or now > began + self._awake:
+                    self._changed.wait(lingers - now if ready else None)
                     continue
-            while self._changes == seen and time.perf_counter() < sleeps_from:
+            while self._changes == seen and time.perf_counter() < min(began + self._awake, lingers):
                 _give_way()
+
+    def _patience(self, ready: Collection[Job]) -> float:
+        users = [job for job in self._jobs if job.task.weight_set is not None and self._is_resident(job.task.weight_set)]
+        return self._turns.patience(ready, self._needs_no_switch, users)
 
     def _ready(self) -> list[Job]:
         return [job for job in self._jobs if job.cancelled or job.task.ready]
+
+    def _needs_no_switch(self, job: Job) -> bool:
+        return job.cancelled or self._is_resident(job.task.weight_set)
 
     def _is_resident(self, wanted: WeightSet | None) -> bool:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
     def _advance(self, job: Job) -> None:
-        started = time.perf_counter()
+        started, wanted = time.perf_counter(), job.task.weight_set
+        switches = not self._is_resident(wanted)
         try:
             if job.cancelled:
                 raise Cancelled("cancelled")
             done = job.task.step()
-            if job.task.weight_set is not None:
-                module, loras = job.task.weight_set
-                self._resident[module] = loras
+            if wanted is not None:
+                self._resident[wanted[0]] = wanted[1]
         except BaseException as error:
             self._end(job, error)
             return
         with self._changed:
-            self._turns.charge(job, time.perf_counter() - started - job.task.uncharged)
+            seconds = time.perf_counter() - started - job.task.uncharged
+            self._turns.charge(job, seconds, job.task.switched if switches else 0.0)
         if done:
             self._end(job, None)
 

@@ -8,20 +8,23 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
-from katz_graph.adapters.naming import PARTS, unified
+from katz_graph.adapters.naming import PARTS, module_names, unified
 from katz_graph.errors import InputError
-from katz_graph.models.identity import check_unchanged, read_json
-from katz_graph.recipe import FileIdentity
+from katz_graph.models.identity import check_unchanged, read_header, read_json
+from katz_graph.recipe import ClipRecipe, Component, FileIdentity, Lora, MergedComponent, ModelRecipe
 
+SHOWN = 3  # tensors that a note names
+FILES_KNOWN = 256  # whose extras are told without reading their headers again
 METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration in a file
 
 
@@ -44,13 +47,13 @@ class Factors:
 
     def delta(self, strength: float, device: torch.device, shape: torch.Size) -> Tensor:
         """strength · (alpha / rank) · B A in float32, as a weight of this shape."""
-        up, down = (factor.to(device, torch.float32).flatten(1) for factor in (self.up, self.down))
+        up, down = (factor.to(device).to(torch.float32).flatten(1) for factor in (self.up, self.down))
         return (up @ down).mul_(strength * self.alpha / self.rank).view(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoraFile:
-    """A LoRA file by module paths of diffusers' UNet and transformers' text encoders."""
+    """A LoRA file by modules as it names them."""
 
     path: str
     unet: Mapping[str, Factors]
@@ -61,8 +64,8 @@ class LoraFile:
         return dict(zip(PARTS, (self.unet, *self.text_encoders), strict=True))[name]
 
 
-def read_lora(file: FileIdentity, layers_per_block: int = 2) -> LoraFile:
-    """Read a LoRA file. `layers_per_block` is the UNet's. InputError when it is no LoRA, or another file than when it was named."""
+def read_lora(file: FileIdentity) -> LoraFile:
+    """Read a LoRA file. InputError when it is no LoRA, or another file than when it was named."""
     check_unchanged(file)
     try:
         with safe_open(file.path, framework="pt") as content:
@@ -72,7 +75,7 @@ def read_lora(file: FileIdentity, layers_per_block: int = 2) -> LoraFile:
         raise InputError(f"{file.path}: cannot be read: {error}") from None
     if not tensors:
         raise InputError(f"{file.path}: holds no tensors, expected a LoRA")
-    named = unified(file.path, tensors, layers_per_block)
+    named, _ = unified(file.path, tensors)
     config = _adapter_config(file.path, metadata)
     parts = {
         part: {module: _factors(file.path, part, module, entry, config) for module, entry in modules.items()}
@@ -81,35 +84,57 @@ def read_lora(file: FileIdentity, layers_per_block: int = 2) -> LoraFile:
     return LoraFile(file.path, parts["unet"], (parts["text_encoder"], parts["text_encoder_2"]))
 
 
-def fit(lora: LoraFile, part: str, module: nn.Module) -> dict[str, Factors]:
-    """The part's factors by the names of the module's weights. Works on modules without memory (torch's meta device) too.
+def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
+    """What a person should know of the LoRAs of a recipe: which tensors of their files are none, and so are not used."""
+    for lora in dict.fromkeys(_loras(recipe)):
+        extras = _extras(lora.file)
+        if extras and lora.strength:
+            more = f" and {len(extras) - SHOWN} more" if len(extras) > SHOWN else ""
+            yield f"{lora.file.path}: used without what is no LoRA in it: {', '.join(extras[:SHOWN])}{more}"
 
-    InputError naming the first that does not fit, and both shapes.
+
+def _loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[Lora]:
+    parts = [recipe.unet] if isinstance(recipe, ModelRecipe) else [one.encoder for one in recipe.encoders]
+    yield from recipe.loras
+    for part in parts:
+        yield from _merged_loras(part)
+
+
+def _merged_loras(part: Component) -> Iterator[Lora]:
+    for source, loras in part.sources if isinstance(part, MergedComponent) else ():
+        yield from (*loras, *_merged_loras(source))
+
+
+@lru_cache(maxsize=FILES_KNOWN)
+def _extras(file: FileIdentity) -> tuple[str, ...]:
+    check_unchanged(file)
+    _, entries = read_header(Path(file.path))
+    return unified(file.path, {key: None for key in entries if key != "__metadata__"})[1]
+
+
+def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, Factors]:
+    """The part's factors by the names of a module's weights, all of them. Works on weights without memory (torch's meta device) too.
+
+    InputError naming the first that does not fit, and both shapes, or that stands for the same weight as another.
     """
-    weights = dict(module.named_parameters())
-    fitted = {}
-    for path, factors in lora.part(part).items():
-        name = next((name for name in _aliases(path, part) if name in weights), None)
-        if name is None:
+    names = module_names(weights, part)
+    fitted: dict[str, Factors] = {}
+    for module, factors in lora.part(part).items():
+        if module not in names:
             raise InputError(
-                f"{lora.path}: made for another architecture: {part}.{path} (shape {factors.shape}) does not exist in this model; "
+                f"{lora.path}: made for another architecture: {part}.{module} (shape {factors.shape}) does not exist in this model; "
                 "choose a LoRA made for it"
             )
+        name = names[module]
         if _without_ones(factors.shape) != _without_ones(list(weights[name].shape)):
             raise InputError(
-                f"{lora.path}: made for another architecture: {part}.{path} has shape {factors.shape}, "
+                f"{lora.path}: made for another architecture: {part}.{module} has shape {factors.shape}, "
                 f"this model {list(weights[name].shape)}; choose a LoRA made for it"
             )
+        if name in fitted:
+            raise InputError(f"{lora.path}: says {name.removesuffix('.weight')} twice ({part}.{module}), expected one LoRA in a file")
         fitted[name] = factors
     return fitted
-
-
-def _aliases(path: str, part: str) -> tuple[str, ...]:
-    """transformers' CLIPTextModel lost its `text_model.` level; files have it, or have not."""
-    if part == "unet":
-        return (f"{path}.weight",)
-    bare = path.removeprefix("text_model.")
-    return f"{bare}.weight", f"text_model.{bare}.weight"
 
 
 def _without_ones(shape: list[int]) -> list[int]:

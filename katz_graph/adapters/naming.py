@@ -1,20 +1,24 @@
-"""How LoRA files name their tensors: diffusers (old and new), PEFT and kohya, brought to one form with diffusers' own converters."""
+"""How LoRA files name their tensors, brought to one form: diffusers (old and new) and PEFT by a module's path, kohya's trainers by that
+path with underscores for dots, or by the path of Stable Diffusion's original code.
+
+Whatever is in a file comes out once, or is named: nothing is renamed by guessing, every name is looked up among those that a model's
+modules have.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from typing import TypeVar
 
-from diffusers.loaders.lora_conversion_utils import _convert_non_diffusers_lora_to_diffusers, _maybe_map_sgm_blocks_to_diffusers
+from diffusers.loaders.single_file_utils import DIFFUSERS_TO_LDM_MAPPING
 from diffusers.utils.state_dict_utils import DIFFUSERS_OLD_TO_PEFT, DIFFUSERS_TO_PEFT, UNET_TO_DIFFUSERS, convert_state_dict
-from torch import Tensor, tensor
 
 from katz_graph.errors import InputError
 
 PARTS = ("unet", "text_encoder", "text_encoder_2")
-KOHYA = ("lora_unet_", "lora_te_", "lora_te1_", "lora_te2_")
+KOHYA = {"lora_unet_": "unet", "lora_te_": "text_encoder", "lora_te1_": "text_encoder", "lora_te2_": "text_encoder_2"}
 CHECKPOINT = ("model.diffusion_model.", "first_stage_model.")
 OTHER_METHODS = {
     "hada_": "LoHa",
@@ -31,60 +35,134 @@ RENAMED = {
     "text_encoder": DIFFUSERS_OLD_TO_PEFT | DIFFUSERS_TO_PEFT,
     "text_encoder_2": DIFFUSERS_OLD_TO_PEFT | DIFFUSERS_TO_PEFT,
 }
+UNET = (
+    "conv_in",
+    "time_embedding",
+    "add_embedding",
+    "down_blocks",
+    "mid_block",
+    "up_blocks",
+    "conv_out",
+)  # what PEFT's own files begin with
 FACTOR = re.compile(r"(?P<module>.+)\.lora_(?P<factor>[AB])(\.\w+)?\.weight")
 ALPHA = re.compile(r"(?P<module>.+?)(\.lora_[AB](\.\w+)?(\.weight)?)?\.alpha")
+ANY_FACTOR = re.compile(r".*lora(_linear_layer)?[._](A|B|down|up)(\.\w+)?\.weight|.*\.alpha")  # of whatever model
+ORIGINAL_LAYERS = {
+    ours.removesuffix(".weight"): theirs.removesuffix(".weight")
+    for kind in ("layers", "addition_embed_type")
+    for ours, theirs in DIFFUSERS_TO_LDM_MAPPING["unet"][kind].items()
+}
+ORIGINAL_RESNET = {
+    "norm1": "in_layers.0",
+    "conv1": "in_layers.2",
+    "time_emb_proj": "emb_layers.1",
+    "norm2": "out_layers.0",
+    "conv2": "out_layers.3",
+    "conv_shortcut": "skip_connection",
+}
+BLOCK = re.compile(r"(?P<side>down|mid|up)_blocks?\.((?P<block>\d+)\.)?(?P<kind>\w+)\.(?P<layer>\d+)\.(?P<rest>.+)")
 
-Named = dict[str, dict[str, dict[str, Tensor]]]
-"""part -> module path -> "A" (down), "B" (up), and "alpha" where the file says one."""
+Value = TypeVar("Value")
+Named = dict[str, dict[str, dict[str, Value]]]
+"""part -> module as the file names it -> "A" (down), "B" (up), and "alpha" where the file says one."""
 
 
-def unified(path: str, tensors: Mapping[str, Tensor], layers_per_block: int) -> Named:
-    """Tensors of a LoRA file by part and module path of diffusers' modules.
+def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tuple[str, ...]]:
+    """Sort the tensors of a LoRA file (or whatever stands for them) by part and module; names of those that are no LoRA come second.
 
-    layers_per_block: the UNet's, for files that number its blocks as SDXL's original code does. InputError for other methods than LoRA, and
-    for names that mean nothing here.
+    InputError for other methods than LoRA, and for a LoRA that is incomplete, said twice, or of something that no model here has.
     """
+    _refuse_others(path, tensors)
+    named: Named[Value] = {part: {} for part in PARTS}
+    extras: dict[str, tuple[str, str]] = {}
+    for key, value in tensors.items():
+        part, name = _place(key)
+        match = FACTOR.fullmatch(name) or ALPHA.fullmatch(name)
+        if not part and ANY_FACTOR.fullmatch(key):
+            raise InputError(f"{path}: no LoRA for Stable Diffusion 1, 2 or XL in diffusers, PEFT or kohya naming: {key} is unknown")
+        if not part or match is None:
+            extras[key] = part, name
+            continue
+        factors, factor = named[part].setdefault(match["module"], {}), match.groupdict().get("factor") or "alpha"
+        if factor in factors:
+            raise InputError(f"{path}: says {part}.{match['module']} twice ({key}), expected one LoRA in a file")
+        factors[factor] = value
+    _check_whole(path, named, extras)
+    return named, tuple(extras)
+
+
+def module_names(weights: Iterable[str], part: str) -> dict[str, str]:
+    """Every name that a LoRA file may have for a module -> the name of its weight in the model, which is one of `weights`."""
+    paths = {name.removesuffix(".weight"): name for name in weights if name.endswith(".weight")}
+    layers = len({path.split(".")[3] for path in paths if path.startswith("down_blocks.0.resnets.")})
+    found = {}
+    for path, name in paths.items():
+        for alias in _originals(path, layers, paths) if part == "unet" else _with_and_without_level(path):
+            found[alias] = found[alias.replace(".", "_")] = name
+    return found
+
+
+def _originals(path: str, layers: int, paths: Iterable[str]) -> tuple[str, ...]:
+    """A UNet's module as diffusers and as Stable Diffusion's original code call it; `layers`: per block."""
+    if path in ORIGINAL_LAYERS:
+        return path, ORIGINAL_LAYERS[path]
+    match = BLOCK.fullmatch(path)
+    if match is None:
+        return (path,)
+    block, layer, kind, rest = int(match["block"] or 0), int(match["layer"]), match["kind"], match["rest"]
+    first = block * (layers + 1)  # of the original's blocks, which are of one layer each
+    rest = ORIGINAL_RESNET.get(rest, rest) if kind == "resnets" else rest
+    place = int(kind == "attentions")
+    match match["side"], kind:
+        case "mid", _:
+            return path, f"middle_block.{1 if place else 2 * layer}.{rest}"
+        case "down", "downsamplers":
+            return path, f"input_blocks.{first + 1 + layers}.0.op"
+        case "down", _:
+            return path, f"input_blocks.{first + 1 + layer}.{place}.{rest}"
+        case _, "upsamplers":
+            attends = any(other.startswith(f"up_blocks.{block}.attentions.") for other in paths)
+            return path, f"output_blocks.{first + layers}.{1 + attends}.{rest}"
+        case _:
+            return path, f"output_blocks.{first + layer}.{place}.{rest}"
+
+
+def _with_and_without_level(path: str) -> tuple[str, ...]:
+    """transformers' CLIPTextModel lost its `text_model.` level; files have it, or have not."""
+    bare = path.removeprefix("text_model.")
+    return bare, f"text_model.{bare}"
+
+
+def _place(key: str) -> tuple[str, str]:
+    """Part ("": none that is known) and name in it of a tensor, which ends as PEFT's names do."""
+    for prefix, part in KOHYA.items():
+        if key.startswith(prefix):
+            return part, key.removeprefix(prefix).replace(".lora_down.", ".lora_A.").replace(".lora_up.", ".lora_B.")
+    part, _, name = key.removeprefix("base_model.model.").partition(".")
+    if part in UNET:
+        part, name = "unet", f"{part}.{name}"
+    if part not in PARTS:
+        return "", key
+    (name,) = convert_state_dict({name: None}, RENAMED[part])
+    return part, name
+
+
+def _refuse_others(path: str, tensors: Iterable[str]) -> None:
     if any(key.startswith(CHECKPOINT) and "lora" not in key for key in tensors):
         raise InputError(f"{path}: this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple")
     for mark, method in OTHER_METHODS.items():
         key = next((key for key in tensors if mark in key), None)
         if key is not None:
             raise InputError(f"{path}: {method} is not supported ({key}), expected LoRA in diffusers, PEFT or kohya naming")
-    named: Named = {part: {} for part in PARTS}
-    for part, key, value in _by_part(path, tensors, layers_per_block):
-        match = FACTOR.fullmatch(key) or ALPHA.fullmatch(key)
-        if match is None:
-            raise InputError(f"{path}: no LoRA in diffusers, PEFT or kohya naming: {part}.{key} is unknown")
-        named[part].setdefault(match["module"], {})[match.groupdict().get("factor") or "alpha"] = value
+
+
+def _check_whole(path: str, named: Named[Value], extras: Mapping[str, tuple[str, str]]) -> None:
+    if not any(named.values()):
+        raise InputError(f"{path}: no LoRA in diffusers, PEFT or kohya naming: {next(iter(extras))} is unknown")
+    for key, (part, name) in extras.items():
+        if any(place in named.get(part, {}) for place in accumulate(name.split("."), "{}.{}".format)):
+            raise InputError(f"{path}: LoRA with parts that are not understood: {key}; expected LoRA in diffusers, PEFT or kohya naming")
     for part, modules in named.items():
         for module, factors in modules.items():
-            missing = {"A", "B"} - factors.keys()
-            if missing:
-                raise InputError(f"{path}: {part}.{module} has no lora_{missing.pop()}: the file is incomplete")
-    return named
-
-
-def _by_part(path: str, tensors: Mapping[str, Tensor], layers_per_block: int) -> list[tuple[str, str, Tensor]]:
-    if any(key.startswith(KOHYA) for key in tensors):
-        tensors = _from_kohya(path, tensors, layers_per_block)
-    parts: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
-    for key, value in tensors.items():
-        prefix, _, rest = key.removeprefix("base_model.model.").partition(".")
-        if prefix in parts:
-            parts[prefix][rest] = value
-        elif prefix in ("down_blocks", "mid_block", "up_blocks"):
-            parts["unet"][f"{prefix}.{rest}"] = value
-        else:
-            raise InputError(f"{path}: no LoRA for Stable Diffusion 1, 2 or XL in diffusers, PEFT or kohya naming: {key} is unknown")
-    return [(part, key, value) for part, entries in parts.items() for key, value in convert_state_dict(entries, RENAMED[part]).items()]
-
-
-def _from_kohya(path: str, tensors: Mapping[str, Tensor], layers_per_block: int) -> dict[str, Tensor]:
-    config: Any = SimpleNamespace(layers_per_block=layers_per_block)
-    try:
-        converted, alphas = _convert_non_diffusers_lora_to_diffusers(_maybe_map_sgm_blocks_to_diffusers(dict(tensors), config))
-    except (ValueError, KeyError, IndexError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: LoRA in kohya naming with parts that are not understood: {reason[:200]}") from None
-    result: dict[str, Tensor] = converted | {key: tensor(alpha) for key, alpha in alphas.items()}
-    return result
+            if missing := sorted({"A", "B"} - factors.keys()):
+                raise InputError(f"{path}: {part}.{module} has no lora_{missing[0]}: the file is incomplete")

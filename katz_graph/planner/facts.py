@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from katz_graph.patches import opaque_patches
 from katz_graph.planner.program import Program
 from katz_graph.planner.region import Region
 from katz_graph.recipe import ModelRecipe, digest
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Making a weight set resident: what its measured seconds are kept under, and the bytes of the model's weights, which a LoRA may all
+    change. Equal for models of one size with equally many LoRAs, whatever their strengths."""
+
+    key: str
+    loras: int
+    size: float
 
 
 def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
@@ -13,6 +25,18 @@ def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelR
     operations = (op for variant in program.variants for op in variant.operations if device in (None, program.placement.get(op.id)))
     models = (op.inputs.get("model") for op in operations)
     return {digest(model)[:12]: model for model in models if isinstance(model, ModelRecipe) and model.loras}
+
+
+def switches(program: Program) -> dict[str, Switch]:
+    """What each weight set of the loop is switched to at, once the work of operations is known."""
+    found = {}
+    operations = [op for variant in program.variants for op in variant.operations]
+    for name, model in weight_sets(program).items():
+        own = [op for op in operations if op.inputs.get("model") == model]
+        parts = {(op.stage, op.inputs.get("first_block"), op.inputs.get("last_block")): program.work[op.id].weight_bytes for op in own}
+        size = sum(parts.values())
+        found[name] = Switch(f"patch:{size:.0f}", sum(lora.strength != 0 for lora in model.loras), size)
+    return found
 
 
 def opaque_functions(region: Region) -> tuple[str, ...]:

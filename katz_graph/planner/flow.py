@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from katz_graph.planner.facts import weight_sets
+from katz_graph.planner.facts import Switch, switches, weight_sets
 from katz_graph.planner.instances import Instances
 from katz_graph.planner.program import Instance, Program
 from katz_graph.planner.region import Previous, Ref
@@ -66,6 +66,7 @@ class Flow:
         )
         self.instances: tuple[Instance, ...] = tuple(self.numbers)
         self.patched: Mapping[str, str] = self._patched()
+        self.switches: Mapping[str, Switch] = switches(program)
 
     def _numbers(self, found: Sequence[Instance]) -> tuple[int, ...]:
         for instance in found:

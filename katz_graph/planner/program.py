@@ -60,7 +60,7 @@ class Device:
 
     `name` is what plans and people call it, `torch_name` what torch calls it in the process that computes there. `contention`: how many
     times as long arithmetic takes while the other devices of its host work too, `memory_contention` the same of memory traffic (None: as
-    arithmetic). `measured`: seconds of single calls.
+    arithmetic). `measured`: seconds of single calls. `bus_bytes_per_second`: from the host's memory to its own; inf: it is the same.
     """
 
     name: str
@@ -74,6 +74,7 @@ class Device:
     memory_contention: float | None = None
     measured: Mapping[CostKey, float] = field(default_factory=dict)
     torch_name: str = "cpu"
+    bus_bytes_per_second: float = math.inf
 
     def seconds(self, work: Work, busy: bool = False) -> float:
         """Roofline: the larger of arithmetic and memory time, plus the start of each kernel (Williams et al. 2009)."""

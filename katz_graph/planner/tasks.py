@@ -56,15 +56,12 @@ def _task(call: Call, reads: Mapping[str, Sequence[int]], makes: Mapping[str, Se
 
 
 def _patches(flow: Flow, program: Program) -> Iterator[tuple[str, Task]]:
-    """Weights with LoRAs: read and written once per device and set."""
-    found: dict[tuple[str, str], float] = {}
-    counted: set[tuple[str, str, str]] = set()
-    for name, weights in flow.patched.items():
-        device, key = program.placement[name], program.keys.get(name, name)
-        if (device, weights, key) not in counted:  # a second branch has the same weights
-            counted.add((device, weights, key))
-            found[device, weights] = found.get((device, weights), 0.0) + program.work[name].weight_bytes
-    for (device, weights), size in found.items():
-        known = program.device(device)
-        seconds = known.measured.get((f"patch:{weights}", 1, False), 2 * size / known.bytes_per_second)
+    """All weights of a model with LoRAs, on each device that has a part of it.
+
+    As measured; else originals come over the bus, and are read and written.
+    """
+    for device, weights in dict.fromkeys((program.placement[name], weights) for name, weights in flow.patched.items()):
+        switch, known = flow.switches[weights], program.device(device)
+        estimate = switch.size / known.bus_bytes_per_second + 2 * switch.size / known.bytes_per_second
+        seconds = known.measured.get((switch.key, switch.loras, False), estimate)
         yield device, Task(seconds, (), (), None, name=f"patch {weights}")

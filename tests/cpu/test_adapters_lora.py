@@ -4,14 +4,17 @@ import json
 
 import pytest
 import torch
+from diffusers.loaders.single_file_utils import convert_ldm_unet_checkpoint
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, lora, lora_file, recipes, unet
 
-from katz_graph.adapters.lora import fit, read_lora
+from katz_graph.adapters.lora import fit, left_out, read_lora
+from katz_graph.adapters.naming import module_names
 from katz_graph.errors import InputError
 from katz_graph.models.identity import file_identity
 from katz_graph.models.load import ModelStore
+from katz_graph.recipe import Lora
 
 NAMINGS = ("diffusers", "peft", "kohya")
 
@@ -32,9 +35,13 @@ def changed(tmp_path, source, change, metadata=None):
     return path
 
 
+def weights(module):
+    return dict(module.named_parameters())
+
+
 def refused(path, words, family="sd1", part="unet"):
     with pytest.raises(InputError, match=words) as caught:
-        fit(read_lora(file_identity(path)), part, unet(family))
+        fit(read_lora(file_identity(path)), part, weights(unet(family)))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -45,7 +52,7 @@ def test_three_namings_are_one_file(family):
     parts = ["unet", "text_encoder", *(["text_encoder_2"] if family == "sdxl" else [])]
     modules = [unet(family), *encoders(family)]
     for part, module in zip(parts, modules, strict=True):
-        fitted = [fit(file, part, module) for file in files]
+        fitted = [fit(file, part, weights(module)) for file in files]
         assert fitted[0].keys() == fitted[1].keys() == fitted[2].keys()
         assert fitted[0]
         for name, factors in fitted[0].items():
@@ -55,7 +62,7 @@ def test_three_namings_are_one_file(family):
                 assert torch.equal(factors.down, other[name].down)
                 assert torch.equal(factors.up, other[name].up)
                 assert factors.alpha == other[name].alpha
-    shapes = {len(factors.shape) for factors in fit(files[0], "unet", unet(family)).values()}
+    shapes = {len(factors.shape) for factors in fit(files[0], "unet", weights(unet(family))).values()}
     assert shapes == {2, 4}
     assert bool(files[0].text_encoders[1]) == (family == "sdxl")
 
@@ -132,8 +139,8 @@ def test_one_by_one_convolutions_and_linear_layers_stand_for_each_other(tmp_path
     def flat(tensors):
         return {key: value.flatten(1) if ".proj_in." in key or ".proj_out." in key else value for key, value in tensors.items()}
 
-    fitted = fit(read_lora(file_identity(changed(tmp_path, lora_file("sd1"), flat))), "unet", unet("sd1"))
-    original = fit(read_lora(lora("sd1").file), "unet", unet("sd1"))
+    fitted = fit(read_lora(file_identity(changed(tmp_path, lora_file("sd1"), flat))), "unet", weights(unet("sd1")))
+    original = fit(read_lora(lora("sd1").file), "unet", weights(unet("sd1")))
     name = "mid_block.attentions.0.proj_in.weight"
     shape = original[name].shape
     assert fitted[name].shape == shape[:2]
@@ -161,9 +168,11 @@ def rename(old, new):
         (add("unet.mid_block.attentions.0.proj_in.lora_magnitude_vector"), "peft", "DoRA is not supported"),
         (add("lora_unet_mid_block_resnets_0_conv1.lora_mid.weight"), "kohya", "Tucker form is not supported"),
         (add("model.diffusion_model.out.0.weight"), "peft", "this is a checkpoint, expected a LoRA; load it with CheckpointLoaderSimple"),
-        (add("something.else"), "peft", r"something\.else is unknown"),
-        (add("unet.mid_block.strange"), "peft", r"unet\.mid_block\.strange is unknown"),
-        (add("lora_unet_strange"), "kohya", "kohya naming with parts that are not understood: .*lora_unet_strange"),
+        (add("lora_te3_encoder_block_0.lora_down.weight"), "kohya", "no LoRA for Stable Diffusion .*lora_te3_encoder_block_0"),
+        (add("something.else.lora_A.weight"), "peft", r"something\.else\.lora_A\.weight is unknown"),
+        (lambda tensors: {"something.else": torch.zeros(2, 2)}, "peft", r"something\.else is unknown"),
+        (add("down_blocks.9.proj.lora_A.weight"), "peft", r"unet\.down_blocks\.9\.proj has no lora_B"),
+        (add("unet.mid_block.resnets.0.conv1.lora_A.other.weight"), "peft", r"says unet\.mid_block\.resnets\.0\.conv1 twice"),
         (drop_up, "peft", r"unet\.mid_block\.\S+ has no lora_B: the file is incomplete"),
         (rename("lora_up", "lora_sideways"), "kohya", "not understood"),
         (rename("unet.", "transformer."), "peft", "no LoRA for Stable Diffusion"),
@@ -177,6 +186,85 @@ def rename(old, new):
 )
 def test_what_is_not_understood_is_named(tmp_path, change, naming, words):
     refused(changed(tmp_path, lora_file("sd1", naming=naming), change), words)
+
+
+@pytest.mark.parametrize(
+    ("naming", "extras"),
+    [
+        ("peft", ["bundle_emb.mylora.string_to_param.*", "something.else", "unet.mid_block.strange"]),
+        ("kohya", ["bundle_emb.mylora.string_to_param.*", "lora_unet_mid_block_attentions_0_norm.w_norm", "lora_unet_strange"]),
+    ],
+)
+def test_tensors_that_are_no_lora_are_left_out_and_named(tmp_path, naming, extras):
+    source = lora_file("sd1", naming=naming)
+    path = changed(tmp_path, source, lambda tensors: tensors | {name: torch.zeros(2) for name in extras})
+    same_factors(*(fit(read_lora(file_identity(file)), "unet", weights(unet("sd1"))) for file in (path, source)))
+    model, clip, _ = recipes("sd1")
+    for recipe in (model, clip):
+        (note,) = left_out(recipe.with_lora(Lora(file_identity(path), 0.5)))
+        assert note.startswith(str(path)) and all(name in note for name in extras)
+        assert not list(left_out(recipe.with_lora(Lora(file_identity(source), 0.5))))
+
+
+def same_factors(one, other):
+    assert one.keys() == other.keys() and one
+    for name, factors in one.items():
+        assert torch.equal(factors.down, other[name].down) and torch.equal(factors.up, other[name].up)
+        assert factors.alpha == other[name].alpha
+
+
+def originally_named(family):
+    """UNet module -> its name in Stable Diffusion's original code, as diffusers' converter of checkpoints has it."""
+    aliases = module_names(weights(unet(family)), "unet")
+    checkpoint = {f"model.diffusion_model.{alias}.{kind}": alias for alias in aliases for kind in ("weight", "bias")}
+    converted = convert_ldm_unet_checkpoint(checkpoint, unet(family).config)
+    return {name.removesuffix(".weight"): alias for name, alias in converted.items() if name.endswith(".weight")}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_module_is_found_by_all_its_names(tmp_path, family):
+    """By its path with underscores, and as the original code names it: also what few trainers touch, as SDXL's size embedding."""
+    originals = originally_named(family)
+    modules = {name.removesuffix(".weight"): weight for name, weight in weights(unet(family)).items() if weight.ndim > 1}
+    assert originals.keys() >= modules.keys()
+    for names in (dict(zip(modules, modules, strict=True)), originals):
+        tensors = {}
+        for path, weight in modules.items():
+            name = f"lora_unet_{names[path].replace('.', '_')}"
+            tensors |= {f"{name}.lora_down.weight": torch.ones(1, *weight.shape[1:])}
+            tensors |= {f"{name}.lora_up.weight": torch.ones(len(weight), 1, *[1] * (weight.ndim - 2)), f"{name}.alpha": torch.tensor(1.0)}
+        save_file(tensors, tmp_path / "all.safetensors")
+        fitted = fit(read_lora(file_identity(tmp_path / "all.safetensors")), "unet", weights(unet(family)))
+        assert fitted.keys() == {f"{path}.weight" for path in modules}
+
+
+def test_a_file_that_names_blocks_in_both_ways_is_the_file_that_names_them_in_one(tmp_path):
+    """Merged files do: every other block by the original code's name, the others by diffusers'."""
+    source, originals = lora_file("sdxl", naming="kohya"), originally_named("sdxl")
+    renamed = {f"lora_unet_{name.replace('.', '_')}": f"lora_unet_{path.replace('.', '_')}" for path, name in originals.items()}
+
+    def mixed(tensors):
+        odd = set(sorted({key.partition(".")[0] for key in tensors})[::2])
+        return {
+            key.replace(module, renamed.get(module, module)) if (module := key.partition(".")[0]) in odd else key: tensors[key]
+            for key in tensors
+        }
+
+    path = changed(tmp_path, source, mixed)
+    names = set(load_file(path))
+    assert any("input_blocks" in name for name in names) and any("down_blocks" in name for name in names)
+    one, other = (fit(read_lora(file_identity(file)), "unet", weights(unet("sdxl"))) for file in (path, source))
+    same_factors(one, other)
+
+
+def test_a_module_under_two_names_is_refused(tmp_path):
+    path, name = next((path, name) for path, name in originally_named("sdxl").items() if path.endswith("attentions.0.proj_in"))
+    first, second = (f"lora_unet_{one.replace('.', '_')}" for one in (name, path))
+
+    def doubled(tensors):
+        return tensors | {key.replace(first, second): value.clone() for key, value in tensors.items() if key.startswith(f"{first}.")}
+
+    refused(changed(tmp_path, lora_file("sdxl", naming="kohya"), doubled), f"says {path} twice", "sdxl")
 
 
 def test_metadata_that_is_broken_or_asks_for_more(tmp_path):

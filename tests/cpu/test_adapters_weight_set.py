@@ -1,16 +1,24 @@
 """Weight sets: originals plus all deltas, rounded once; restored bit for bit; addresses never change."""
 
+import copy
+import gc
 import random
+import weakref
 
 import pytest
 import torch
 from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
+from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, assert_same, lora, lora_file, pipeline_folder, recipes, snapshot
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from katz_graph.adapters.lora import fit, read_lora
 from katz_graph.errors import InputError
+from katz_graph.executor.models import Models
 from katz_graph.executor.weight_set import WeightSets
+from katz_graph.models.identity import file_identity
 from katz_graph.models.load import ModelStore
+from katz_graph.recipe import ClipRecipe, Lora, Prompt
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
 MADE = (
@@ -35,7 +43,7 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
     before = snapshot(module)
     chosen = loras(family, 0.7, -0.4, 1.3)
     assert WeightSets(module).use(chosen) > 0
-    files = [(fit(read_lora(one.file), "unet", module), one.strength) for one in chosen]
+    files = [(fit(read_lora(one.file), "unet", dict(module.named_parameters())), one.strength) for one in chosen]
     changed = 0
     for name, weight in module.named_parameters():
         total = before[name].double()
@@ -65,7 +73,7 @@ def test_a_hundred_switches_leave_no_trace(dtype):
     for _ in range(100):
         chosen = tuple(choice.sample(loras("sdxl", 0.5, 1.0, -2.0), choice.randint(0, 3)))
         sets.use(chosen)
-        assert sets.resident == chosen
+        assert sets.resident == tuple((one, "unet") for one in chosen)
         if chosen in reached:
             assert_same(module, reached[chosen])
         reached[chosen] = snapshot(module)
@@ -146,10 +154,10 @@ def test_text_encoders_follow_the_same_rule(family):
     store, clip = ModelStore(), recipes(family)[1]
     for part, recipe in zip(("text_encoder", "text_encoder_2"), clip.encoders, strict=False):
         module = store.text_encoder(recipe.encoder, "cpu", torch.float16)
-        sets, before = WeightSets(module, part), snapshot(module)
-        sets.use(loras(family, 0.5, 0.7))
+        sets, before = WeightSets(module), snapshot(module)
+        sets.use(loras(family, 0.5, 0.7), part)
         assert any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
-        sets.use((lora(family, text_encoder=False),))  # touches the UNet only
+        sets.use((lora(family, text_encoder=False),), part)  # touches the UNet only
         assert_same(module, before)
         sets.use(())
         assert_same(module, before)
@@ -170,5 +178,101 @@ def test_equal_to_what_diffusers_merges(family, naming):
     store, clip = ModelStore(), recipes(family)[1]
     for part, recipe in zip(("text_encoder", "text_encoder_2"), clip.encoders, strict=False):
         encoder = store.text_encoder(recipe.encoder, "cpu", torch.float32)
-        WeightSets(encoder, part).use((lora(family, 0.7, naming=naming),))
+        WeightSets(encoder).use((lora(family, 0.7, naming=naming),), part)
         assert_same(encoder, getattr(theirs, part).state_dict())
+
+
+def second_encoder_only(folder):
+    """A LoRA of SDXL with a part for the second text encoder and nothing else."""
+    tensors = {key: value for key, value in load_file(lora_file("sdxl")).items() if key.startswith("text_encoder_2.")}
+    save_file(tensors, folder / "second.safetensors")
+    return Lora(file_identity(folder / "second.safetensors"), 1.0)
+
+
+@pytest.mark.parametrize("alone_first", [True, False])
+def test_a_text_encoder_takes_the_part_of_its_place_wherever_it_was_used_before(tmp_path, alone_first):
+    """SDXL's second text encoder is the refiner's only one: a worker has it once, whoever asks for it."""
+    both = recipes("sdxl")[1].with_lora(second_encoder_only(tmp_path))
+    alone = ClipRecipe(both.encoders[1:])
+    used, fresh, plain = Models(), Models(), Models()
+    if alone_first:
+        used.encode_text(Prompt(alone, "a red square"))
+    got = used.encode_text(Prompt(both, "a red square")).hidden
+    assert torch.equal(got, fresh.encode_text(Prompt(both, "a red square")).hidden)
+    assert not torch.equal(got, plain.encode_text(Prompt(recipes("sdxl")[1], "a red square")).hidden)
+    after, before = (models.encode_text(Prompt(alone, "a red square")).hidden for models in (used, plain))
+    assert torch.equal(after, before)  # the originals were kept once
+
+
+def test_one_file_has_a_part_for_each_place(tmp_path):
+    """The same LoRA, resident for one place, is another set for the other."""
+    tensors = load_file(lora_file("sdxl"))
+    second = {key: value for key, value in tensors.items() if key.startswith("text_encoder_2.")}
+    first = {key.replace("text_encoder_2.", "text_encoder."): -value for key, value in second.items()}
+    save_file(first | second, tmp_path / "both.safetensors")
+    wanted = (Lora(file_identity(tmp_path / "both.safetensors"), 1.0),)
+    recipe = recipes("sdxl")[1].encoders[1].encoder
+    modules = [ModelStore().text_encoder(recipe, "cpu", torch.float32) for _ in range(2)]
+    sets = WeightSets(modules[0])
+    sets.use(wanted, "text_encoder")
+    assert sets.use(wanted, "text_encoder_2") > 0
+    WeightSets(modules[1]).use(wanted, "text_encoder_2")
+    assert_same(modules[0], snapshot(modules[1]))
+
+
+def test_a_module_that_is_let_go_takes_its_originals_with_it():
+    models = Models()
+    models.unet(recipes("sd1")[0].with_lora(lora("sd1")))
+    kept = [weakref.ref(tensor) for tensor in next(iter(models._sets.values())).originals]
+    assert kept
+    models.store.clear()
+    gc.collect()
+    assert not any(tensor() is not None for tensor in kept)
+
+
+class Bus(TorchDispatchMode):
+    """Writes down what crosses between the host and a device, for which torch's meta device stands: the direction, bytes, and whether the
+    number format changed on the way, which torch does on the host's side."""
+
+    def __init__(self):
+        super().__init__()
+        self.crossed = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is torch.ops.aten.copy_.default:
+            return self.copied(args[1], args[0]) if args[0].device != args[1].device else function(*args, **kwargs)
+        if function is torch.ops.aten._to_copy.default and kwargs.get("device", args[0].device) != args[0].device:
+            kind = kwargs.get("dtype") or args[0].dtype
+            return self.copied(args[0], torch.zeros(args[0].shape, dtype=kind, device=kwargs["device"]))
+        return function(*args, **kwargs)
+
+    def copied(self, source, target):
+        there = target if source.device.type == "cpu" else source
+        self.crossed.append((target.device.type, there.nbytes, source.dtype != target.dtype))
+        return target
+
+
+def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(tmp_path):
+    """On a device that has a bus between it and the originals, weights in half precision."""
+    halves = {key: value.half() for key, value in load_file(lora_file("sdxl")).items()}
+    save_file(halves, tmp_path / "halves.safetensors", {"lora_adapter_metadata": "{}"})
+    one, other = (Lora(file_identity(tmp_path / "halves.safetensors"), strength) for strength in (0.5, 0.8))
+    module = copy.deepcopy(load_unet("sdxl", torch.float16)).to("meta")
+    sets = WeightSets(module)
+    with Bus() as first:
+        sets.use((one,))
+    with Bus() as second:
+        sets.use((other,))
+    with Bus() as restored:
+        sets.use(())
+    weights = sum(original.nbytes for original in sets.originals)
+    factors = sum(value.nbytes for key, value in halves.items() if key.startswith("unet."))
+    assert not any(changed for bus in (first, second, restored) for *_, changed in bus.crossed)
+    assert bytes_to(first, "cpu") == weights and bytes_to(first, "meta") == factors
+    assert bytes_to(second, "cpu") == 0 and bytes_to(second, "meta") == weights + factors
+    assert bytes_to(restored, "cpu") == 0 and bytes_to(restored, "meta") == weights
+
+
+def bytes_to(bus, device):
+    return sum(size for target, size, _ in bus.crossed if target == device)

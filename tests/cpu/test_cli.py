@@ -18,6 +18,8 @@ import pytest
 import torch
 from conftest import Katz
 from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from katz_graph.executor import local
 from katz_graph.executor.worker import Worker
@@ -192,6 +194,20 @@ def test_a_lora_for_another_architecture_names_the_first_mismatch(katz: Katz, mo
     result = katz("run", write(with_lora("sdxl-first.safetensors")), "--models", model_folder)
     assert result.code == 2 and len(result.errors) == 1
     assert "sdxl-first.safetensors" in result.errors[0] and "another architecture" in result.errors[0]
+
+
+def test_what_is_no_lora_in_a_file_is_left_out_with_a_warning(katz: Katz, model_folder: Path) -> None:
+    shutil.copytree(model_folder, "models", symlinks=True)
+    names = ("sd1-second.safetensors", "more.safetensors")
+    source, target = (f"models/loras/{name}" for name in names)
+    with safe_open(source, "pt") as file:
+        save_file(load_file(source) | {"bundle_emb.style.string_to_param.*": torch.zeros(2, 32)}, target, file.metadata())
+    results = [katz("run", write(with_lora(name)), "--models", "models", "--json") for name in names]
+    assert [result.code for result in results] == [0, 0]
+    one, other = (numpy.asarray(Image.open(result.data["outputs"][0])) for result in results)
+    assert numpy.array_equal(one, other)
+    assert "no LoRA" not in results[0].err
+    assert results[1].err.count("more.safetensors: used without what is no LoRA in it: bundle_emb.style.string_to_param.*") == 1
 
 
 def with_control(name: str, image: str) -> dict[str, Any]:

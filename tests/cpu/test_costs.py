@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections import Counter
@@ -24,6 +25,9 @@ from katz_graph.executor.engine import Choices
 from katz_graph.executor.estimate import estimated
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.survey import STRETCH, survey
+from katz_graph.executor.weight_set import WeightSets
+from katz_graph.planner.region import Region
+from katz_graph.planner.simulate import simulate
 
 CPU = torch.device("cpu")
 
@@ -52,7 +56,7 @@ def test_devices_that_no_worker_was_asked_of_carry_torchs_name_too(tmp_path: Pat
 
 
 def test_measured_rates_are_those_of_a_machine() -> None:
-    flops, size, kernel = measure(CPU, torch.float32)
+    flops, size, kernel, _ = measure(CPU, torch.float32)
     assert 1e8 < flops < 1e14 and 1e8 < size < 1e12 and 1e-8 < kernel < 1e-2
 
 
@@ -153,3 +157,32 @@ def test_profile_of_a_workflow_prints_its_stages(katz: Katz, model_folder: Path)
 def test_profile_refuses_in_one_line(katz: Katz, arguments: tuple[str, ...]) -> None:
     result = katz("profile", *arguments)
     assert result.code == 2 and len(result.errors) == 1, result.err
+
+
+def patch_seconds(engine: LocalEngine, region: Region) -> float:
+    (span,) = [span for span in simulate(engine.plan(region)).spans if span.what.startswith("patch ")]
+    return span.seconds
+
+
+def test_what_a_switch_of_loras_took_is_what_the_next_plan_says(tmp_path: Path, sd1: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    def region(*loras: tuple[Path, float]) -> Region:
+        return sampler_region(Case("test", sd1.pipeline, False, "euler", 2, loras=loras))
+
+    write_weight, plain = WeightSets._write, region()
+    monkeypatch.setattr(WeightSets, "_write", lambda self, *given: (time.sleep(0.002), write_weight(self, *given)))
+    first, again, two = region((sd1.loras[0], 0.7)), region((sd1.loras[1], -0.4)), region((sd1.loras[0], 1.0), (sd1.loras[1], 1.0))
+    with LocalEngine(EngineOptions(cache=tmp_path)) as engine:
+        assert patch_seconds(engine, first) < 0.05
+        engine.sample(first, bare_context(engine))
+        took = engine.models.lora_seconds  # with text encoders, which are little
+        engine.sample(first, bare_context(engine))  # it is there: nothing is measured
+        engine.sample(plain, bare_context(engine))
+        assert took > 0.2 and patch_seconds(engine, first) == pytest.approx(took, rel=0.2)
+        assert patch_seconds(engine, two) < 0.05  # more than one LoRA was not measured
+    with LocalEngine(EngineOptions(cache=tmp_path)) as engine:
+        assert patch_seconds(engine, again) == pytest.approx(took, rel=0.2)
+
+
+def test_originals_are_counted_over_the_bus() -> None:
+    """torch's meta device stands for one with memory of its own, which takes no time to copy to."""
+    assert measure(CPU, torch.float32)[3] == math.inf > measure(torch.device("meta"), torch.float32)[3]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -60,3 +62,54 @@ def test_only_the_device_computes_on_several_processors() -> None:
         [sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "2"}
     )
     assert told.stdout == "3 threads 1\n", told.stderr  # this thread has none of OpenMP's besides
+
+
+class Steps:
+    """Steps of 2 ms with weights of its own, which take 40 ms to bring, and `pause` seconds after each in which there is nothing to do."""
+
+    uncharged = 0.0
+
+    def __init__(self, worker: Worker, there: list[str], name: str, steps: int, pause: float = 0.0) -> None:
+        self.weight_set = ("unet", name)
+        self.switched, self.result = 0.0, name
+        self._worker, self._there, self._left, self._pause = worker, there, steps, pause
+        self.ready = True
+
+    def step(self) -> bool:
+        self.switched = 0.0 if self._there[-1] == self.result else 0.04
+        if self.switched:
+            self._there.append(self.result)
+        time.sleep(self.switched + 0.002)
+        self._left -= 1
+        if self._pause:
+            self.ready = False
+            timer = threading.Timer(self._pause, self.go_on)
+            timer.daemon = True
+            timer.start()
+        return self._left == 0
+
+    def go_on(self) -> None:
+        self.ready = True
+        self._worker.wake()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.005])
+def test_weights_are_not_brought_for_every_step_of_two_requests(pause: float) -> None:
+    there = [""]
+    worker = Worker("switching", 1)
+    jobs = [worker.submit(Steps(worker, there, name, 30, pause)) for name in "ab"]
+    assert [job.future.result(timeout=20) for job in jobs] == ["a", "b"]
+    worker.close()
+    assert len(there) <= 1 + 4  # where every other step needed another set they would be 60
+
+
+def test_a_request_that_gets_nothing_to_do_keeps_nobody_waiting() -> None:
+    there = [""]
+    worker = Worker("waiting", 1)
+    stuck = worker.submit(Steps(worker, there, "a", 2, pause=5.0))
+    assert worker.submit(Steps(worker, there, "b", 30)).future.result(timeout=2) == "b"
+    stuck.cancel()
+    worker.close()

@@ -140,6 +140,9 @@ def test_weights_with_loras_are_patched_before_the_loop() -> None:
     without, with_one = (simulate(laid(several(one, after="cost", **known), {})) for one in (plain, patched))
     # 3 stages of 5 MB read and written at 1 GB/s
     assert with_one.seconds - without.seconds == pytest.approx(30 * MS)
+    known |= {"devices": (Device("cpu:0", 1.0, 1e9, bus_bytes_per_second=0.5e9),)}
+    over_a_bus = simulate(laid(several(patched, after="cost", **known), {}))
+    assert over_a_bus.seconds - without.seconds == pytest.approx(60 * MS)  # the originals come at half that
 
 
 def test_an_order_that_cannot_be_carried_out_is_named() -> None:
