@@ -187,7 +187,7 @@ class StepCrop(Node, category="denoise"):
             size = f"{step.x.shape[-1]}x{step.x.shape[-2]}"
             raise InputError(f"StepCrop: the part ends at {columns.stop}x{rows.stop} cells, the latent has {size}")
         x, model_input = (whole[..., rows, columns] for whole in (step.x, step.model_input))
-        return replace(step, x=x, model_input=model_input, top=step.top + self.top, left=step.left + self.left)
+        return replace(step, x=x, model_input=model_input)
 
 
 class WeighPrediction(Node, category="denoise"):

@@ -54,9 +54,18 @@ class Operation:
         return (value.slot for value in self.inputs.values() if isinstance(value, Previous))
 
 
-def cropped_cells(operation: Operation) -> tuple[int, int] | None:
-    """Height and width in latent cells of the part that a StepCrop gives; None for other operations."""
-    return (operation.inputs["height"], operation.inputs["width"]) if operation.type == CROP else None
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a latent, in cells."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        return self.height, self.width
 
 
 @dataclass(frozen=True, slots=True)
