@@ -1,6 +1,6 @@
-"""What operations see of the denoising: of which step their latent is, and which part of it, followed back through crops, features and slots.
+"""Follows what an operation works on back through crops, features and slots: to the step that it is of, and the part of the latent.
 
-Hoisting, costs and batching read the same answer. Values that hold tensors only have no view of their own.
+Hoisting, costs and batching read the same answer. Values that hold tensors only have no view.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Views:
         found = {view.part if view else None for index in self.telling(variant) for view in [self.of(Ref(operation.id), index)]}
         if len(found) > 1:
             raise InputError(
-                f"node {operation.id} ({operation.type}): a slot brings it parts of the latent that change from one evaluation to the next; "
-                "carry one part in each slot"
+                f"node {operation.id} ({operation.type}): a slot brings it parts of the latent that differ between evaluations; "
+                "carry the same part in each"
             )
         return found.pop()
 

@@ -90,6 +90,21 @@ def test_controlnets_of_different_strength_are_not_batched() -> None:
     assert [len(call.operations) for call in calls if call.stage == "controlnet"] == [1, 1]
 
 
+def test_features_of_different_evaluations_are_not_batched() -> None:
+    """They were made at other noise levels, which decide what a decoder's output means."""
+    nodes = dict(deep_features().nodes)
+    common = {name: nodes["last"].inputs[name] for name in ("model", "conditioning")}
+    nodes["begin"] = NodeCall("StepBegin", dict(nodes["begin"].inputs) | {"initial_1": "features", "initial_2": "features"})
+    for name, features in (("last", Link("begin", 1)), ("older", Link("begin", 2)), ("same", Link("begin", 1))):
+        nodes[name] = NodeCall("UNetDecoder", {"features": features, **common})
+    nodes["guidance"] = NodeCall("CFGCombine", {"cond": Link("last", 1), "uncond": Link("older", 1), "base": Link("same", 1)})
+    carried = {"next_1": Link("up", 0), "next_2": Link("begin", 1)}
+    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0), **carried})
+    for calls in compiled(bound(Graph(nodes), "end"), after="search", batching=True).calls:
+        together = [set(call.operations) for call in calls if call.stage == "unet_decoder" and len(call.operations) > 1]
+        assert together == [{"last", "same"}]
+
+
 def test_the_prediction_adds_up() -> None:
     program = compiled(sampler_region((prompt("a", use("edges")),), (prompt("b"),)), evaluations=10, batching=False)
     assert program.prediction is not None
