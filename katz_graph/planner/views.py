@@ -35,7 +35,8 @@ class Views:
             variant.name: {operation.id: operation for operation in variant.operations} for variant in program.variants
         }
         self._known: dict[Instance, View | None] = {}
-        for index in sorted(at for variant in program.variants if _carries(variant) for at in variant.evaluations):
+        self._carrying = {variant.name: variant.evaluations for variant in program.variants if _carries(variant)}
+        for index in sorted(index for evaluations in self._carrying.values() for index in evaluations):
             for operation in self._instances.variant(index).operations:  # early ones first, so that none is far to go back
                 self.of(Ref(operation.id), index)
 
@@ -71,14 +72,15 @@ class Views:
 
     def telling(self, variant: Variant) -> tuple[int, ...]:
         """The evaluations to look at: where no slot brings a step all see alike."""
-        return variant.evaluations if _carries(variant) else variant.evaluations[:1]
+        return self._carrying.get(variant.name, variant.evaluations[:1])
 
     def _made(self, instance: Instance, evaluation: int) -> View | None:
         if instance.ref.operation == self._begin:
             return View(instance)
         operation = self._operations[self._instances.variant(evaluation).name][instance.ref.operation]
-        read = next((operation.inputs[name] for name in READ if operation.inputs.get(name) is not None), None)
-        view = None if read is None else self.of(read, evaluation)
+        names = (*READ, *operation.inputs) if operation.stage == NODE else READ  # a pack calls its inputs as it likes
+        views = (self.of(operation.inputs[name], evaluation) for name in names if operation.inputs.get(name) is not None)
+        view = next((view for view in views if view is not None), None)
         if operation.type == CROP:
             return View(view.step if view else instance, _cropped(operation, view.part if view else None))
         if operation.stage == NODE:  # of a pack, which may give another step
