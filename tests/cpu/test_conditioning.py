@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from katz_graph.bench.parity import Models
 from katz_graph.bench.requests import bind, sample
 from katz_graph.errors import InputError
 from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.models import Models as LiveModels
 from katz_graph.models.concatenated import concatenated_channels
 from katz_graph.models.encoding import with_sizes
 from katz_graph.models.features import TextEncoding
@@ -31,6 +32,7 @@ from katz_graph.recipe import (
     Concatenated,
     Conditioning,
     ConditioningEntry,
+    Encoding,
     Given,
     Joined,
     MaskUse,
@@ -89,6 +91,31 @@ def test_texts_joined_averaged_zeroed_and_given(painter: Painter) -> None:
         assert close(longer[:, length:], 0.25 * other.hidden[:, length:])  # the shorter one is filled up with zeros
         assert not encode(Zeroed(first)).hidden.any()
         assert torch.equal(encode(Given.of(one.hidden, None)).hidden, one.hidden)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda prompt, made: Joined(prompt, made),
+        lambda prompt, made: Joined(made, prompt),
+        lambda prompt, made: Averaged(prompt, made, 0.5),
+        lambda prompt, made: Averaged(Zeroed(made), prompt, 0.5),
+    ],
+    ids=["prompt, given", "given, prompt", "average", "zeroed"],
+)
+def test_a_text_that_a_pack_made_is_mixed_with_a_prompt_on_its_device(mix: Callable[[Encoding, Encoding], Encoding], sdxl: Models) -> None:
+    """torch's meta device stands in for a GPU: it refuses to mix as CUDA does. The numbers are told in half precision on the CPU."""
+    prompt, made = Prompt(pipeline_recipes(sdxl.pipeline)[1], "a red star"), Given.of(torch.ones(1, 77, 80) / 3, torch.ones(1, 40) / 3)
+    assert encoded(mix(prompt, made), "meta").hidden.is_meta
+    here = encoded(mix(prompt, made), "cpu")
+    assert here.hidden.dtype == torch.float16 and here.pooled is not None and here.pooled.dtype == torch.float16
+    rounded = Given.of(made.hidden.half(), made.pooled.half())  # type: ignore[union-attr]
+    assert torch.equal(here.hidden, encoded(mix(prompt, rounded), "cpu").hidden)
+
+
+def encoded(encoding: Encoding, device: str) -> TextEncoding:
+    return LiveModels(device, torch.float16).encode_text(encoding)
 
 
 def test_two_prompts_are_the_mean_of_their_predictions(painter: Painter) -> None:
