@@ -54,6 +54,14 @@ class Operation:
         return (value.slot for value in self.inputs.values() if isinstance(value, Previous))
 
 
+def unknown_stage(operation: Operation) -> InputError:
+    """What a pass says that would have to guess what an operation costs or gives."""
+    return InputError(
+        f"node {operation.id} ({operation.type}): its stage {operation.stage!r} is unknown, so it cannot be planned; "
+        "a node that computes by itself has no stage"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A part of a latent, in cells."""
