@@ -206,6 +206,15 @@ class WeighPrediction(Node, category="denoise"):
         return weigh(prediction, step.x, self.strength, self.top, self.left, mask)
 
 
+class SumPredictions(Node, category="denoise"):
+    """Several weighted predictions as one, to be blended with others: so that more can be blended than one node takes."""
+
+    def run(self, step: Step, *weighted: Weighted | None) -> Weighted:
+        from katz_graph.sampling.areas import summed
+
+        return summed([one for one in weighted if one is not None], step.x)
+
+
 class BlendPredictions(Node, category="denoise"):
     """The weighted mean of several predictions, cell by cell; absent ones do not count, and where nothing counts it is 0."""
 

@@ -124,6 +124,16 @@ def test_two_prompts_are_the_mean_of_their_predictions(painter: Painter) -> None
     assert close(painter.predict((first, second)), expected)
 
 
+def test_as_many_prompts_as_people_have_regions(painter: Painter) -> None:
+    """More than a node takes, twice over; the last acts later only, and so does not count in the one evaluation."""
+    texts = ("a red star", "a blue moon", "sand")
+    alone = [painter.predict((painter.prompt(text),)) for text in texts]
+    strengths = [1.0 + number for number in range(17)]
+    entries = [painter.prompt(texts[number % 3], strength=strength) for number, strength in enumerate(strengths)]
+    expected = sum(strength * alone[number % 3] for number, strength in enumerate(strengths)) / sum(strengths)
+    assert close(painter.predict((*entries, painter.prompt("late", start_percent=0.9))), expected)
+
+
 def test_masks_divide_the_picture(painter: Painter) -> None:
     left = torch.zeros(1, 16, 24)
     left[..., :12] = 1
