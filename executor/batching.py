@@ -9,21 +9,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from katz_graph.errors import RunError
 
-def merge(values: Sequence[Any]) -> Any:
-    """Equal structures with tensors [B, ...] -> one with [sum of B, ...]. What holds no tensor is taken from the first."""
+
+def merge(values: Sequence[Any], what: str = "values") -> Any:
+    """Equal structures with tensors [B, ...] -> one with [sum of B, ...]. Tensors have one shape but for B, all else has to be equal.
+
+    RunError names what differs: it cannot be in one call.
+    """
     first = values[0]
     if len(values) == 1:
         return first
+    if any(type(value) is not type(first) for value in values):
+        raise _apart(what, [type(value).__name__ for value in values])
     if isinstance(first, Tensor):
-        return torch.cat(list(values))
-    if is_dataclass(first) and not isinstance(first, type):
-        return replace(first, **{name: merge([getattr(value, name) for value in values]) for name in _tensor_fields(first)})
-    if isinstance(first, tuple):
-        return tuple(merge(parts) for parts in zip(*values, strict=True))
-    if isinstance(first, Mapping):
-        return {key: merge([value[key] for value in values]) for key in first}
+        return _concatenated(values, what)
+    if is_dataclass(first):
+        names = [field.name for field in fields(first)]
+        parts = {name: merge([getattr(value, name) for value in values], f"{type(first).__name__}.{name}") for name in names}
+        return replace(first, **parts)
+    if isinstance(first, tuple) and len({len(value) for value in values}) == 1:
+        return tuple(merge(parts, f"{what}[{number}]") for number, parts in enumerate(zip(*values, strict=True)))
+    if isinstance(first, Mapping) and all(value.keys() == first.keys() for value in values):
+        return {key: merge([value[key] for value in values], f"{what}[{key!r}]") for key in first}
+    if any(value != first for value in values):
+        raise _apart(what, values)
     return first
+
+
+def _concatenated(tensors: Sequence[Tensor], what: str) -> Tensor:
+    if len({(tensor.shape[1:], tensor.dtype, tensor.device) for tensor in tensors}) > 1:
+        raise _apart(what, [f"{list(tensor.shape)} {tensor.dtype} on {tensor.device}" for tensor in tensors])
+    return torch.cat(list(tensors))
+
+
+def _apart(what: str, values: Sequence[Any]) -> RunError:
+    shown = " and ".join(str(value) for value in values)
+    return RunError(
+        f'{what} of operations that share a call: {shown}, expected equal ones; set "batching": false in the workflow\'s run options'
+    )
 
 
 def split(value: Any, count: int) -> list[Any]:

@@ -98,11 +98,7 @@ class Models:
 
     def encode_text(self, encoding: Encoding) -> TextEncoding:
         """[1, T, D], and pooled [1, P] where the family has it."""
-        made = evaluate(encoding, self._encode_prompt)
-        return TextEncoding(self._placed(made.hidden), None if made.pooled is None else self._placed(made.pooled))
-
-    def _placed(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, self.dtype)
+        return evaluate(encoding, self._encode_prompt, lambda tensor: tensor.to(self.device, self.dtype))
 
     def _encode_prompt(self, prompt: Prompt) -> TextEncoding:
         clip, encoders = prompt.clip, []

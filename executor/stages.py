@@ -10,20 +10,21 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from katz_graph.errors import InputError
 from katz_graph.executor.batching import merge, split
 from katz_graph.executor.models import Models
 from katz_graph.executor.wrapper import call_wrapper
 from katz_graph.models import controlnet, unet
 from katz_graph.models.attention import cross_attention_keys_values
 from katz_graph.models.concatenated import concatenated_channels
-from katz_graph.models.embedding import added_embedding
+from katz_graph.models.embedding import UNPOOLED, added_embedding
 from katz_graph.models.encoding import with_sizes
 from katz_graph.models.family import extra_channels
 from katz_graph.models.features import Residuals, TextEncoding
 from katz_graph.models.freeu import skip_hook
 from katz_graph.models.reference import fit_reference
 from katz_graph.patches import freeu_patches, unet_wrapper
-from katz_graph.planner.region import SLOTS
+from katz_graph.planner.region import SLOTS, Part
 from katz_graph.planner.schedule import table_of
 from katz_graph.recipe import ModelRecipe
 from katz_graph.sampling.evaluation import Step
@@ -44,7 +45,12 @@ class Situation:
 def text_encoder(situation: Situation, inputs: Mapping[str, Any]) -> Outputs:
     """A text, for every picture of the batch."""
     batch, _, height, width = situation.shape
-    encoded = with_sizes(situation.models.encode_text(inputs["encoding"]), inputs["sizes"], height * CELL, width * CELL)
+    encoded = situation.models.encode_text(inputs["encoding"])
+    if not inputs["pooled"]:  # whatever a pack gave beside it: texts of one model are of one kind
+        encoded = TextEncoding(encoded.hidden)
+    elif encoded.pooled is None:
+        raise InputError(UNPOOLED)
+    encoded = with_sizes(encoded, inputs["sizes"], height * CELL, width * CELL)
     given = len(encoded.hidden)  # several where somebody encoded a batch
     return (merge([part for part, _ in zip(cycle(split(encoded, given)), range(batch), strict=False)]),)
 
@@ -66,9 +72,12 @@ def controlnet_reference(situation: Situation, inputs: Mapping[str, Any]) -> Out
 
 
 def concatenated(situation: Situation, inputs: Mapping[str, Any]) -> Outputs:
+    """The input channels beside the latent, of the part of it that is seen."""
     model: ModelRecipe = inputs["model"]
     like = torch.zeros(situation.shape, device=situation.models.device)
-    return (concatenated_channels(inputs["concatenated"], extra_channels(model.unet), like, model.latent_scale),)
+    whole = concatenated_channels(inputs["concatenated"], extra_channels(model.unet), like, model.latent_scale)
+    part: Part | None = inputs["part"]
+    return (whole if part is None else whole[..., part.top : part.top + part.height, part.left : part.left + part.width],)
 
 
 def unet_encoder(situation: Situation, inputs: Mapping[str, Any]) -> Outputs:
@@ -114,7 +123,8 @@ def unet_wrapped(situation: Situation, inputs: Mapping[str, Any]) -> Outputs:
         _, prediction = unet_decoder(situation, {**given, "features": middle})
         return cast(Tensor, prediction)
 
-    return (call_wrapper(wrapper, predict, inputs["step"], inputs["text"], inputs["kept"], inputs["uncond"], table_of(recipe)),)
+    sides = [int(inputs["uncond"])] * (len(inputs["step"].x) // situation.shape[0])
+    return (call_wrapper(wrapper, predict, inputs["step"], inputs["text"], inputs["kept"], sides, table_of(recipe)),)
 
 
 def control(situation: Situation, inputs: Mapping[str, Any]) -> Outputs:

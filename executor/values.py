@@ -69,9 +69,14 @@ class Values:
         return self._results[(value.operation,)][value.output]
 
     def gather(self, values: Sequence[Any]) -> Any:
-        """What several operations of one call take, concatenated; a result that was made by the same batch is taken whole."""
+        """What several operations of one call take, concatenated; a result that was made by the same batch is taken whole.
+
+        RunError for what cannot be one, see `merge`.
+        """
         if len(values) == 1:
             return self.resolve(values[0])
+        if not isinstance(values[0], (Ref, Previous)) and all(value is values[0] for value in values):
+            return values[0]  # a constant
         whole = self._whole(values)
         if whole is not None:
             return whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,13 @@ Predict = Callable[[Step, TextEncoding, Any], Tensor]
 
 
 def call_wrapper(
-    wrapper: OpaquePatch, predict: Predict, step: Step, text: TextEncoding, kept: Any, uncond: bool, table: NoiseTable
+    wrapper: OpaquePatch, predict: Predict, step: Step, text: TextEncoding, kept: Any, sides: Sequence[int], table: NoiseTable
 ) -> Tensor:
     """What the function makes of `(apply_model, {input, timestep, c, cond_or_uncond})`: a denoised prediction [B, C, h, w].
 
     `apply_model(x, timestep, **c)` takes a latent in sigma space, σ (one for all) and in `c` the text as `c_crossattn`; it gives the
-    denoised prediction. Anything else in `c` is for the function's own use. InputError for another shape or kind of result.
+    denoised prediction. Anything else in `c` is for the function's own use. `sides`: of guidance, 0 positive and 1 negative, of each
+    conditioning entry in the batch. InputError for another shape or kind of result.
     """
     name = f"the unet_wrapper {wrapper.identity}"
 
@@ -41,9 +42,8 @@ def call_wrapper(
         return predict(_at(step, x, level, table), replace(text, hidden=c_crossattn), None)
 
     sigma = step.x.new_full((len(step.x),), step.sigma)
-    sides = [int(uncond)]
-    c = {"c_crossattn": text.hidden, "transformer_options": {"cond_or_uncond": sides, "sigmas": sigma}}
-    result = wrapper.function(apply_model, {"input": step.x, "timestep": sigma, "c": c, "cond_or_uncond": sides})
+    c = {"c_crossattn": text.hidden, "transformer_options": {"cond_or_uncond": list(sides), "sigmas": sigma}}
+    result = wrapper.function(apply_model, {"input": step.x, "timestep": sigma, "c": c, "cond_or_uncond": list(sides)})
     if not isinstance(result, Tensor) or result.shape != step.x.shape:
         got = list(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
         raise InputError(f"{name} gave {got}, expected a tensor of {list(step.x.shape)}")

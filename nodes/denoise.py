@@ -187,7 +187,7 @@ class StepCrop(Node, category="denoise"):
             size = f"{step.x.shape[-1]}x{step.x.shape[-2]}"
             raise InputError(f"StepCrop: the part ends at {columns.stop}x{rows.stop} cells, the latent has {size}")
         x, model_input = (whole[..., rows, columns] for whole in (step.x, step.model_input))
-        return replace(step, x=x, model_input=model_input, top=step.top + self.top, left=step.left + self.left)
+        return replace(step, x=x, model_input=model_input)
 
 
 class WeighPrediction(Node, category="denoise"):
@@ -204,6 +204,15 @@ class WeighPrediction(Node, category="denoise"):
         from katz_graph.sampling.areas import weigh
 
         return weigh(prediction, step.x, self.strength, self.top, self.left, mask)
+
+
+class SumPredictions(Node, category="denoise"):
+    """Several weighted predictions as one, to be blended with others: so that more can be blended than one node takes."""
+
+    def run(self, step: Step, *weighted: Weighted | None) -> Weighted:
+        from katz_graph.sampling.areas import summed
+
+        return summed([one for one in weighted if one is not None], step.x)
 
 
 class BlendPredictions(Node, category="denoise"):

@@ -60,6 +60,7 @@ _CLASSES: tuple[type, ...] = (
     features.TextEncoding,
     region.Ref,
     region.Previous,
+    region.Part,
     region.Operation,
     region.Region,
     decompose.Tree,

@@ -68,8 +68,11 @@ def unet_configuration(shapes: Shapes) -> dict[str, Any]:
     return {"_class_name": "UNet2DConditionModel", "out_channels": shapes[layout.conv_out][0], "up_block_types": ups} | shared
 
 
-def controlnet_configuration(shapes: Shapes) -> dict[str, Any]:
-    """Of a ControlNetModel, or of a ControlNetUnionModel, which takes several kinds of reference."""
+def controlnet_configuration(shapes: Shapes, averages: bool) -> dict[str, Any]:
+    """Of a ControlNetModel, or of a ControlNetUnionModel, which takes several kinds of reference.
+
+    averages: it adds its residuals' mean over the picture, as ControlNet 1.1's for shuffled pictures does; shapes cannot say that.
+    """
     original = is_original(shapes)
     hints = "input_hint_block.{}.weight" if original else "controlnet_cond_embedding.{}.weight"
     names = [0, 4, 8, 12] if original else ["conv_in", "blocks.1", "blocks.3", "blocks.5"]
@@ -77,6 +80,7 @@ def controlnet_configuration(shapes: Shapes) -> dict[str, Any]:
         "_class_name": "ControlNetModel",
         "conditioning_channels": shapes[hints.format(names[0])][1],
         "conditioning_embedding_out_channels": [shapes[hints.format(name)][0] for name in names],
+        "global_pool_conditions": averages,
     }
     if "task_embedding" in shapes:
         kinds, width = shapes["task_embedding"]

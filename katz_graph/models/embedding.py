@@ -11,6 +11,7 @@ from katz_graph.errors import InputError
 from katz_graph.models.features import TextEncoding
 
 REFINER_NUMBERS = 5
+UNPOOLED = "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode the prompt with SDXL's text encoders"
 
 
 def step_embedding(module: Any, sample: Tensor, timestep: Tensor | float, text: TextEncoding, added: Tensor | None = None) -> Tensor:
@@ -26,9 +27,7 @@ def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
     if module.config.addition_embed_type is None:
         return None
     if text.pooled is None or text.sizes is None:
-        raise InputError(
-            "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode the prompt with SDXL's text encoders"
-        )
+        raise InputError(UNPOOLED)
     numbers = _numbers(module, text.sizes, text.pooled.shape[1])
     sizes = module.add_time_proj(numbers.flatten()).reshape(text.pooled.shape[0], -1)
     result: Tensor = module.add_embedding(torch.cat([text.pooled, sizes], dim=-1).to(text.hidden.dtype))

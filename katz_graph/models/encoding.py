@@ -16,23 +16,26 @@ from katz_graph.recipe import Averaged, Encoding, Given, Joined, Prompt, Sizes, 
 SCORE = 6.0  # the aesthetic score that SDXL's refiner is told unless a prompt says another
 
 
-def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding]) -> TextEncoding:
-    """The encoding [1, T, D], with pooled text [1, P] where there is one. InputError where two do not fit each other."""
+def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place: Callable[[Tensor], Tensor]) -> TextEncoding:
+    """The encoding [1, T, D], with pooled text [1, P] where there is one. InputError where two do not fit each other.
+
+    place: brings a tensor that somebody made to the device and number format that prompts are encoded in.
+    """
     match encoding:
         case Prompt():
             return encode(encoding)
         case Given(hidden=hidden, pooled=pooled):
-            return TextEncoding(hidden, pooled)
+            return TextEncoding(place(hidden), None if pooled is None else place(pooled))
         case Zeroed(encoding=inner):
-            one = evaluate(inner, encode)
+            one = evaluate(inner, encode, place)
             return TextEncoding(torch.zeros_like(one.hidden), None if one.pooled is None else torch.zeros_like(one.pooled))
         case Joined(first=first, second=second):
-            one = evaluate(first, encode)
-            other = _like(evaluate(second, encode), one)
+            one = evaluate(first, encode, place)
+            other = _like(evaluate(second, encode, place), one)
             return TextEncoding(torch.cat([one.hidden, other.hidden], dim=1), one.pooled)
         case Averaged(first=first, second=second, share=share):
-            one = evaluate(first, encode)
-            other = _like(evaluate(second, encode), one)
+            one = evaluate(first, encode, place)
+            other = _like(evaluate(second, encode, place), one)
             length = one.hidden.shape[1]
             cut = pad(other.hidden[:, :length], (0, 0, 0, max(0, length - other.hidden.shape[1])))
             return TextEncoding(one.hidden * share + cut * (1 - share), _average(one.pooled, other.pooled, share))

@@ -27,6 +27,7 @@ from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
 UNETS = ("model.diffusion_model.", "")
 VAES = ("first_stage_model.", "vae.", "")
 CONTROLNETS = ("control_model.", "")
+AVERAGING = ("_shuffle", "_shuffle_fp16")  # how the names of ControlNets end whose residuals are averaged over the picture
 TEXT_ENCODERS = {  # by prefix: whether it is SDXL's second
     "conditioner.embedders.0.transformer.": False,
     "conditioner.embedders.1.model.": True,
@@ -123,11 +124,12 @@ def vae_component(file: Contents, sdxl: bool = False) -> Component:
 
 
 def controlnet_component(file: Contents) -> Component:
-    """A ControlNet, in either layout, also one for several kinds of reference."""
+    """A ControlNet, in either layout, also one for several kinds of reference. What averages its residuals is known by the file's name."""
     names = ("input_hint_block.0.weight", "controlnet_cond_embedding.conv_in.weight")
     control_lora = any("lora_controlnet" in name for name in file.shapes)
     prefix = _prefix(file, () if control_lora else CONTROLNETS, names, "a ControlNet")
-    return _component(file, prefix, controlnet_configuration)
+    averages = Path(file.path).stem.endswith(AVERAGING)
+    return _component(file, prefix, lambda shapes: controlnet_configuration(shapes, averages))
 
 
 def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:

@@ -38,8 +38,8 @@ def encode(
 ) -> Features:
     """Down blocks first..last (None: the last there is), from a step's model input, or from features that stand right before first_block.
 
-    kept: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: further input channels [B, C', h, w] of the
-    whole latent. InputError when the range does not fit.
+    kept: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: further input channels [B, C', h, w].
+    InputError when the range does not fit.
     """
     blocks = _range("UNetEncoder", first_block, last_block, len(unet.down_blocks))
     if isinstance(start, Features):
@@ -55,8 +55,7 @@ def encode(
             raise InputError(f"UNetEncoder: first_block is {first_block}, but a step enters at block 0: link features to continue from")
         sample = start.model_input.to(unet.conv_in.weight.dtype)
         if concatenated is not None:
-            rows, columns = (slice(first, first + size) for first, size in zip((start.top, start.left), sample.shape[-2:], strict=True))
-            sample = cat([sample, concatenated[..., rows, columns].to(sample)], dim=1)
+            sample = cat([sample, concatenated.to(sample)], dim=1)
         hidden = unet.conv_in(sample)
         state = Features(hidden, step_embedding(unet, sample, start.timestep, text, added), (hidden,), start)
     hidden, skips = state.hidden, state.skips

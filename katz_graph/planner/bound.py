@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
-from katz_graph.planner.calls import Costs, Wiring, wiring
+from katz_graph.planner.calls import Costs, Wiring, wirings
 from katz_graph.planner.decompose import COSTED
 from katz_graph.planner.program import Program, Variant
 from katz_graph.planner.region import Ref
@@ -43,8 +43,8 @@ class Bounds:
         self._sizes = Sizes(program)
         self._step = self._sizes.of(Ref(program.region.begin.id))
         total = sum(len(variant.evaluations) for variant in program.variants)
-        common = [variant for variant in program.variants if len(variant.evaluations) >= RARE * total]
-        self.outlines = tuple(self._outline(variant) for variant in common)
+        wired = zip(program.variants, wirings(program), strict=True)
+        self.outlines = tuple(self._outline(variant, wires) for variant, wires in wired if len(variant.evaluations) >= RARE * total)
 
     def seconds(self, placement: Mapping[str, str], owner: str, cut: Set[str] = frozenset(), least: float = 0.0) -> float:
         """Of the loop; readers of the ControlNet operations `cut` do not wait for them. `least`: what `occupation` said, if asked."""
@@ -122,8 +122,7 @@ class Bounds:
             finished[name] = start + seconds(name, 1, device)
         return max((finished[name] for name in outline.feeders if name in finished), default=0.0)
 
-    def _outline(self, variant: Variant) -> Outline:
-        wires = wiring(self._program, variant)
+    def _outline(self, variant: Variant, wires: Wiring) -> Outline:
         stages = {operation.id: operation.stage for operation in variant.operations}
         feeders = self._through(wires, stages, variant.prediction.operation)
         return Outline(

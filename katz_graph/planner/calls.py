@@ -13,6 +13,7 @@ from katz_graph.planner.decompose import COSTED
 from katz_graph.planner.hoist import PER_TEXT, TAKES
 from katz_graph.planner.program import Call, Program, Variant
 from katz_graph.planner.region import Operation, Previous, Ref
+from katz_graph.planner.views import Views
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,13 @@ class Wiring:
     alike: tuple[tuple[str, ...], ...]  # operations that may share a call, where there are several
 
 
-def wiring(program: Program, variant: Variant) -> Wiring:
+def wirings(program: Program) -> tuple[Wiring, ...]:
+    """One per variant."""
+    views = Views(program)
+    return tuple(_wiring(program, variant, views) for variant in program.variants)
+
+
+def _wiring(program: Program, variant: Variant, views: Views) -> Wiring:
     inside = {operation.id for operation in variant.operations}
     sources = {
         op.id: tuple(dict.fromkeys(ref.operation for _, ref in op.references() if ref.operation in inside)) for op in variant.operations
@@ -34,7 +41,7 @@ def wiring(program: Program, variant: Variant) -> Wiring:
     alike: dict[Hashable, list[str]] = {}
     for operation in variant.operations:
         if operation.stage in COSTED:
-            alike.setdefault(_merge_key(program, operation), []).append(operation.id)
+            alike.setdefault(_merge_key(program, variant, operation, views), []).append(operation.id)
     costed = frozenset(operation.id for operation in variant.operations if operation.stage in COSTED)
     beside = _beside(sources, costed)
     return Wiring(tuple(sources), sources, beside, tuple(tuple(names) for names in alike.values() if len(names) > 1))
@@ -48,14 +55,18 @@ def _beside(sources: Mapping[str, tuple[str, ...]], costed: frozenset[str]) -> d
     return {name: costed - before[name] - behind[name] - {name} for name in sources}
 
 
-def _merge_key(program: Program, operation: Operation) -> Hashable:
-    """Operations with equal keys may share one call: same stage and constants, same kinds of inputs, equal sizes.
-
-    Their tensors then have one shape: of the part of the latent, of the text, and of the block range, which is a constant.
-    """
+def _merge_key(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
+    """What two operations have in common that may share a call: the same stage and constants, the same kinds of inputs, steps of the same
+    origin (noise level and timestep are theirs), and tensors of one shape: of the part of the latent, of the text, of the block range, and
+    of residuals, which may be averaged over the picture."""
     constants = tuple((name, value) for name, value in sorted(operation.inputs.items()) if not isinstance(value, (Ref, Previous)))
     variable = tuple(sorted((name, type(value).__name__) for name, value in operation.inputs.items() if isinstance(value, (Ref, Previous))))
-    return operation.stage, constants, variable, program.tokens[operation.id], program.cells[operation.id]
+    part, text = views.part(operation, variant), operation.inputs.get("text")
+    tokens = program.tokens.get(text.operation) if isinstance(text, Ref) else None
+    steps = tuple(view and view.step for index in views.telling(variant) for view in views.read(operation, index))
+    residuals = [views.source(value, variant) for name, value in sorted(operation.inputs.items()) if name.startswith("residuals_")]
+    sizes = tuple(program.work[source].output_bytes if source in program.work else None for source in residuals)
+    return operation.stage, constants, variable, steps, part and part.cells, tokens, sizes
 
 
 class Costs:

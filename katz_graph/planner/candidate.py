@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from katz_graph.planner.calls import Arrangement, Costs, Neighbours, Wiring, calls_before, loop_calls, wiring
+from katz_graph.planner.calls import Arrangement, Costs, Neighbours, Wiring, calls_before, loop_calls, wirings
 from katz_graph.planner.delay import delay
 from katz_graph.planner.flow import Flow, Repeats, shortened
 from katz_graph.planner.program import Program
@@ -94,8 +94,7 @@ class Workbench:
         if delayed not in self._prepared:
             program = delay(self.program, [name for name in self.names if name in delayed]) if delayed else self.program
             short, repeats = shortened(program)
-            wires = tuple(wiring(program, variant) for variant in program.variants)
-            self._prepared[delayed] = Prepared(program, short, repeats, Flow(short), wires)
+            self._prepared[delayed] = Prepared(program, short, repeats, Flow(short), wirings(program))
         return self._prepared[delayed]
 
     def _arranged(self, program: Program, wires: tuple[Wiring, ...], candidate: Candidate, merged: bool) -> Program:

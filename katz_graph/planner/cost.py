@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from katz_graph.planner.program import Program, Work
-from katz_graph.planner.region import Operation, Ref, cropped_cells
+from katz_graph.planner.region import Operation, Ref
+from katz_graph.planner.views import Views
 from katz_graph.recipe import Encoding, ModelRecipe, digest
 
 Count = Callable[[Operation, tuple[int, ...], int], Work]
@@ -53,9 +54,9 @@ def _patches(inputs: Mapping[str, object]) -> tuple[str, ...]:
 def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
     """Height and width of what each operation works on: a part of the latent behind a StepCrop, else all of it."""
     cells = {op.id: op.inputs["cells"] for op in program.before if op.inputs.get("cells") is not None}
-    for operation in (operation for variant in program.variants for operation in variant.operations):
-        source = next((ref for name, ref in operation.references() if name in ("step", "features")), None)
-        inherited = cells.get(source.operation) if source else None
-        own = cropped_cells(operation)
-        cells[operation.id] = own or inherited or (shape[2], shape[3])
+    views = Views(program)
+    for variant in program.variants:
+        for operation in variant.operations:
+            part = views.part(operation, variant)
+            cells[operation.id] = part.cells if part else (shape[2], shape[3])
     return cells

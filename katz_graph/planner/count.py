@@ -10,14 +10,18 @@ from katz_graph.models.family import config
 from katz_graph.models.shapes import stage_work
 from katz_graph.models.text_recipe import prompts
 from katz_graph.planner.program import Work
-from katz_graph.planner.region import Operation
+from katz_graph.planner.region import NODE, Operation, unknown_stage
 from katz_graph.recipe import Component, Encoding, ModelRecipe
 
 MODEL_STAGES = ("unet_encoder", "unet_mid", "unet_decoder", "controlnet", "controlnet_reference", "keys_values")
+LITTLE = (NODE, "added_embedding", "concatenated")  # next to nothing beside these
 
 
 def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int) -> Work:
-    """The work of one operation for a latent [B, C, h, w] and a text of so many tokens; nothing for what computes next to nothing."""
+    """The work of one operation for a latent [B, C, h, w] and a text of so many tokens; nothing for what computes next to nothing.
+
+    InputError for a stage that nobody counts.
+    """
     batch, _, height, width = shape
     inputs = operation.inputs
     if operation.stage == "text_encoder":
@@ -25,8 +29,10 @@ def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_
     if operation.stage == "unet_wrapped":
         parts = (replace(operation, stage=stage) for stage in ("unet_encoder", "unet_mid", "unet_decoder"))
         return _total([count_work(part, shape, tokens, value_bytes) for part in parts])
-    if operation.stage not in MODEL_STAGES:
+    if operation.stage in LITTLE:
         return Work()
+    if operation.stage not in MODEL_STAGES:
+        raise unknown_stage(operation)
     last = inputs.get("last_block", -1)
     return stage_work(
         config(_component(inputs)),

@@ -6,7 +6,7 @@ weight, the two sides by guidance; without guidance the negative side is left ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,17 +65,24 @@ def _scored(entry: ConditioningEntry) -> ConditioningEntry:
 def _side(nodes: dict[str, NodeCall], side: str, model: ModelRecipe, entries: Conditioning) -> Link:
     if not entries:
         raise InputError(f"the {side} conditioning is empty; link a CLIPTextEncode")
-    if len(entries) > SLOTS:
-        raise InputError(f"the {side} conditioning has {len(entries)} entries; at most {SLOTS} can be combined")
     names = [side] if len(entries) == 1 else [f"{side}{number}" for number in range(1, len(entries) + 1)]
     branches = [_branch(nodes, name, model, entry) for name, entry in zip(names, entries, strict=True)]
     if len(branches) == 1 and _counts_everywhere(entries[0]):
         return branches[0]
-    weighted = {}
-    for number, (name, branch, entry) in enumerate(zip(names, branches, entries, strict=True), start=1):
-        weighted[f"weighted_{number}"] = _within(nodes, f"{name}.range", _weighed(nodes, name, branch, entry), _window(entry))
-    nodes[f"{side}.blend"] = NodeCall("BlendPredictions", {"step": Link("begin", 0), **weighted})
-    return Link(f"{side}.blend", 0)
+    weighted = [
+        _within(nodes, f"{name}.range", _weighed(nodes, name, branch, entry), _window(entry))
+        for name, branch, entry in zip(names, branches, entries, strict=True)
+    ]
+    while len(weighted) > SLOTS:  # more than a node takes
+        name = f"{side}.sum{len(weighted)}"
+        weighted = [_joined(nodes, name, "SumPredictions", weighted[:SLOTS]), *weighted[SLOTS:]]
+    return _joined(nodes, f"{side}.blend", "BlendPredictions", weighted)
+
+
+def _joined(nodes: dict[str, NodeCall], name: str, kind: str, weighted: Sequence[Link]) -> Link:
+    numbered = {f"weighted_{number}": link for number, link in enumerate(weighted, start=1)}
+    nodes[name] = NodeCall(kind, {"step": Link("begin", 0), **numbered})
+    return Link(name, 0)
 
 
 def _counts_everywhere(entry: ConditioningEntry) -> bool:

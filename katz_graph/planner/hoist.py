@@ -6,13 +6,15 @@ Bit-equal to recomputing: the same functions run on the same tensors, earlier.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from katz_graph.errors import InputError
+from katz_graph.models.family import architecture
 from katz_graph.planner.program import Program, Variant
-from katz_graph.planner.region import Operation, Previous, Ref, cropped_cells
-from katz_graph.recipe import Conditioning, ConditioningEntry, Picture, digest
+from katz_graph.planner.region import Operation, Previous, Ref
+from katz_graph.planner.views import Views
+from katz_graph.recipe import Conditioning, ConditioningEntry, ModelRecipe, Picture, digest
 
 PER_TEXT = {"kept": "keys_values", "added": "added_embedding"}  # what a stage takes -> what computes it from model and text
 TAKES = {  # per stage with a text
@@ -25,7 +27,8 @@ TAKES = {  # per stage with a text
 
 
 def hoist(program: Program) -> Program:
-    """Fills `before` and makes stages read from it: text encodings, cross-attention keys and values, embeddings of reference images."""
+    """Fills `before` and makes stages read from it: text encodings, cross-attention keys and values, embeddings of reference images, what
+    an inpainting model sees of its part of the picture."""
     before: dict[str, Operation] = {}
 
     def once(stage: str, key: str, inputs: Mapping[str, Any]) -> Ref:
@@ -33,32 +36,35 @@ def hoist(program: Program) -> Program:
         before.setdefault(name, Operation(name, stage, stage, inputs))
         return Ref(name)
 
-    def rewrite(operation: Operation, crops: Mapping[str, tuple[int, int]]) -> Operation:
+    views, pooled = Views(program), _takes_pooled(program)
+
+    def rewrite(operation: Operation, variant: Variant) -> Operation:
         if operation.stage not in TAKES:
             return operation
-        inputs = dict(operation.inputs)
+        inputs, part = dict(operation.inputs), views.part(operation, variant)
         entry = _one_entry(operation, inputs.pop("conditioning"))
         model = inputs.get("model") or inputs.get("control_net")
         text_key = digest((entry.encoding, entry.sizes))[:12]
-        inputs["text"] = once("text_encoder", text_key, {"encoding": entry.encoding, "sizes": entry.sizes})
+        inputs["text"] = once("text_encoder", text_key, {"encoding": entry.encoding, "sizes": entry.sizes, "pooled": pooled})
         for name in TAKES[operation.stage]:
             inputs[name] = once(PER_TEXT[name], f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
         if operation.stage == "controlnet":
-            image, step = _picture(operation, inputs.pop("image")), inputs["step"]
-            cells = crops.get(step.operation) if isinstance(step, Ref) else None
+            image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None
             key = ":".join([image.digest[:12], digest(model)[:12], *map(str, cells or ())])
             inputs["reference"] = once("controlnet_reference", key, {"control_net": model, "image": image, "cells": cells})
         if operation.stage in ("unet_encoder", "unet_wrapped") and entry.concatenated is not None:
-            key = f"{digest(entry.concatenated)[:12]}:{digest(model)[:12]}"
-            inputs["concatenated"] = once("concatenated", key, {"model": model, "concatenated": entry.concatenated})
+            key = ":".join([digest(entry.concatenated)[:12], digest(model)[:12], *map(str, astuple(part) if part else ())])
+            inputs["concatenated"] = once("concatenated", key, {"model": model, "concatenated": entry.concatenated, "part": part})
         return replace(operation, inputs=inputs)
 
-    def rewritten(variant: Variant) -> Variant:
-        crops = {operation.id: cells for operation in variant.operations if (cells := cropped_cells(operation)) is not None}
-        return replace(variant, operations=tuple(rewrite(operation, crops) for operation in variant.operations))
-
-    variants = tuple(rewritten(variant) for variant in program.variants)
+    variants = tuple(replace(one, operations=tuple(rewrite(operation, one) for operation in one.operations)) for one in program.variants)
     return replace(program, variants=variants, before=tuple(before.values()))
+
+
+def _takes_pooled(program: Program) -> bool:
+    """Whether the model takes pooled text: what a conditioning has beyond what its model takes is left out."""
+    model: ModelRecipe = program.region.begin.inputs["model"]
+    return architecture(model.unet).pooled_width is not None
 
 
 def _picture(operation: Operation, image: Any) -> Picture:

@@ -54,9 +54,26 @@ class Operation:
         return (value.slot for value in self.inputs.values() if isinstance(value, Previous))
 
 
-def cropped_cells(operation: Operation) -> tuple[int, int] | None:
-    """Height and width in latent cells of the part that a StepCrop gives; None for other operations."""
-    return (operation.inputs["height"], operation.inputs["width"]) if operation.type == CROP else None
+def unknown_stage(operation: Operation) -> InputError:
+    """What a pass says that would have to guess what an operation costs or gives."""
+    return InputError(
+        f"node {operation.id} ({operation.type}): its stage {operation.stage!r} is unknown, so it cannot be planned; "
+        "a node that computes by itself has no stage"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a latent, in cells."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        return self.height, self.width
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from math import prod
 
 from katz_graph.planner.program import Program
-from katz_graph.planner.region import CROP, Operation, Previous, Ref
+from katz_graph.planner.region import CROP, NODE, Operation, Previous, Ref, unknown_stage
 
 EXACT = 4  # bytes of a float32: the sampler's latents and the predictions
+COUNTED = ("text_encoder", "keys_values", "added_embedding", "concatenated", "controlnet_reference", "controlnet")  # as `work` says
+PREDICTING = ("unet_decoder", "unet_wrapped", NODE)
 
 
 class Sizes:
-    """Bytes of the values of a program whose `work`, `shape` and `cells` are known."""
+    """Bytes of the values of a program whose `work`, `shape` and `cells` are known. InputError for what a stage gives that nobody knows."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -37,8 +39,10 @@ class Sizes:
             return output + (self._features(operation) or self._step(operation.id))  # features carry the step along
         if operation.stage in ("unet_mid", "unet_decoder") and ref.output == 0:
             return max(output, self._features(operation))  # a hidden state like the one read, and at most the skips that came with it
-        if operation.stage == "controlnet" or operation.id not in self._program.cells or operation in self._program.before:
+        if operation.stage in COUNTED:
             return output
+        if operation.stage not in PREDICTING:
+            raise unknown_stage(operation)
         return self._latent(operation.id) * EXACT
 
     def _features(self, operation: Operation) -> float:

@@ -39,12 +39,18 @@ def weigh(prediction: Tensor, like: Tensor, strength: float, top: int = 0, left:
     return WeightedPrediction(total, weight)
 
 
-def blend(weighted: Iterable[WeightedPrediction], like: Tensor) -> Tensor:
-    """The weighted mean [B, C, h, w]; 0 where nothing counts."""
-    total, weight = torch.zeros_like(like), torch.full_like(like[:, :1], NOTHING)
+def summed(weighted: Iterable[WeightedPrediction], like: Tensor) -> WeightedPrediction:
+    """Several as one, which counts as much as all of them; none as one that counts nowhere."""
+    total, weight = torch.zeros_like(like), torch.zeros_like(like[:, :1])
     for one in weighted:
         total, weight = total + one.total, weight + one.weight
-    return total / weight
+    return WeightedPrediction(total, weight)
+
+
+def blend(weighted: Iterable[WeightedPrediction], like: Tensor) -> Tensor:
+    """The weighted mean [B, C, h, w]; 0 where nothing counts."""
+    together = summed(weighted, like)
+    return together.total / (together.weight + NOTHING)
 
 
 def mask_box(mask: Tensor, height: int, width: int) -> tuple[int, int, int, int]:

@@ -40,5 +40,3 @@ class Step:
     model_input: Tensor  # [B, C, h, w] in the model's dtype, scaled as it was trained
     timestep: float  # whole in our samplers; diffusers schedulers may give fractions
     parametrisation: Parametrisation
-    top: int = 0  # where this part of the latent begins, in cells
-    left: int = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from katz_graph.bench.parity import Models
 from katz_graph.bench.requests import bind, sample
 from katz_graph.errors import InputError
 from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.models import Models as LiveModels
 from katz_graph.models.concatenated import concatenated_channels
 from katz_graph.models.encoding import with_sizes
 from katz_graph.models.features import TextEncoding
@@ -32,6 +33,7 @@ from katz_graph.recipe import (
     Concatenated,
     Conditioning,
     ConditioningEntry,
+    Encoding,
     Given,
     Joined,
     MaskUse,
@@ -92,10 +94,45 @@ def test_texts_joined_averaged_zeroed_and_given(painter: Painter) -> None:
         assert torch.equal(encode(Given.of(one.hidden, None)).hidden, one.hidden)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda prompt, made: Joined(prompt, made),
+        lambda prompt, made: Joined(made, prompt),
+        lambda prompt, made: Averaged(prompt, made, 0.5),
+        lambda prompt, made: Averaged(Zeroed(made), prompt, 0.5),
+    ],
+    ids=["prompt, given", "given, prompt", "average", "zeroed"],
+)
+def test_a_text_that_a_pack_made_is_mixed_with_a_prompt_on_its_device(mix: Callable[[Encoding, Encoding], Encoding], sdxl: Models) -> None:
+    """torch's meta device stands in for a GPU: it refuses to mix as CUDA does. The numbers are told in half precision on the CPU."""
+    prompt, made = Prompt(pipeline_recipes(sdxl.pipeline)[1], "a red star"), Given.of(torch.ones(1, 77, 80) / 3, torch.ones(1, 40) / 3)
+    assert encoded(mix(prompt, made), "meta").hidden.is_meta
+    here = encoded(mix(prompt, made), "cpu")
+    assert here.hidden.dtype == torch.float16 and here.pooled is not None and here.pooled.dtype == torch.float16
+    rounded = Given.of(made.hidden.half(), made.pooled.half())  # type: ignore[union-attr]
+    assert torch.equal(here.hidden, encoded(mix(prompt, rounded), "cpu").hidden)
+
+
+def encoded(encoding: Encoding, device: str) -> TextEncoding:
+    return LiveModels(device, torch.float16).encode_text(encoding)
+
+
 def test_two_prompts_are_the_mean_of_their_predictions(painter: Painter) -> None:
     first, second = painter.prompt("a red star"), painter.prompt("a blue moon", strength=3.0)
     expected = (painter.predict((first,)) + 3 * painter.predict((second,))) / 4
     assert close(painter.predict((first, second)), expected)
+
+
+def test_as_many_prompts_as_people_have_regions(painter: Painter) -> None:
+    """More than a node takes, twice over; the last acts later only, and so does not count in the one evaluation."""
+    texts = ("a red star", "a blue moon", "sand")
+    alone = [painter.predict((painter.prompt(text),)) for text in texts]
+    strengths = [1.0 + number for number in range(17)]
+    entries = [painter.prompt(texts[number % 3], strength=strength) for number, strength in enumerate(strengths)]
+    expected = sum(strength * alone[number % 3] for number, strength in enumerate(strengths)) / sum(strengths)
+    assert close(painter.predict((*entries, painter.prompt("late", start_percent=0.9))), expected)
 
 
 def test_masks_divide_the_picture(painter: Painter) -> None:

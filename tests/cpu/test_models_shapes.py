@@ -3,8 +3,11 @@
 import pytest
 from tiny_models import FAMILIES, control_recipe, controlnet, recipes, unet
 
+from katz_graph.errors import InputError
 from katz_graph.models.family import config
 from katz_graph.models.shapes import stage_work
+from katz_graph.planner.count import count_work
+from katz_graph.planner.region import Operation
 
 SDXL = {
     "_class_name": "UNet2DConditionModel",
@@ -71,3 +74,8 @@ def test_full_size_sdxl_without_its_weights():
     assert sum(work.weight_bytes for work in works) / 2 == pytest.approx(2.567e9, rel=1e-3)
     assert 5.5e12 < sum(work.flops for work in works) < 7e12
     assert sum(work.activation_bytes for work in works) < 30e9  # attention scores are never written
+
+
+def test_work_of_a_stage_that_nobody_counts_is_refused_and_never_free():
+    with pytest.raises(InputError, match=r"node 5 \(Odd\): its stage 'odd' is unknown, so it cannot be planned"):
+        count_work(Operation("5", "odd", "Odd", {}), (1, 4, 8, 8), 77, 4)

@@ -1,5 +1,7 @@
 """Single files as people have them give the modules and the numbers of the folder that they were made of."""
 
+import json
+
 import pytest
 import torch
 from single_files import (
@@ -14,9 +16,11 @@ from single_files import (
     transformers_text,
     union_controlnet,
 )
+from tiny_models import random_step, random_text
 
 from katz_graph.errors import InputError
 from katz_graph.models import text
+from katz_graph.models.controlnet import control, embed_reference
 from katz_graph.models.family import architecture, config, prediction_type, scheduler_config, union_types, vae_shape
 from katz_graph.models.load import ModelStore, load_tokenizer
 from katz_graph.models.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
@@ -169,6 +173,26 @@ def test_controlnets_in_either_layout(tmp_path, kind):
     for name in ("whole", "bare", "diffusers"):
         recipe = controlnet_recipe(tmp_path / f"{name}.safetensors")
         assert same(STORE.controlnet(recipe.control_net, *CPU), expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "averages"),
+    [("control_v11e_sd15_shuffle", True), ("control_v11e_sd15_shuffle_fp16", True), ("control_sd15_shuffle_canny", False)],
+)
+def test_a_controlnet_of_shuffled_pictures_averages_as_its_folder_does(tmp_path, name, averages):
+    controlnet("sd1").save_pretrained(tmp_path / "folder")
+    settings = json.loads((tmp_path / "folder" / "config.json").read_text()) | {"global_pool_conditions": averages}
+    (tmp_path / "folder" / "config.json").write_text(json.dumps(settings))
+    save(tmp_path / f"{name}.safetensors", original_unet(controlnet("sd1")))
+    step, image = random_step(1, 16, 16), torch.rand(1, 3, 128, 128)
+    residuals = []
+    for place in ("folder", f"{name}.safetensors"):
+        module = STORE.controlnet(controlnet_recipe(tmp_path / place).control_net, *CPU)
+        residuals.append(control(module, step, random_text(module, 1), embed_reference(module, image), 1.0))
+    folder, file = residuals
+    assert torch.equal(file.mid, folder.mid) and all(torch.equal(one, other) for one, other in zip(file.down, folder.down, strict=True))
+    assert (folder.mid.shape[-1] == 1) is averages
 
 
 def test_a_controlnet_for_several_kinds_of_reference(tmp_path):

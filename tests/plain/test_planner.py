@@ -11,7 +11,7 @@ from planner_graphs import MODEL, REGISTRY, bound, compiled, deep_features, prom
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.planner.decompose import tree
-from katz_graph.planner.region import region_nodes, region_problems
+from katz_graph.planner.region import bind_region, region_nodes, region_problems
 
 
 def stages(program, variant=0):
@@ -88,6 +88,32 @@ def test_controlnets_of_different_strength_are_not_batched() -> None:
     region = sampler_region((prompt("a", use("edges", strength=1.0)),), (prompt("b", use("edges", strength=0.5)),))
     calls = compiled(region, after="search", batching=True).calls[0]
     assert [len(call.operations) for call in calls if call.stage == "controlnet"] == [1, 1]
+
+
+def test_a_value_of_a_stage_that_nobody_knows_is_refused() -> None:
+    nodes = dict(deep_features().nodes)
+    nodes["odd"] = NodeCall("Odd", {"cond": Link("last", 1), "uncond": Link("last", 1)})
+    nodes["guided"] = NodeCall("CFGCombine", {"cond": Link("odd", 0), "uncond": Link("last", 1)})
+    nodes["end"] = NodeCall("StepEnd", dict(nodes["end"].inputs) | {"prediction": Link("guided", 0)})
+    graph = Graph(nodes)
+    registry = {**REGISTRY, "Odd": replace(REGISTRY["CFGCombine"], name="Odd", stage="odd")}
+    with pytest.raises(InputError, match=r"node odd \(Odd\): its stage 'odd' is unknown, so it cannot be planned"):
+        compiled(bind_region(graph, registry, region_nodes(graph, "end"), {}))
+
+
+def test_features_of_different_evaluations_are_not_batched() -> None:
+    """They were made at other noise levels, which decide what a decoder's output means."""
+    nodes = dict(deep_features().nodes)
+    common = {name: nodes["last"].inputs[name] for name in ("model", "conditioning")}
+    nodes["begin"] = NodeCall("StepBegin", dict(nodes["begin"].inputs) | {"initial_1": "features", "initial_2": "features"})
+    for name, features in (("last", Link("begin", 1)), ("older", Link("begin", 2)), ("same", Link("begin", 1))):
+        nodes[name] = NodeCall("UNetDecoder", {"features": features, **common})
+    nodes["guidance"] = NodeCall("CFGCombine", {"cond": Link("last", 1), "uncond": Link("older", 1), "base": Link("same", 1)})
+    carried = {"next_1": Link("up", 0), "next_2": Link("begin", 1)}
+    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0), **carried})
+    for calls in compiled(bound(Graph(nodes), "end"), after="search", batching=True).calls:
+        together = [set(call.operations) for call in calls if call.stage == "unet_decoder" and len(call.operations) > 1]
+        assert together == [{"last", "same"}]
 
 
 def test_the_prediction_adds_up() -> None:
