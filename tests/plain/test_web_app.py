@@ -430,7 +430,8 @@ def test_the_shipped_workflows_are_templates_of_the_stock_dialog(tmp_path: Path)
         workflow = await server.client.get("/templates/txt2img.json")
         assert workflow.json() == {"nodes": []} and workflow.headers["content-type"] == "application/json"
         assert (await server.client.get("/templates/index_logo.json")).json() == {}
-        for path in ("none.json", "index.zh.json", "none-1.webp", "__init__.py", "../__init__.py", "%2e%2e/__init__.py", "..%2ftxt2img.json"):
+        outside = ("__init__.py", "../__init__.py", "%2e%2e/__init__.py", "..%2ftxt2img.json")
+        for path in ("none.json", "index.zh.json", "none-1.webp", *outside):
             assert (await server.client.get(f"/templates/{path}")).status_code == 404, path
         style = await server.client.get("/user.css")
         assert style.status_code == 200 and style.content == b"" and style.headers["content-type"].startswith("text/css")
