@@ -43,12 +43,13 @@ class Unasked(RunnerDown):
 @dataclass(frozen=True, slots=True)
 class Patience:
     """Seconds: `ping` between looks, of silence until a runner is taken to be stuck (`starting`: while it imports what is large), for an
-    answer, and for a runner to end by itself."""
+    answer (`waiting`: from a runner that is not ready), and for a runner to end by itself."""
 
     ping: float = 2.0
     silence: float = 10.0
     starting: float = 120.0
     answer: float = 60.0
+    waiting: float = 120.0
     stop: float = 10.0
 
 

@@ -155,7 +155,7 @@ class Runner:
     async def _ask(self, kind: str, **body: Any) -> Any:
         """Of the runner of now, else of the next one. RunnerDown when one that was ready ends under the question, which may be why it does,
         or none answers in time."""
-        seconds = self._patience.answer
+        seconds = self._patience.answer if self.ready else self._patience.waiting
         try:
             async with asyncio.timeout(seconds):
                 while True:

@@ -20,6 +20,7 @@ BENCHES = {
     "latent": "the branches of guidance on two workers against the ideal speed-up",
     "sharing": "one ControlNet worker that serves two requests at once",
     "faults": "workers that are killed or frozen in the middle of requests: noticed, replaced, the same picture",
+    "start": "from `katz serve` to the first answer and the first picture, quiet and beside two busy processes",
     "service": "what a server costs beside the work, and how soon a cancelled job stops",
     "overload": "a server that is asked for more than it can do: refusals, memory, goodput",
     "crash": "jobs in the queue of a server that is killed again and again",

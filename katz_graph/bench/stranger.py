@@ -18,7 +18,7 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
-ANSWER = 120.0  # seconds that it waits for one answer
+ANSWER = 150.0  # seconds that it waits for one answer
 POLL = 0.01
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108020000009077"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import fake_worker
 import pytest
-from processes import eventually, runs
+from processes import below, eventually, runs
 
+from katz_graph.devices import parse_devices
+from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.launched import hello
 from katz_graph.executor.launch.spawn import Spawn
@@ -89,3 +91,24 @@ def test_a_thread_tells_what_it_died_of() -> None:
     assert thread.wait(2)
     assert thread.last_words().startswith("ImportError: libcuda")
     thread.connection.close()
+
+
+def test_workers_that_began_ahead_are_taken_first_and_the_rest_ends() -> None:
+    """They load while their driver does; a spare is none of them."""
+    with Ahead(parse_devices("cpu*3"), 1) as ahead:
+        begun = set(below(os.getpid()))
+        assert len(begun) == 3
+        launcher = Spawn(ahead=ahead, echo=lambda line: None)
+        spare, first = launcher.launch("spare", background=True), launcher.launch("a")
+        assert first.pid in begun and spare.pid not in begun
+    left = begun - {first.pid}
+    eventually(lambda: not any(map(runs, left)), 10)
+    assert first.is_alive() and spare.is_alive()
+    for process in (first, spare):
+        process.kill()
+        assert process.wait(10)
+
+
+def test_nothing_begins_ahead_for_a_cluster() -> None:
+    with Ahead(parse_devices("ray*2"), 1) as ahead:
+        assert ahead.take() is None

@@ -256,7 +256,7 @@ def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Pat
 
     async def start() -> None:
         hopeless = ("-c", "import time; time.sleep(1000)")
-        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, replace(IMPATIENT, answer=0.3), hopeless)
+        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, replace(IMPATIENT, waiting=0.3), hopeless)
         starting = asyncio.create_task(runner.start())
         with pytest.raises(RunnerDown, match=r"did not get ready within 0\.3 s") as refused:
             await runner.object_info()
