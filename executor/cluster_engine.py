@@ -31,6 +31,7 @@ from katz_graph.executor.requests import Unsendable
 from katz_graph.executor.supervised import PATIENCE, Patience
 from katz_graph.executor.survey import survey
 from katz_graph.executor.tending import Tending
+from katz_graph.models.counts import Counts
 from katz_graph.planner.facts import opaque_functions
 from katz_graph.planner.program import Link, Program
 from katz_graph.planner.region import Region
@@ -71,7 +72,7 @@ class ClusterEngine(Engine):
         crowded = len(assignments) > 1 and not claimed.processors
         launchers = launchers or {one.name: Spawn(one.threads, crowded, ahead=ahead) for one in assignments}
         self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
-        super().__init__(self.cluster, choices)
+        super().__init__(self.cluster, choices, Counts(self._store))
         self.opened = ExitStack()  # what is closed after the workers
         self.opened.push(claimed)
         self._tending = Tending(self._fleet, self.cluster)

@@ -1,4 +1,5 @@
-"""What was measured of devices, stages and links, kept in a SQLite file that processes share. Knows neither torch nor how to measure.
+"""What was measured of devices, stages and links, and counted of models, kept in a SQLite file that processes share. Knows neither torch
+nor how to measure.
 
 The file only saves time: whatever is wrong with it, what was measured in this process holds here, and one warning is logged at most.
 """
@@ -22,7 +23,7 @@ FILE = "costs-2.sqlite"  # another number when the tables change
 PATIENCE = 1.0  # seconds that another process may take to write
 DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)  # SQLITE_ERROR: other tables than ours
 REMEMBERED = 20  # samples of earlier runs that weigh in when a stage is measured again
-TABLES = ("rates", "contention", "stages", "links")
+TABLES = ("rates", "contention", "stages", "links", "formulas")
 SCHEMA = """
 create table if not exists rates (
     device text not null, flops real not null check (flops > 0 and flops < 1e30), bytes real not null check (bytes > 0 and bytes < 1e30),
@@ -41,6 +42,7 @@ create table if not exists links (
     source text not null, target text not null, transport text not null, bytes real not null check (bytes > 0 and bytes < 1e30),
     latency real not null check (latency >= 0 and latency < 1e30), primary key (source, target, transport)
 );
+create table if not exists formulas (key text not null, formula text not null, primary key (key));
 """  # the checks keep what a damaged file holds from being divided by
 
 
@@ -137,6 +139,14 @@ class CostStore:
     def keep_link(self, source: str, target: str, transport: str, link: Link) -> None:
         row = (source, target, transport, link.bytes_per_second, link.latency)
         self._write("insert or replace into links values (?, ?, ?, ?, ?)", [row])
+
+    def formula(self, key: str) -> str | None:
+        """What was counted of a stage of a model, as `models.counts` writes it; None when it never was."""
+        rows = self._read("select formula from formulas where key = ?", key)
+        return str(rows[0][0]) if rows else None
+
+    def keep_formula(self, key: str, text: str) -> None:
+        self._write("insert or replace into formulas values (?, ?)", [(key, text)])
 
     def device(
         self,

@@ -13,6 +13,7 @@ from katz_graph.context import Context, Tile
 from katz_graph.events import Busy, Planned, Sampled
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.timing import Timing
+from katz_graph.models.counts import Counts
 from katz_graph.models.features import TextEncoding
 from katz_graph.planner.facts import switches
 from katz_graph.planner.program import Device, Link, Program
@@ -73,9 +74,10 @@ class Choices:
 class Engine:
     """Implements `katz_graph.context.Engine`. `close` it, or use it in a `with` statement."""
 
-    def __init__(self, workers: Workers, choices: Choices | None = None) -> None:
+    def __init__(self, workers: Workers, choices: Choices | None = None, counts: Counts | None = None) -> None:
         self.workers = workers
         self.choices = choices or Choices()
+        self.counts = counts or Counts()
 
     def __enter__(self) -> Self:
         return self
@@ -97,7 +99,7 @@ class Engine:
 
     def _resources(self) -> Resources:
         choices = self.choices
-        return Resources(self.workers.devices, self.workers.links, choices.pins, choices.allowed, choices.batching)
+        return Resources(self.workers.devices, self.workers.links, choices.pins, choices.allowed, choices.batching, self.counts)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         return self._carried_out(region, self.plan(region), context)

@@ -14,6 +14,7 @@ from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Choices, dtype_for
 from katz_graph.executor.planning import Resources
 from katz_graph.executor.probing import shared_between
+from katz_graph.models.counts import Counts
 from katz_graph.planner.program import Device, Link
 
 LATENCY = 1e-4  # seconds of a message through shared memory, where it was not measured
@@ -28,7 +29,7 @@ def estimated(devices: Mapping[str, str], cache: Path | None, link: Link | None,
         calibrated(device, torch.device(device), dtype_for(device), store)
     found = tuple(_found(store, name, device, host, len(devices)) for name, device in devices.items())
     between = {(one.name, other.name): link or _shared(store, host, devices, one, other) for one, other in itertools.permutations(found, 2)}
-    return Resources(found, between, choices.pins, choices.allowed, choices.batching)
+    return Resources(found, between, choices.pins, choices.allowed, choices.batching, Counts(store))
 
 
 def _shared(store: CostStore, host: str, devices: Mapping[str, str], source: Device, target: Device) -> Link:

@@ -21,6 +21,7 @@ from katz_graph.executor.profiling import StageTime, profile_region
 from katz_graph.executor.services import SERVICES
 from katz_graph.executor.survey import survey
 from katz_graph.executor.worker import Job, Single, Worker
+from katz_graph.models.counts import Counts
 from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
 
@@ -81,7 +82,7 @@ class LocalEngine(Engine):
         self.models = models or Models(self.options.device, self.options.dtype)
         self._store = CostStore(self.options.cache)
         self._local = LocalWorkers(self._name, self.models, self.options.threads or torch.get_num_threads())
-        super().__init__(self._local, choices or Choices(batching=self.options.batching))
+        super().__init__(self._local, choices or Choices(batching=self.options.batching), Counts(self._store))
         try:
             self.measure()
         except BaseException:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
+from katz_graph.models.counts import Counts
 from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
 
@@ -16,7 +17,7 @@ from katz_graph.planner.region import Region
 class Resources:
     """What a program may use: devices, the links between them, where stages may run, which approximations are allowed.
 
-    `batching` None lets the planner choose whether equal stages run as one call.
+    `batching` None lets the planner choose whether equal stages run as one call. `counts`: what is known of the work of models.
     """
 
     devices: tuple[Device, ...]
@@ -24,6 +25,7 @@ class Resources:
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
     batching: bool | None = None
+    counts: Counts = field(default_factory=Counts)
 
 
 def preload() -> None:
@@ -48,7 +50,7 @@ def plan_region(region: Region, resources: Resources, after: str = "emit") -> Pr
         schedule=evaluations_of(spec),
         decide=decider(spec, table),
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
-        count=partial(count_work, value_bytes=resources.devices[0].value_bytes),
+        count=partial(count_work, value_bytes=resources.devices[0].value_bytes, counts=resources.counts),
         fit=fit,
         length=lambda encoding: length(encoding, prompt_length),
         devices=resources.devices,

@@ -15,6 +15,7 @@ from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Workers
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.survey import Place
+from katz_graph.models.counts import Counts
 from katz_graph.planner.program import Device, Program
 from katz_graph.planner.region import Region
 
@@ -42,7 +43,8 @@ def profile_region(region: Region, workers: Workers, places: Sequence[Place], st
 
     Keeps the times in the store, in place of those that were known, and tells them.
     """
-    programs = {place.name: _both_ways(region, place.device(store)) for place in places}
+    counts = Counts(store)
+    programs = {place.name: _both_ways(region, place.device(store), counts) for place in places}
 
     def run(place: Place, context: Context) -> Samples:
         timed: dict[tuple[str, int], list[tuple[int, float]]] = {}
@@ -77,8 +79,8 @@ def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
     return [seconds for evaluation, seconds in timed if evaluation > 0] or [seconds for _, seconds in timed[1:]]
 
 
-def _both_ways(region: Region, device: Device) -> list[Program]:
-    return [plan_region(region, Resources((device,), batching=batching)) for batching in (False, True)]
+def _both_ways(region: Region, device: Device, counts: Counts) -> list[Program]:
+    return [plan_region(region, Resources((device,), batching=batching, counts=counts)) for batching in (False, True)]
 
 
 def _at_once(members: Sequence[Place], run: Callable[[Place, Context], Samples], context: Context) -> list[Samples]:

@@ -6,7 +6,8 @@ Modules without memory (torch's meta device) are run through the very stages tha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -18,11 +19,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
+from katz_graph.errors import InputError
 from katz_graph.models import attention, controlnet, unet
+from katz_graph.models.embedding import added_embedding
 from katz_graph.models.family import pooled_width
 from katz_graph.models.features import Features, Residuals, TextEncoding
+from katz_graph.models.formula import BATCH, HEIGHT, LEVELS, TOKENS, WIDTH, Formula, Terms, terms
 from katz_graph.planner.program import Work
 from katz_graph.sampling.evaluation import Step
 
@@ -55,6 +59,7 @@ def stage_work(
 
     height, width: of the latent, for the VAE too; tokens: of the text; value_bytes: 2 for half precision, 4 for float32; kept:
     cross-attention reads keys and values made before. Blocks as in `unet.encode` and `unet.decode`. A multiply-add is two operations.
+    Counted at these sizes, which takes up to seconds; `counts.Counts` tells the same of all sizes from one count.
     """
     return _work(json.dumps(dict(config), sort_keys=True), stage, batch, height, width, tokens, first_block, last_block, value_bytes, kept)
 
@@ -72,17 +77,61 @@ def _work(
     value_bytes: int,
     kept: bool,
 ) -> Work:
+    counted = _counted(_module(config), stage, batch, height, width, tokens, first_block, last_block, kept)
+    return _formula(counted, lambda numbers: {"": sum(numbers)}).work({}, value_bytes)
+
+
+@lru_cache(maxsize=256)
+def stage_formula(config: str, stage: Stage, row: int, first_block: int, last_block: int | None) -> Formula:
+    """The work of a stage, but those of VAEs, of the module with this `config.json`; `row`: tokens of a text encoder's row.
+
+    It holds where no resolution is one cell wide or high. InputError for a UNet of more resolutions than formulas know.
+    """
     module = _module(config)
-    call, used = _call(module, stage, batch, height, width, tokens, first_block, last_block, kept)
-    with torch.no_grad(), FlopCounterMode(display=False) as flops, _Written() as written, _FusedAttention() as attended:
+    levels = len(getattr(module.config, "block_out_channels", ()))
+    if levels > LEVELS:
+        raise InputError(f"a {type(module).__name__} of {levels} resolutions cannot be planned, expected at most {LEVELS}")
+    return _formula(_counted(module, stage, BATCH, HEIGHT, WIDTH, row or TOKENS, first_block, last_block, True), terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A call on the meta device, where modules are float32: floating-point operations of each operation that has some, bytes of each
+    tensor that is written, of what is copied because the batch is of several, and of each output."""
+
+    flops: Sequence[int]
+    written: Sequence[int]
+    copied: Sequence[int]
+    outputs: Sequence[int]
+    weight_bytes: int
+    kernels: int
+
+
+def _counted(module: Any, stage: Stage, *sizes: Any) -> Counted:
+    with torch.no_grad(), FusedAttention():
+        call, used = _call(module, stage, *sizes)
+    operations = _Operations()
+    with torch.no_grad(), operations, _Functions(operations) as functions:
         outputs = call()
-    size = value_bytes / 4  # modules on the meta device are float32
-    return Work(
-        flops=float(flops.get_total_flops() + attended.flops),
-        weight_bytes=size * sum(_bytes(part.parameters()) for part in used),
-        activation_bytes=size * 2 * written.bytes,  # what is written is read once
-        output_bytes=size * _bytes(outputs),
-        kernels=float(written.operations),
+    return Counted(
+        flops=(*operations.flops, *functions.flops),
+        written=operations.written,
+        copied=operations.copied,
+        outputs=[tensor.nbytes for tensor in outputs],
+        weight_bytes=sum(parameter.nbytes for part in used for parameter in part.parameters()),
+        kernels=operations.kernels,
+    )
+
+
+def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Formula:
+    return Formula(
+        summed(counted.flops),
+        summed(counted.written),
+        summed(counted.copied),
+        summed(counted.outputs),
+        counted.weight_bytes,
+        counted.kernels,
+        len(counted.copied),
     )
 
 
@@ -101,7 +150,7 @@ def _call(module: Any, stage: Stage, batch: int, height: int, width: int, tokens
         return lambda: [module(ids).last_hidden_state], [module]
 
     text = _text(module.config, batch, tokens)
-    keys_values = attention.cross_attention_keys_values(module, text.hidden) if kept else None
+    keys_values, added = attention.cross_attention_keys_values(module, text.hidden) if kept else None, added_embedding(module, text)
     sample = torch.empty(batch, module.config.in_channels, height, width, device=meta)
     step = Step(index=0, step=0, sigma=1.0, x=sample, model_input=sample, timestep=1.0, parametrisation="epsilon")
     if stage == "keys_values":
@@ -114,15 +163,17 @@ def _call(module: Any, stage: Stage, batch: int, height: int, width: int, tokens
         return lambda: [controlnet.embed_reference(module, image)], [module.controlnet_cond_embedding]
     if stage == "controlnet":
         reference = torch.empty(batch, module.config.block_out_channels[0], height, width, device=meta)
-        return lambda: _tensors(controlnet.control(module, step, text, reference, 1.0, keys_values)), [
+        return lambda: _tensors(controlnet.control(module, step, text, reference, 1.0, keys_values, added)), [
             _without(module, "controlnet_cond_embedding")
         ]
-    return _unet_call(module, stage, step, text, keys_values, first, last)
+    return _unet_call(module, stage, step, text, keys_values, added, first, last)
 
 
-def _unet_call(module: Any, stage: Stage, step: Step, text: TextEncoding, kept: Any, first: int, last: int | None) -> Any:
+def _unet_call(
+    module: Any, stage: Stage, step: Step, text: TextEncoding, kept: Any, added: Tensor | None, first: int, last: int | None
+) -> Any:
     def until(block: int) -> Features | Step:
-        return step if block == 0 else unet.encode(module, step, text, kept, 0, block - 1)
+        return step if block == 0 else unet.encode(module, step, text, kept, 0, block - 1, added)
 
     if stage == "unet_encoder":
         entry = (
@@ -133,11 +184,11 @@ def _unet_call(module: Any, stage: Stage, step: Step, text: TextEncoding, kept: 
         blocks = module.down_blocks[first : None if last is None else last + 1]
 
         def encode() -> list[Tensor]:
-            state = unet.encode(module, start, text, kept, first, last)
+            state = unet.encode(module, start, text, kept, first, last, added)
             return [state.hidden, *state.skips[done:]]
 
         return encode, [*entry, *blocks]
-    deep = unet.encode(module, step, text, kept)
+    deep = unet.encode(module, step, text, kept, added=added)
     if stage == "unet_mid":
         return lambda: [unet.mid(module, deep, text, kept).hidden], [module.mid_block]
     middle = unet.mid(module, deep, text, kept)
@@ -181,36 +232,54 @@ def _without(module: nn.Module, name: str) -> nn.Module:
     return nn.ModuleList(child for other, child in module.named_children() if other != name)
 
 
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors)
-
-
-class _FusedAttention(TorchFunctionMode):
+class FusedAttention(TorchFunctionMode):
     """Counts attention as the one fused operation that it is on real devices: on meta it would be taken apart, and write its scores."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.flops = 0
+        self.flops: list[int] = []
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is not F.scaled_dot_product_attention:
             return function(*args, **(kwargs or {}))
         query, key, value = args  # [B, heads, T, width]
-        self.flops += 2 * query[..., 0].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+        self.flops.append(2 * query[..., 0].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1]))
         return query.new_empty(*query.shape[:-1], value.shape[-1])
 
 
-class _Written(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that write, and their bytes; views write nothing."""
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what each operation computes and writes; views write nothing."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes = 0
-        self.operations = 0
+        self.flops: list[int] = []
+        self.written: list[int] = []
+        self.copied: list[int] = []
+        self.kernels = 0
+        self.in_linear = False
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        if not any(output.alias_info for output in function._schema.returns):
-            self.operations += 1
-            self.bytes += _bytes(leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        if function._overloadpacket in flop_registry:
+            self.flops.append(flop_registry[function._overloadpacket](*args, **(kwargs or {}), out_val=result))
+        if self.in_linear and function is torch.ops.aten.clone.default:
+            self.copied.append(result.nbytes)
+        elif function is not torch.ops.aten._unsafe_view.default and not any(output.alias_info for output in function._schema.returns):
+            self.kernels += 1
+            self.written += [leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         return result
+
+
+class _Functions(FusedAttention):
+    """Also tells when a linear layer is at work: pictures whose channels come last it takes as they are, several of them it copies."""
+
+    def __init__(self, operations: _Operations) -> None:
+        super().__init__()
+        self._operations = operations
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._operations.in_linear = function is F.linear
+        try:
+            return super().__torch_function__(function, types, args, kwargs)
+        finally:
+            self._operations.in_linear = False

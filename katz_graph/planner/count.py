@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from katz_graph.models.counts import Counts
 from katz_graph.models.family import config
-from katz_graph.models.shapes import stage_work
 from katz_graph.models.text_recipe import prompts
 from katz_graph.planner.program import Work
 from katz_graph.planner.region import NODE, Operation, unknown_stage
@@ -17,7 +17,7 @@ MODEL_STAGES = ("unet_encoder", "unet_mid", "unet_decoder", "controlnet", "contr
 LITTLE = (NODE, "added_embedding", "concatenated")  # next to nothing beside these
 
 
-def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int) -> Work:
+def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int, counts: Counts) -> Work:
     """The work of one operation for a latent [B, C, h, w] and a text of so many tokens; nothing for what computes next to nothing.
 
     InputError for a stage that nobody counts.
@@ -25,16 +25,16 @@ def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_
     batch, _, height, width = shape
     inputs = operation.inputs
     if operation.stage == "text_encoder":
-        return _text_work(inputs["encoding"], tokens, value_bytes)
+        return _text_work(inputs["encoding"], tokens, value_bytes, counts)
     if operation.stage == "unet_wrapped":
         parts = (replace(operation, stage=stage) for stage in ("unet_encoder", "unet_mid", "unet_decoder"))
-        return _total([count_work(part, shape, tokens, value_bytes) for part in parts])
+        return _total([count_work(part, shape, tokens, value_bytes, counts) for part in parts])
     if operation.stage in LITTLE:
         return Work()
     if operation.stage not in MODEL_STAGES:
         raise unknown_stage(operation)
     last = inputs.get("last_block", -1)
-    return stage_work(
+    return counts.work(
         config(_component(inputs)),
         operation.stage,  # type: ignore[arg-type]
         batch,
@@ -47,10 +47,9 @@ def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_
     )
 
 
-def _text_work(encoding: Encoding, tokens: int, value_bytes: int) -> Work:
+def _text_work(encoding: Encoding, tokens: int, value_bytes: int, counts: Counts) -> Work:
     encoders = [encoder.encoder for prompt in prompts(encoding) for encoder in prompt.clip.encoders]
-    works = [stage_work(config(encoder), "text_encoder", 1, 0, 0, tokens, value_bytes=value_bytes) for encoder in encoders]
-    return _total(works)
+    return _total([counts.work(config(encoder), "text_encoder", 1, 0, 0, tokens, value_bytes=value_bytes) for encoder in encoders])
 
 
 def _total(works: Sequence[Work]) -> Work:

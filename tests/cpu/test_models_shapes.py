@@ -1,13 +1,24 @@
 """Costs from configurations: whole equals the sum of its blocks, and known sizes of known models."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
+import torch
 from tiny_models import FAMILIES, control_recipe, controlnet, recipes, unet
 
+from katz_graph.bench.requests import bind
 from katz_graph.errors import InputError
+from katz_graph.executor.costs import FILE, CostStore
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.models import shapes
+from katz_graph.models.counts import Counts
 from katz_graph.models.family import config
 from katz_graph.models.shapes import stage_work
 from katz_graph.planner.count import count_work
+from katz_graph.planner.expand import expand_sampling
 from katz_graph.planner.region import Operation
+from katz_graph.recipe import ConditioningEntry, Prompt
 
 SDXL = {
     "_class_name": "UNet2DConditionModel",
@@ -76,6 +87,77 @@ def test_full_size_sdxl_without_its_weights():
     assert sum(work.activation_bytes for work in works) < 30e9  # attention scores are never written
 
 
+WHOLE, SECOND, FROM_SECOND = (0, None), (1, 1), (1, None)
+STAGES = [
+    ("unet_encoder", WHOLE),
+    ("unet_encoder", SECOND),
+    ("unet_mid", WHOLE),
+    ("unet_decoder", WHOLE),
+    ("unet_decoder", FROM_SECOND),
+    ("keys_values", WHOLE),
+    ("controlnet", WHOLE),
+    ("controlnet_reference", WHOLE),
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_count_tells_the_work_of_all_sizes(family):
+    """Even and odd sides, one picture and several, one row of text and several; and a latent whose deepest resolution is one cell high."""
+    model, clip, _ = recipes(family)
+    unet_settings, control_settings = config(model.unet), config(control_recipe(family).control_net)
+    counts = Counts()
+    some_sizes = [(1, 8, 8, 77), (2, 16, 24, 154), (3, 13, 19, 77), (1, 9, 31, 231), (2, 3, 40, 77)]
+    for number, (stage, blocks) in enumerate(STAGES):
+        settings = control_settings if stage.startswith("controlnet") else unet_settings
+        for sizes in (some_sizes[number % 5], some_sizes[(number + 2) % 5]):
+            assert counts.work(settings, stage, *sizes, *blocks) == stage_work(settings, stage, *sizes, *blocks), (stage, sizes)
+    half = stage_work(unet_settings, "unet_mid", 2, 8, 8, value_bytes=2)
+    assert counts.work(unet_settings, "unet_mid", 2, 8, 8, 77, value_bytes=2) == half
+    for encoder in clip.encoders:
+        for batch, tokens in [(1, 77), (2, 231), (1, 9)]:
+            settings = config(encoder.encoder)
+            assert counts.work(settings, "text_encoder", batch, 0, 0, tokens) == stage_work(settings, "text_encoder", batch, 0, 0, tokens)
+
+
+def test_full_size_sdxl_is_counted_once_for_all_sizes():
+    counts = Counts()
+    for sizes in [(1, 128, 128, 77), (4, 104, 152, 154)]:
+        assert counts.work(SDXL, "unet_mid", *sizes) == stage_work(SDXL, "unet_mid", *sizes)
+
+
+def test_another_process_counts_nothing_again(tmp_path, monkeypatch):
+    settings = config(recipes("sdxl")[0].unet)
+    expected = stage_work(settings, "unet_mid", 2, 16, 24, 154)
+    Counts(CostStore(tmp_path)).work(settings, "unet_mid", 1, 8, 8, 77)
+    monkeypatch.setattr(shapes, "_module", None)  # nothing can be counted any more
+    assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", 2, 16, 24, 154) == expected
+
+
+def test_counts_that_cannot_be_read_are_counted_anew(tmp_path):
+    settings, store = config(recipes("sdxl")[0].unet), CostStore(tmp_path)
+    expected = Counts(store).work(settings, "unet_mid", 1, 8, 8, 77)
+    with closing(sqlite3.connect(tmp_path / FILE)) as file, file:
+        file.execute("update formulas set formula = 'nothing'")
+    assert Counts(CostStore(tmp_path)).work(settings, "unet_mid", 1, 8, 8, 77) == expected
+
+
+def test_an_engine_plans_a_new_size_from_what_another_one_counted(tmp_path, monkeypatch):
+    with LocalEngine(EngineOptions(cache=tmp_path)) as engine:
+        work = engine.plan(region(16)).work
+    monkeypatch.setattr(shapes, "_module", None)
+    with LocalEngine(EngineOptions(cache=tmp_path)) as engine:
+        larger = engine.plan(region(24)).work
+    assert all(larger[name].flops > one.flops for name, one in work.items() if name.startswith("positive") and one.flops)
+
+
+def region(side):
+    model, clip, _ = recipes("sdxl")
+    text = (ConditioningEntry(Prompt(clip, "a red star")),)
+    begin = {"model": model, "latent_image": {"samples": torch.zeros(1, 4, side, side)}, "steps": 2}
+    expansion = expand_sampling("StepBegin", begin, model, text, text, 5.0)
+    return bind(expansion.graph, expansion.outputs[0].node)
+
+
 def test_work_of_a_stage_that_nobody_counts_is_refused_and_never_free():
     with pytest.raises(InputError, match=r"node 5 \(Odd\): its stage 'odd' is unknown, so it cannot be planned"):
-        count_work(Operation("5", "odd", "Odd", {}), (1, 4, 8, 8), 77, 4)
+        count_work(Operation("5", "odd", "Odd", {}), (1, 4, 8, 8), 77, 4, Counts())
