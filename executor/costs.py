@@ -198,7 +198,7 @@ class CostStore:
     def _load(self, path: Path) -> None:
         if not path.exists():
             return
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=PATIENCE, uri=True)) as file:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", timeout=PATIENCE, uri=True)) as file:
             for table in TABLES:
                 rows = file.execute(f"select * from {table}").fetchall()
                 if rows:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -212,4 +214,18 @@ def test_a_process_that_is_killed_while_it_writes_spoils_nothing(tmp_path: Path,
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert len(CostStore(tmp_path).stages("cpu")) > 10
+    assert not warnings_in(caplog)
+
+
+def test_what_a_killed_process_had_half_written_is_undone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    whole, left = tmp_path / "whole", tmp_path / "left"
+    whole.mkdir()
+    CostStore(whole).record("cpu", {("kept", 1): [0, 1.0, 1.0]})
+    with closing(sqlite3.connect(whole / FILE)) as file:
+        file.execute("pragma cache_size = 1")  # so that pages reach the file before the end
+        rows = [("cpu", f"stage {number}", 1, 1, 1.0, 1) for number in range(5000)]
+        file.executemany("insert into stages values (?, ?, ?, ?, ?, ?)", rows)
+        shutil.copytree(whole, left)  # what is on the disk when the process is killed now
+    assert len(list(left.iterdir())) == 2  # with the journal that undoes it
+    assert list(CostStore(left).stages("cpu")) == list(CostStore(whole).stages("cpu")) != []
     assert not warnings_in(caplog)
