@@ -236,7 +236,7 @@ class Execution:
     def close(self) -> None:
         """The ControlNets of this request may go now, and its values, which an error's traceback would keep for a while."""
         self._held_models.close()
-        self._before, self._values, self._kept = Values(), None, {}
+        self._before, self._values, self._kept, self._process = Values(), None, {}, None
 
     def _load(self) -> None:
         """Before anything is computed, so that its time is not taken for that of the operations."""
