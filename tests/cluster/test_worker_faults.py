@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,13 @@ from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.requests import WorkerLost
 from katz_graph.executor.transport import connection
 from katz_graph.executor.transport.connection import Connection, Frame
+from katz_graph.models import family
 from katz_graph.planner.region import Region
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 DEVICE = "cpu:0"
 SOON = 20.0  # seconds in which whoever waits has to be told
+UNHURRIED = replace(FORGIVING, frozen=10 * SOON)  # that a worker is silent is not what ends it here
 STEPS = 12
 
 
@@ -55,7 +58,7 @@ def expected(region: Region) -> Tensor:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[ClusterEngine]:
     with ClusterEngine(
-        [Assignment(DEVICE)], Choices(batching=False), tmp_path, launchers={DEVICE: InProcess()}, patience=FORGIVING
+        [Assignment(DEVICE)], Choices(batching=False), tmp_path, launchers={DEVICE: InProcess()}, patience=UNHURRIED
     ) as engine:
         yield engine
 
@@ -75,8 +78,12 @@ def lost(engine: ClusterEngine) -> list[str]:
 
 
 def in_time(ask: Any, *arguments: Any) -> Any:
-    with ThreadPoolExecutor(1) as pool:
+    """Who would be kept waiting is let go when the engine closes."""
+    pool = ThreadPoolExecutor(1)
+    try:
         return pool.submit(ask, *arguments).result(SOON)
+    finally:
+        pool.shutdown(wait=False)
 
 
 def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]], bool]) -> None:
@@ -142,19 +149,18 @@ def test_a_call_whose_device_fails_is_done_again_and_no_more_than_that(
 
 
 def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request(
-    engine: ClusterEngine, lost: list[str], models: Models, region: Region
+    engine: ClusterEngine, lost: list[str], models: Models, tmp_path: Path
 ) -> None:
+    shutil.copytree(models.pipeline, tmp_path / "model")
     context = bare_context(engine)
     context.previews = True
-    program = engine.plan(region)
-    file = models.pipeline / "unet" / "config.json"
-    before = file.stat()
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
-    try:
-        with pytest.raises(InputError, match=r"config\.json"):
-            in_time(engine.cluster.run, program, context)
-    finally:
-        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    program = engine.plan(sampler_region(Case("changed", tmp_path / "model", True, "euler", STEPS)))
+    file = tmp_path / "model" / "unet" / "config.json"
+    file.write_text(f"{file.read_text()}\n")
+    family.architecture.cache_clear()  # a worker in a process of its own has not read it before
+    family._config.cache_clear()
+    with pytest.raises(InputError, match=r"config\.json: changed since"):
+        in_time(engine.cluster.run, program, context)
     assert not lost and not context.warnings
 
 
