@@ -55,7 +55,7 @@ class Cluster:
         self._numbers = itertools.count(1)
         self._closed = False
         self.on_vanished: Callable[[str], None] = lambda name: None  # a worker was lost, and with it what it held
-        self.on_given_up: Callable[[RunError], None] = lambda error: None  # a worker was lost and is not replaced
+        self.on_given_up: Callable[[DeviceGone], None] = lambda error: None  # a worker was lost and is not replaced
         self._supervisor = Supervisor(launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience)
 
     def start(self) -> None:
@@ -359,7 +359,7 @@ class Cluster:
             blamed = self._blamed.pop(name, None)
             for number, (device, future) in list(self._calls.items()):
                 if device == name and not future.done():
-                    future.set_exception(WorkerLost(f"{device}: {why}", bystander=blamed not in (None, number)))
+                    future.set_exception(WorkerLost(f"{device}: {why}", (device,), bystander=blamed not in (None, number)))
             for request in list(self._requests.values()):
                 if name in request.devices and not request.waiting and not request.future.done():
                     self._try_again(request, f"{name}: {why}", bystander=blamed not in (None, request.name))
@@ -367,8 +367,8 @@ class Cluster:
 
     def _given_up(self, name: str, error: RunError) -> None:
         """A worker was lost for good; the others go on without it."""
-        self.on_given_up(error)
-        gone = DeviceGone(str(error))
+        gone = DeviceGone(str(error), (name,))
+        self.on_given_up(gone)
         with self._lock:
             if self._present[name].done():
                 self._present[name] = Future()

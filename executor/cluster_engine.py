@@ -67,7 +67,7 @@ class ClusterEngine(Engine):
         self._local: LocalEngine | None = None
         self._starting = threading.Lock()
         choices = choices or Choices()
-        self._fleet = Fleet(names, choices.pins, choices.lane, time.monotonic)
+        self._fleet = Fleet(names, choices.reachable, choices.lane, time.monotonic, bool(choices.gone))
         assignments, claimed = _seated(assignments, launchers, ahead)
         crowded = len(assignments) > 1 and not claimed.processors
         launchers = launchers or {one.name: Spawn(one.threads, crowded, entry=entry_for(one.device), ahead=ahead) for one in assignments}

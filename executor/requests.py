@@ -23,8 +23,8 @@ TRIES = 2  # attempts at a request before it fails
 class WorkerLost(RunError):
     """A worker ended, or did not answer, while it had a part in something. `bystander`: something else is known to have ended it."""
 
-    def __init__(self, message: str, bystander: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, devices: tuple[str, ...] = (), bystander: bool = False) -> None:
+        super().__init__(message, devices)
         self.bystander = bystander
 
 

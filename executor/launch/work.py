@@ -22,7 +22,7 @@ def work_on_gpu(connection: Connection) -> None:
     """Initialise CUDA and learn what its devices are, then serve. That takes seconds in which no ping would be answered, so it comes before
     the worker says that it is there. Takes no memory of a device yet: which one it gets is said later."""
     if torch.cuda.is_available():
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         for number in range(torch.cuda.device_count()):
             torch.cuda.get_device_properties(number)
     work(connection)
