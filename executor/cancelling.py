@@ -33,7 +33,10 @@ def cancellation(context: Context | None) -> Iterator[Future[None]]:
 def unless(cancelled: Future[None], awaited: Future[Awaited]) -> Awaited:
     """What a future comes to, unless it is cancelled first."""
     both: tuple[Future[Any], ...] = (awaited, cancelled)
-    wait(both, return_when=FIRST_COMPLETED)
-    if cancelled.done():
-        cancelled.result()
-    return awaited.result()
+    try:
+        wait(both, return_when=FIRST_COMPLETED)
+        if cancelled.done():
+            cancelled.result()
+        return awaited.result()
+    finally:
+        del awaited, cancelled, both  # the error's traceback keeps this frame, and the future the error

@@ -49,12 +49,13 @@ class Cluster:
         self._lock = threading.RLock()
         self._requests: dict[str, Request] = {}
         self._calls: dict[int, tuple[str, Future[Called]]] = {}
+        self._blamed: dict[str, str | int] = {}  # by worker that ended with a fault, the request or call at which it met that
         self._connections: dict[str, Outbox] = {}  # to workers that got their assignment; nothing is said to others
         self._present: dict[str, Future[None]] = {name: Future() for name in self._assignments}
         self._numbers = itertools.count(1)
         self._closed = False
         self.on_vanished: Callable[[str], None] = lambda name: None  # a worker was lost, and with it what it held
-        self.on_given_up: Callable[[RunError], None] = lambda error: None  # a worker was lost and is not replaced
+        self.on_given_up: Callable[[DeviceGone], None] = lambda error: None  # a worker was lost and is not replaced
         self._supervisor = Supervisor(launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience)
 
     def start(self) -> None:
@@ -128,18 +129,19 @@ class Cluster:
 
     def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
         """Done again by the worker that replaces one that was lost."""
+        tries = 1
         with cancellation(context) as cancelled:
-            for tries in range(1, TRIES + 1):
+            while True:
                 identifier, future = next(self._numbers), Future[Called]()
                 try:
                     self._ask(device, identifier, future, cancelled, {"id": identifier, "what": what, "arguments": list(arguments)})
                     return unless(cancelled, future)
-                except WorkerLost:
-                    if tries == TRIES:
+                except WorkerLost as lost:
+                    if tries == TRIES and not lost.bystander:
                         raise
+                    tries += not lost.bystander
                 finally:
                     self._end_call(identifier)
-        raise AssertionError("unreachable")
 
     def call_all(self, what: str, seconds: float) -> None:
         """Have something done by all workers at once, but not by those that take the places of lost ones. What takes longer than `seconds`
@@ -212,17 +214,17 @@ class Cluster:
             self._cancel(request)
             request.future.set_exception(Unsendable(str(error)))
 
-    def _try_again(self, request: Request, why: str) -> None:
-        """Begin a request anew; after its last try it fails."""
+    def _try_again(self, request: Request, why: str, bystander: bool = False) -> None:
+        """Begin a request anew; after its last try it fails, unless it was another one's fault."""
         self._cancel(request)
-        if request.tries >= TRIES:
+        if request.tries >= TRIES and not bystander:
             if not request.future.done():
                 request.future.set_exception(
                     WorkerLost(f"sampler {request.program.name}: {why}, in {TRIES} attempts; see what ends workers")
                 )
             return
         request.news.put(f"sampler {request.program.name}: {why}; it begins again")
-        request.tries += 1
+        request.tries += not bystander
         request.again()
         self._begin(request)
 
@@ -248,6 +250,9 @@ class Cluster:
     def _heard(self, name: str, kind: str, body: Mapping[str, Any]) -> None:
         """A message of a worker."""
         with self._lock:
+            if kind == "fault":
+                self._blamed[name] = body.get("request") or body["id"]
+                return
             request = self._requests.get(body.get("request", ""))
             if request is not None and not request.is_current(body["attempt"]):
                 return
@@ -351,18 +356,19 @@ class Cluster:
                 self._present[name] = Future()
             self._network.left(name)
             self.on_vanished(name)
-            for device, future in [call for call in self._calls.values() if call[0] == name]:
-                if not future.done():
-                    future.set_exception(WorkerLost(f"{device}: {why}"))
+            blamed = self._blamed.pop(name, None)
+            for number, (device, future) in list(self._calls.items()):
+                if device == name and not future.done():
+                    future.set_exception(WorkerLost(f"{device}: {why}", (device,), bystander=blamed not in (None, number)))
             for request in list(self._requests.values()):
                 if name in request.devices and not request.waiting and not request.future.done():
-                    self._try_again(request, f"{name}: {why}")
+                    self._try_again(request, f"{name}: {why}", bystander=blamed not in (None, request.name))
             self._mark_present()  # others may have lacked nothing but their connections with it
 
     def _given_up(self, name: str, error: RunError) -> None:
         """A worker was lost for good; the others go on without it."""
-        self.on_given_up(error)
-        gone = DeviceGone(str(error))
+        gone = DeviceGone(str(error), (name,))
+        self.on_given_up(gone)
         with self._lock:
             if self._present[name].done():
                 self._present[name] = Future()

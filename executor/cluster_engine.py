@@ -19,7 +19,7 @@ from katz_graph.executor.cluster import Cluster
 from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Choices, Engine
 from katz_graph.executor.fleet import Fleet, Ticket
-from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.ahead import Ahead, entry_for
 from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.network import Network
@@ -67,10 +67,10 @@ class ClusterEngine(Engine):
         self._local: LocalEngine | None = None
         self._starting = threading.Lock()
         choices = choices or Choices()
-        self._fleet = Fleet(names, choices.pins, choices.lane, time.monotonic)
+        self._fleet = Fleet(names, choices.reachable, choices.lane, time.monotonic, bool(choices.gone))
         assignments, claimed = _seated(assignments, launchers, ahead)
         crowded = len(assignments) > 1 and not claimed.processors
-        launchers = launchers or {one.name: Spawn(one.threads, crowded, ahead=ahead) for one in assignments}
+        launchers = launchers or {one.name: Spawn(one.threads, crowded, entry=entry_for(one.device), ahead=ahead) for one in assignments}
         self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
         super().__init__(self.cluster, choices, Counts(self._store))
         self.opened = ExitStack()  # what is closed after the workers

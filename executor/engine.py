@@ -11,7 +11,7 @@ from torch import Tensor
 
 from katz_graph.context import Context, Tile
 from katz_graph.events import Busy, Planned, Sampled
-from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.planning import Resources, check_reachable, plan_region
 from katz_graph.executor.timing import Timing
 from katz_graph.models.counts import Counts
 from katz_graph.models.features import TextEncoding
@@ -63,12 +63,25 @@ class Workers(Protocol):
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What a person decides about plans: where stages may run, which approximations are allowed, whether equal stages run as one call
-    (None: the faster), and how many devices besides those of the ControlNets one request uses (None: all)."""
+    (None: the faster), and how many devices besides those of the ControlNets one request uses (None: all). `gone`: devices that pins may
+    name and that there are no longer."""
 
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
     batching: bool | None = None
     lane: int | None = None
+    gone: frozenset[str] = frozenset()
+
+    @property
+    def reachable(self) -> Mapping[str, tuple[str, ...]]:
+        """The pins, to devices that there are."""
+        left = {stage: tuple(device for device in devices if device not in self.gone) for stage, devices in self.pins.items()}
+        return {stage: devices for stage, devices in left.items() if devices}
+
+    @property
+    def stranded(self) -> Mapping[str, tuple[str, ...]]:
+        """Stages whose devices are all gone, and these."""
+        return {stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)}
 
 
 class Engine:
@@ -99,7 +112,8 @@ class Engine:
 
     def _resources(self) -> Resources:
         choices = self.choices
-        return Resources(self.workers.devices, self.workers.links, choices.pins, choices.allowed, choices.batching, self.counts)
+        devices, links = self.workers.devices, self.workers.links
+        return Resources(devices, links, choices.reachable, choices.allowed, choices.batching, self.counts, choices.stranded)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         return self._carried_out(region, self.plan(region), context)
@@ -148,7 +162,8 @@ class Engine:
 
     def _call(self, stage: str, what: str, context: Context, *arguments: Any) -> Called:
         """On the device that the stage is pinned to, else on the first."""
-        device = self.choices.pins.get(stage, (self.device.name,))[0]
+        check_reachable((stage,), self.choices.stranded)
+        device = self.choices.reachable.get(stage, (self.device.name,))[0]
         called = self.workers.call(device, what, *arguments, context=context)
         context.report(Busy(device, stage.replace("_", " "), "", called.start, called.seconds))
         return called

@@ -79,7 +79,7 @@ class Execution:
         self._model: ModelRecipe = program.region.begin.inputs["model"]
         self._owns = portion.owns
         self._process: Process | None = None  # where the sampler is
-        self._colours = _colours(self._model) if context.previews else None  # of its previews
+        self._colours: LinearMap | None = None  # of its previews
         self._situation = Situation(models, program.shape)
         self._instances = Instances(program)
         self._before = Values()
@@ -236,7 +236,7 @@ class Execution:
     def close(self) -> None:
         """The ControlNets of this request may go now, and its values, which an error's traceback would keep for a while."""
         self._held_models.close()
-        self._before, self._values, self._kept = Values(), None, {}
+        self._before, self._values, self._kept, self._process = Values(), None, {}, None
 
     def _load(self) -> None:
         """Before anything is computed, so that its time is not taken for that of the operations."""
@@ -250,6 +250,7 @@ class Execution:
         texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder" and op.inputs]
         for clip in dict.fromkeys(clip for encoding in texts for clip in clips(encoding)):
             self._load_modules(clip)
+        self._colours = _colours(self._model) if self._context.previews else None
         self.timing.load = self._span("load", started, None)
         if self._owns:
             self._process = self._start()

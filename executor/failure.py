@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.executor.device_fault import device_fault
 from katz_graph.wording import one_line, shorten, show
 
 LONGEST = 400  # characters of a foreign message
@@ -41,6 +42,8 @@ def _lines(error: BaseException) -> list[str]:
         return ["out of memory; use a smaller size or batch"]
     if _device_is_full(error):
         return [OUT_OF_MEMORY]
+    if fault := device_fault(error):
+        return [f"the device failed ({fault}); nothing more can be computed on it in this process, so run it again"]
     if isinstance(error, OSError) and error.errno is not None:
         where = f" ({one_line(str(error.filename))})" if error.filename else ""
         return [

@@ -33,9 +33,17 @@ class Ticket:
 
 class Fleet:
     """`pins`: where stages may run; the devices of "controlnet" are a pool when no other stage may run there. `lane`: base devices a
-    request. Any thread may call. InputError for pins to devices that are not there, or that no lane can hold."""
+    request. Any thread may call. InputError for pins to devices that are not there, or that no lane can hold; then one lane has all devices
+    when they are `reduced`, some being gone."""
 
-    def __init__(self, devices: Sequence[str], pins: Mapping[str, tuple[str, ...]], lane: int | None, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        devices: Sequence[str],
+        pins: Mapping[str, tuple[str, ...]],
+        lane: int | None,
+        clock: Callable[[], float],
+        reduced: bool = False,
+    ) -> None:
         self._pins = dict(pins)
         for stage, device in ((stage, device) for stage, where in pins.items() for device in where):
             if device not in devices:
@@ -46,6 +54,8 @@ class Fleet:
         base = [device for device in devices if device not in self.pool]
         size = lane or len(base)
         self._lanes = [tuple(base[start : start + size]) for start in range(0, len(base), size)]
+        if reduced and not any(map(self._honours, self._lanes)):
+            self._lanes = [tuple(base)]
         self._able = [number for number, lane in enumerate(self._lanes) if self._honours(lane)]
         if not self._able:
             raise InputError(f"--devices-per-job {size}: no {size} devices together are those that --place names; give more, or pin less")

@@ -19,6 +19,7 @@ from katz_graph.errors import Cancelled, KatzError, RunError
 from katz_graph.events import Event
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.context import RunContext
+from katz_graph.executor.device_fault import device_fault
 from katz_graph.executor.execution import Exchange, Execution
 from katz_graph.executor.models import Models
 from katz_graph.executor.portion import Portion
@@ -41,16 +42,19 @@ from katz_graph.settings import Settings
 Tell = Callable[[str, Mapping[str, Any]], None]
 """Sends one message (kind, body) to the driver."""
 
+GiveUp = Callable[[str, Mapping[str, Any]], None]
+"""Ends this worker, and tells the driver why and which work was at it."""
+
 
 AWAKE = 1.0  # seconds that a processor is kept busy while a request waits
 WORK = {**SERVICES, **PROBES}  # what can be called
 
 
 class Host:
-    """Serves one device from `assign` until `close`."""
+    """Serves one device from `assign` until `close`. What fails is told; with `give_up` it ends all where nothing more can be done here."""
 
-    def __init__(self, tell: Tell, types: Mapping[str, NodeType]) -> None:
-        self._tell = tell
+    def __init__(self, tell: Tell, types: Mapping[str, NodeType], give_up: GiveUp) -> None:
+        self._tell, self._give_up = tell, give_up
         self._types = dict(types)
         self.peers: dict[str, Peer] = {}
         self._parts: dict[tuple[str, int], tuple[Execution, Job]] = {}
@@ -89,8 +93,14 @@ class Host:
 
     def begin(self, request: str, attempt: int, portion: Portion, measure: bool, previews: bool) -> None:
         """Load what a portion needs, tell, and wait for `go`."""
-        desk = _Desk(request, attempt, self.mailbox, self.peers)
         told = {"request": request, "attempt": attempt}
+        try:
+            self._begin(request, attempt, portion, measure, previews, told)
+        except Exception as error:
+            self._explain("failed", told, error)
+
+    def _begin(self, request: str, attempt: int, portion: Portion, measure: bool, previews: bool, told: Mapping[str, Any]) -> None:
+        desk = _Desk(request, attempt, self.mailbox, self.peers)
         listen, warn = partial(self._event, told), partial(self._warn, told)
         engine = cast(Engine, _Alone(portion.program.device(portion.device)))
         context = RunContext(engine, self._folders, self._settings.output, {}, listen, warn, previews=previews)
@@ -114,7 +124,10 @@ class Host:
     def call(self, identifier: int, what: str, arguments: Sequence[Any]) -> None:
         """Do something of one unit and tell its value."""
         task = Single(lambda: WORK[what](self, *arguments))
-        self._calls[identifier] = job = self._worker.submit(task)
+        try:
+            self._calls[identifier] = job = self._worker.submit(task)
+        except Exception as error:
+            return self._explain("raised", {"id": identifier}, error)
         job.future.add_done_callback(lambda future: self._returned(identifier, task, future))
 
     def drop(self, identifier: int) -> None:
@@ -126,11 +139,9 @@ class Host:
         self._calls.pop(identifier, None)
         error = future.exception()
         if error is None:
-            try:
-                return self._tell("returned", {"id": identifier, "value": future.result(), "start": task.start, "seconds": task.seconds})
-            except TypeError as unsendable:
-                error = RunError(f"a result cannot be sent: {unsendable}")
-        self._tell("raised", {"id": identifier, **_described(error)})
+            error = self._answer("returned", {"id": identifier, "value": future.result(), "start": task.start, "seconds": task.seconds})
+        if error is not None:
+            self._explain("raised", {"id": identifier}, error)
 
     def _ended(self, request: str, attempt: int, execution: Execution, future: Future[Any]) -> None:
         self._parts.pop((request, attempt), None)
@@ -138,12 +149,28 @@ class Host:
         told = {"request": request, "attempt": attempt}
         error = future.exception()
         if error is None:
-            try:
-                return self._tell("done", {**told, "result": future.result(), "timing": execution.timing})
-            except TypeError as unsendable:
-                error = RunError(f"the latents cannot be sent: {unsendable}")
-        if not isinstance(error, Cancelled):
-            self._tell("failed", {**told, **_described(error)})
+            error = self._answer("done", {**told, "result": future.result(), "timing": execution.timing})
+        if error is not None and not isinstance(error, Cancelled):
+            self._explain("failed", told, error)
+
+    def _answer(self, kind: str, body: Mapping[str, Any]) -> Exception | None:
+        """Tell what was made; why not, where the message cannot be: a type that does not travel, no memory for a copy, a lost device."""
+        try:
+            self._tell(kind, body)
+        except TypeError as unsendable:
+            return RunError(f"a result cannot be sent: {unsendable}")
+        except Exception as error:
+            return error
+        return None
+
+    def _explain(self, kind: str, told: Mapping[str, Any], error: BaseException) -> None:
+        """Tell why nothing came of something. After a fault of the device, or when not even that can be told, this worker is of no use."""
+        if fault := device_fault(error):
+            return self._give_up(f"the device failed: {fault}", told)
+        try:
+            self._tell(kind, {**told, **_described(error)})
+        except Exception as untold:
+            self._give_up(f"an error ({type(error).__name__}) cannot be told: {type(untold).__name__}: {untold}", told)
 
     def _event(self, told: Mapping[str, Any], event: Event) -> None:
         self._tell("event", {**told, "event": event})

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -49,12 +49,15 @@ class LocalWorkers:
 
     def submit(self, program: Program, context: Context, measure: bool = False) -> Job:
         """Start sampling; the job's result is the latent [B, C, h, w], unscaled, and the denoised one that the last step began with."""
-        return self._worker.submit(Execution(portion_of(program, self.devices[0].name), self.models, context, measure=measure))
+        return self._worker.submit(self._execution(program, context, measure))
 
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
-        job = self.submit(program, context, measure)
-        samples, denoised = self._result(job, context)
-        return Outcome(samples, denoised, {self.devices[0].name: cast(Execution, job.task).timing})
+        execution = self._execution(program, context, measure)
+        samples, denoised = self._result(self._worker.submit(execution), context)
+        return Outcome(samples, denoised, {self.devices[0].name: execution.timing})
+
+    def _execution(self, program: Program, context: Context, measure: bool) -> Execution:
+        return Execution(portion_of(program, self.devices[0].name), self.models, context, measure=measure)
 
     def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
         task = Single(lambda: SERVICES[what](self, *arguments))
@@ -68,6 +71,8 @@ class LocalWorkers:
         except BaseException:
             job.cancel()
             raise
+        finally:
+            del job  # the error's traceback keeps this frame, and the job's future the error
 
     def close(self) -> None:
         self._worker.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
+from katz_graph.errors import RunError
 from katz_graph.models.counts import Counts
 from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
@@ -18,6 +20,7 @@ class Resources:
     """What a program may use: devices, the links between them, where stages may run, which approximations are allowed.
 
     `batching` None lets the planner choose whether equal stages run as one call. `counts`: what is known of the work of models.
+    `stranded`: stages whose devices are gone, and these.
     """
 
     devices: tuple[Device, ...]
@@ -26,6 +29,7 @@ class Resources:
     allowed: frozenset[str] = frozenset()
     batching: bool | None = None
     counts: Counts = field(default_factory=Counts)
+    stranded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def preload() -> None:
@@ -36,7 +40,7 @@ def preload() -> None:
 
 
 def plan_region(region: Region, resources: Resources, after: str = "emit") -> Program:
-    """Compile a region without running it. InputError for what the passes find wrong in it."""
+    """Compile a region without running it. InputError for what the passes find wrong in it, RunError for a stage whose devices are gone."""
     from katz_graph.models.text_recipe import length
     from katz_graph.models.tokens import prompt_length
     from katz_graph.planner.compile import Known, compile_region
@@ -59,4 +63,15 @@ def plan_region(region: Region, resources: Resources, after: str = "emit") -> Pr
         pins=resources.pins,
         allowed=resources.allowed,
     )
-    return compile_region(region, known, after)
+    program = compile_region(region, known, after)
+    operations = itertools.chain(region.operations, program.before)
+    check_reachable((operation.stage for operation in operations), resources.stranded)
+    return program
+
+
+def check_reachable(stages: Iterable[str], stranded: Mapping[str, tuple[str, ...]]) -> None:
+    """RunError when one of the stages has no device left."""
+    for stage in stages:
+        if stage in stranded:
+            devices = " or ".join(stranded[stage])
+            raise RunError(f"{stage} may only run on {devices} (--place), which failed and is left out; the server has to be started anew")

@@ -21,7 +21,11 @@ TRIES = 2  # attempts at a request before it fails
 
 
 class WorkerLost(RunError):
-    """A worker ended, or did not answer, while it had a part in something."""
+    """A worker ended, or did not answer, while it had a part in something. `bystander`: something else is known to have ended it."""
+
+    def __init__(self, message: str, devices: tuple[str, ...] = (), bystander: bool = False) -> None:
+        super().__init__(message, devices)
+        self.bystander = bystander
 
 
 class DeviceGone(RunError):
@@ -41,7 +45,7 @@ class Request:
     measure: bool = False
     previews: bool = False
     attempt: int = 0
-    tries: int = 1  # attempts that ended with a fault, and this one; those for which there was no room do not count
+    tries: int = 1  # attempts that ended with a fault, and this one; not those without room, nor those that another request's fault ended
     waiting: bool = False  # for a worker to be replaced
     ready: set[str] = field(default_factory=set)
     timings: dict[str, Timing] = field(default_factory=dict)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from katz_graph.executor import meeting
 from katz_graph.executor.host import Host
@@ -18,7 +21,7 @@ from katz_graph.node import NodeType
 def serve(connection: Connection, types: Mapping[str, NodeType]) -> None:
     """Say hello, then do what comes until the connection ends or `stop`. `types`: the nodes that stand inside of regions."""
     outbox = Outbox(connection)
-    host = Host(outbox.send, types)
+    host = Host(outbox.send, types, partial(_give_up, connection, outbox))
     try:
         outbox.send("hello", hello())
         while (message := connection.receive_message()).kind != "stop":
@@ -28,6 +31,16 @@ def serve(connection: Connection, types: Mapping[str, NodeType]) -> None:
     finally:
         host.close()
         outbox.close()
+
+
+def _give_up(connection: Connection, outbox: Outbox, why: str, told: Mapping[str, Any]) -> None:
+    """Print why, for the log, and tell the driver, which ends this worker and takes another one. Where that cannot be told, the connection
+    ends, and the worker with it."""
+    print(why, file=sys.stderr, flush=True)
+    try:
+        outbox.send("fault", {**told, "message": why})
+    except Exception:
+        connection.shut_down()
 
 
 def _obey(host: Host, outbox: Outbox, message: Message) -> None:

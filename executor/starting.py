@@ -38,7 +38,8 @@ def start_workers(
 
     with ExitStack() as opened:
         ray = opened.enter_context(RayCluster())
-        places = {f"ray:{number}": place for number, place in enumerate(ray.places(len(devices.choices)))}
+        found = ray.places(len(devices.choices))
+        places = dict(zip(devices.names or [f"ray:{number}" for number in range(len(found))], found, strict=True))
         say("starting workers: " + ", ".join(f"{name} ({place.device} on {place.host})" for name, place in places.items()))
         engine = ClusterEngine(
             assigned({name: place.device for name, place in places.items()}, like),

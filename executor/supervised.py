@@ -173,6 +173,9 @@ class Supervised:
                     self._pinger.start()
                 else:
                     self._on_message(self, kind, body)
+                if kind == "fault":  # it is of no more use, and says why
+                    self.end(body["message"])
+                    return str(body["message"])
                 self._obeying = False
         except Closed:
             return "its connection ended"

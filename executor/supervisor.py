@@ -186,7 +186,7 @@ class Supervisor:
             if self._closing.is_set() or self._workers.get(worker.name) is not worker:
                 return
             if worker.name not in self._started:
-                self._failures[worker.name] = RunError(f"device {worker.name}: its worker did not start: {reason}")
+                self._failures[worker.name] = RunError(f"device {worker.name}: its worker did not start: {reason}", (worker.name,))
                 self._changed.notify_all()
                 return
         if worker.was_ready:
@@ -205,7 +205,8 @@ class Supervisor:
             elif barren >= self._patience.barren:
                 often = f"did not start {barren} times in a row"
             if often:
-                self._failures[name] = RunError(f"device {name}: its worker {often} and is not started again; the last time: {reason}")
+                told = f"device {name}: its worker {often} and is not started again; the last time: {reason}"
+                self._failures[name] = RunError(told, (name,))
             elif self._closing.is_set():
                 return
             elif (waiting := self._spares.get(lost.launcher)) in self._waiting and waiting.state == "ready":

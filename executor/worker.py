@@ -11,8 +11,10 @@ import math
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -105,6 +107,21 @@ class Job:
         except BaseException:
             self.cancel()
             raise
+        finally:
+            del self  # the error's traceback keeps this frame, and the future the error
+
+    def succeed(self) -> None:
+        """The task is done."""
+        result = self.task.result
+        self.task.close()
+        self.future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        """The task is over: give back what it held, now and not when Python's collector comes by."""
+        with suppress(Exception):
+            self.task.close()
+        clear_frames(error)
+        self.future.set_exception(error)
 
 
 class Worker:
@@ -157,6 +174,7 @@ class Worker:
         with torch.inference_mode():
             while (job := self._await()) is not None:
                 self._advance(job)
+                del job  # nothing of it is kept while the next one is waited for
 
     def _await(self) -> Job | None:
         """The job whose turn it is, once one has something to do; None when the worker was closed and all are done."""
@@ -190,34 +208,41 @@ class Worker:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
     def _advance(self, job: Job) -> None:
+        """Do a unit of a job, and end it where that was the last or failed."""
+        try:
+            if self._step(job):
+                self._leave(job)
+                job.succeed()
+        except BaseException as error:
+            self._leave(job)
+            job.fail(error)
+        finally:
+            del job  # the error's traceback keeps this frame, and the job's future the error
+
+    def _step(self, job: Job) -> bool:
         started, wanted = time.perf_counter(), job.task.weight_set
         switches = not self._is_resident(wanted)
-        try:
-            if job.cancelled:
-                raise Cancelled("cancelled")
-            done = job.task.step()
-            if wanted is not None:
-                self._resident[wanted[0]] = wanted[1]
-        except BaseException as error:
-            self._end(job, error)
-            return
+        if job.cancelled:
+            raise Cancelled("cancelled")
+        done = job.task.step()
+        if wanted is not None:
+            self._resident[wanted[0]] = wanted[1]
         with self._changed:
             seconds = time.perf_counter() - started - job.task.uncharged
             self._turns.charge(job, seconds, job.task.switched if switches else 0.0)
-        if done:
-            self._end(job, None)
+        return done
 
-    def _end(self, job: Job, error: BaseException | None) -> None:
+    def _leave(self, job: Job) -> None:
+        """It has no more turns; it may have left already."""
         with self._changed:
-            self._jobs.remove(job)
-            self._turns.leave(job)
-        result = None
-        try:
-            result = job.task.result if error is None else None
-            job.task.close()
-        except Exception as failure:
-            error = error or failure
-        if error is None:
-            job.future.set_result(result)
-        else:
-            job.future.set_exception(error)
+            if job in self._jobs:
+                self._jobs.remove(job)
+                self._turns.leave(job)
+
+
+def clear_frames(error: BaseException) -> None:
+    """Empty the frames of an error's traceback, and of the errors behind it. It still tells where they were, but keeps nothing alive."""
+    met: list[BaseException] = [error]
+    for one in met:
+        traceback.clear_frames(one.__traceback__)
+        met += [other for other in (one.__cause__, one.__context__) if other is not None and other not in met]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from katz_graph.errors import InputError
 
@@ -40,6 +40,11 @@ class DeviceList:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(choice.name for choice in self.choices)
+
+    def without(self, gone: Collection[str]) -> DeviceList:
+        """The devices that are left."""
+        choices = tuple(choice for choice in self.choices if choice.name not in gone)
+        return self if choices == self.choices else replace(self, choices=choices, text=",".join(choice.name for choice in choices))
 
 
 def parse_devices(text: str) -> DeviceList:
@@ -86,10 +91,9 @@ def check_present(devices: DeviceList) -> None:
     import torch
 
     count = torch.cuda.device_count()
-    for choice in devices.choices:
-        kind, _, number = choice.device.partition(":")
-        if kind == "cuda" and int(number) >= count:
-            raise InputError(f"--devices {devices.text}: torch sees {count} CUDA devices here; give cpu")
+    gpus = {choice.name: int(choice.device.partition(":")[2]) for choice in devices.choices if choice.device.startswith("cuda")}
+    if absent := tuple(name for name, number in gpus.items() if number >= count):
+        raise InputError(f"--devices {devices.text}: torch sees {count} CUDA devices here; give cpu", absent)
 
 
 def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:

@@ -2,9 +2,14 @@
 
 
 class KatzError(Exception):
-    """Base of all errors that are shown without a traceback."""
+    """Base of all errors that are shown without a traceback. `devices`: by name, those that cannot be used, where that is what is wrong."""
 
     exit_code = 1
+    devices: tuple[str, ...] = ()
+
+    def __init__(self, message: str = "", devices: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.devices = devices
 
 
 class InputError(KatzError):

@@ -102,6 +102,10 @@ class _Figures(Collector):
         yield GaugeMetricFamily("katz_queue_expected_wait_seconds", "Seconds until a new job would start", state.jobs.expected_wait())
         yield GaugeMetricFamily("katz_runner_ready", "1 while the runner takes jobs", float(state.runner.ready))
         yield CounterMetricFamily("katz_runner_restarts", "Runners that died and were replaced", state.runner.restarts)
+        facts, serving = state.runner.facts, GaugeMetricFamily("katz_device_up", "0 for a device that is left out", labels=["device"])
+        for name, up in [*((device.name, 1.0) for device in facts.devices), *((name, 0.0) for name in facts.gone)]:
+            serving.add_metric([name], up)
+        yield serving
         if self._stats is None:
             return
         yield CounterMetricFamily("katz_worker_restarts", "Device workers that died and were replaced", self._stats.worker_restarts)

@@ -74,5 +74,13 @@ class ServeOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-OPTIONS: TypeAdapter[ServeOptions] = TypeAdapter(ServeOptions)
-"""Options to and from plain data."""
+@dataclass(frozen=True, slots=True)
+class RunnerStart:
+    """What a runner is started with. `gone`: devices to do without, which earlier runners of this server lost."""
+
+    options: ServeOptions
+    gone: tuple[str, ...] = ()
+
+
+START: TypeAdapter[RunnerStart] = TypeAdapter(RunnerStart)
+"""To and from plain data."""

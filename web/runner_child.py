@@ -18,7 +18,7 @@ from typing import Any
 
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.settings import environment_of_children
-from katz_graph.web.options import OPTIONS, ServeOptions
+from katz_graph.web.options import START, RunnerStart
 from katz_graph.web.runner_facts import FACTS, RunnerFacts
 from katz_graph.web.wire import AsyncEnd, Message
 
@@ -78,7 +78,7 @@ class Child:
 
     @classmethod
     async def start(
-        cls, options: ServeOptions, heard: Callable[[Message], None], patience: Patience = PATIENCE, program: Sequence[str] = PROGRAM
+        cls, start: RunnerStart, heard: Callable[[Message], None], patience: Patience = PATIENCE, program: Sequence[str] = PROGRAM
     ) -> Child:
         """A runner that begins to get ready, and may be asked already; `program` is what Python runs. RunError when there is no process.
 
@@ -105,7 +105,7 @@ class Child:
             child._echoing = child._spawn(child._echo())
             child._wire = await AsyncEnd.connect(ours, child._message, child._part)
             child._spawn(child._watch())
-            child.send("start", OPTIONS.dump_python(replace(options, token=None), mode="json"))
+            child.send("start", START.dump_python(replace(start, options=replace(start.options, token=None)), mode="json"))
             return child
         except BaseException:
             await child.give_up()
@@ -168,7 +168,7 @@ class Child:
                     log.error("the runner failed: %s", message.body["message"])
                 else:
                     kind = InputError if message.body["input"] else RunError
-                    self.ready.set_exception(kind(message.body["message"]))
+                    self.ready.set_exception(kind(message.body["message"], tuple(message.body["devices"])))
             case "answer" | "refused" if (answer := self._asked.get(message.number)) is not None and not answer.done():
                 if message.kind == "answer":
                     answer.set_result(message.body)

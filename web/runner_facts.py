@@ -20,7 +20,7 @@ class DeviceFacts:
 @dataclass(frozen=True, slots=True)
 class RunnerFacts:
     """Of the last start. `problems`: packs and nodes left out, and why. `workers`: processes by device, spares included; None on other
-    hosts."""
+    hosts. `gone`: devices that are left out, as earlier runners lost them; `stranded`: stages that --place keeps on these."""
 
     devices: tuple[DeviceFacts, ...] = ()
     nodes: int = 0
@@ -30,6 +30,8 @@ class RunnerFacts:
     version: str = ""
     pid: int = 0
     workers: Mapping[str, int | None] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+    stranded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,17 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec
 
 from pydantic import ValidationError
 
+from katz_graph.devices import parse_devices
 from katz_graph.errors import KatzError
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
 from katz_graph.web.jobs.job import Job
-from katz_graph.web.options import ServeOptions
+from katz_graph.web.options import RunnerStart, ServeOptions
 from katz_graph.web.runner.checking import CHECKED, Checked
 from katz_graph.web.runner.order import ORDER, Order
 from katz_graph.web.runner_child import PATIENCE, PROGRAM, Child, Patience, RunnerDown, Unasked
@@ -24,6 +26,7 @@ from katz_graph.web.wire import Message
 __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between a runner that did not get ready and the next
+BARREN = 2  # of these, for one and the same device, after which that is left out
 Arguments = ParamSpec("Arguments")
 log = logging.getLogger("katz.runner")
 
@@ -53,6 +56,7 @@ class Runner:
         self._unwanted: set[str] = set()  # of these, those that were cancelled
         self._taken: set[str] = set()
         self._worn = ""  # why the runner of now gets no more jobs
+        self._gone: tuple[str, ...] = ()  # devices that the next runner does without
         self._keeper: asyncio.Task[None] | None = None
         self._figures: asyncio.Task[Any] | None = None  # a question that is under way
         self._refuses = False
@@ -191,18 +195,23 @@ class Runner:
             child = await self._next()
 
     async def _next(self) -> Child:
-        pause = FIRST_PAUSE
+        """A runner that is ready. Devices that it does not start with again and again are left out, where others are left."""
+        pause, failed = FIRST_PAUSE, Counter[str]()
         while True:
             try:
                 return await self._begun()
             except Exception as error:
                 log.error("%s; the next try is in %g s", error, pause, exc_info=not isinstance(error, KatzError))
+                failed.update(error.devices if isinstance(error, KatzError) else ())
+            if barren := [device for device, times in failed.items() if times == BARREN]:
+                self._leave_out(barren)
+                pause, failed = FIRST_PAUSE, Counter()
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _begun(self) -> Child:
         """A runner that is ready; it is asked as soon as there is a process. Nothing is left of one that does not get so."""
-        child = self._child = await Child.start(self._options, self._message, self._patience, self._program)
+        child = self._child = await Child.start(RunnerStart(self._options, self._gone), self._message, self._patience, self._program)
         self._there.set()
         try:
             await asyncio.shield(child.ready)
@@ -214,6 +223,14 @@ class Runner:
         for order, taken in list(self._waiting.values()):
             self._hand_over(order, taken)
         return child
+
+    def _leave_out(self, devices: Sequence[str]) -> None:
+        """Do without devices from the next runner on, until the server starts anew. When none were left, all are tried again."""
+        gone = {*self._gone, *devices}
+        left = parse_devices(self._options.devices).without(gone)
+        self._gone = tuple(sorted(gone)) if left.choices else ()
+        if self._gone:
+            log.error("left out until the server is started anew: %s; there are %s", ", ".join(self._gone), ", ".join(left.names))
 
     def _none(self) -> None:
         """There is no runner now."""
@@ -244,8 +261,9 @@ class Runner:
             if (waiting := self._waiting.get(message.body)) is not None and not waiting[1].done():
                 waiting[1].set_result(None)
         elif message.kind == "worn":
-            log.error("the runner gets no more jobs and is replaced when it has none: %s", message.body)
-            self._worn = message.body
+            log.error("the runner gets no more jobs and is replaced when it has none: %s", message.body["message"])
+            self._worn = message.body["message"]
+            self._leave_out(message.body["devices"])
             self._replace_if_worn()
         elif message.kind == "event":
             event = _event(message.body)

@@ -8,9 +8,10 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,13 @@ from katz_graph.executor.processors import claim_seats
 MAIN = "katz_graph.executor.launch.worker_main"
 ENTRY = "katz_graph.executor.launch.work:work"
 """What a worker runs: a function of its connection. Importing its module loads all that a worker needs."""
+ENTRY_ON_GPU = "katz_graph.executor.launch.work:work_on_gpu"
+"""The same for a GPU, which has to be initialised."""
+
+
+def entry_for(device: str) -> str:
+    """What a worker on a device runs; `device` as torch calls it."""
+    return ENTRY_ON_GPU if device.startswith("cuda") else ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +71,10 @@ class Ahead:
         here = [choice.device for choice in devices.choices if devices.launcher == "spawn"]
         self.claimed = claim_seats([threads if device == "cpu" else 0 for device in here])
         crowded = len(here) > 1 and not self.claimed.processors
-        self._begun: deque[Begun] = deque()
+        self._begun: Mapping[str, deque[Begun]] = {entry_for(device): deque() for device in here}
         with suppress(OSError):  # the launcher finds out as well, and says so
-            for _ in here:
-                self._begun.append(begin(threads, crowded))
+            for entry in map(entry_for, here):
+                self._begun[entry].append(begin(threads, crowded, entry))
 
     def __enter__(self) -> Self:
         return self
@@ -74,16 +82,16 @@ class Ahead:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def take(self) -> Begun | None:
-        """One that nobody has; None when there is none left. Any thread may ask."""
-        with suppress(IndexError):
-            return self._begun.popleft()
+    def take(self, entry: str = ENTRY) -> Begun | None:
+        """One that nobody has and that runs this; None when there is none left. Any thread may ask."""
+        with suppress(IndexError, KeyError):
+            return self._begun[entry].popleft()
         return None
 
     def close(self) -> None:
         """Kill the workers that nobody took."""
         self.claimed.close()
-        while (begun := self.take()) is not None:
+        for begun in (begun for entry in self._begun for begun in iter(partial(self.take, entry), None)):
             with suppress(ProcessLookupError):
                 os.killpg(begun.process.pid, signal.SIGKILL)
             begun.connected.close()

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.launch.ahead import ENTRY
+from katz_graph.executor.launch.ahead import entry_for
 from katz_graph.executor.launch.worker_main import end_with, limit_threads
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
@@ -46,7 +46,7 @@ class RayCluster:
     When the driver is killed, our workers end at once, and two agents of a small cluster after the minute that Ray gives them.
     """
 
-    def __init__(self, address: str | None = None, entry: str = ENTRY) -> None:
+    def __init__(self, address: str | None = None, entry: str | None = None) -> None:
         if importlib.util.find_spec("ray") is None:
             raise InputError("--devices ray needs Ray, which is not installed; pip install 'katz-graph[cluster]'")
         import ray
@@ -82,7 +82,7 @@ class RayCluster:
         return find_places(ray.nodes(), number)
 
     def launcher(self, place: Place, threads: int = 1) -> RayLauncher:
-        return RayLauncher(place, threads, self.entry, self._closing)
+        return RayLauncher(place, threads, self.entry or entry_for(place.device), self._closing)
 
     def close(self) -> None:
         """End starts that wait, and leave the cluster; one that was started here ends."""

@@ -41,7 +41,7 @@ class Spawn:
 
     def launch(self, name: str, background: bool = False) -> Process:
         """Take a process that has begun, unless it may wait for others, or start one."""
-        begun = None if background or self.ahead is None else self.ahead.take()
+        begun = None if background or self.ahead is None else self.ahead.take(self.entry)
         begun = begun or begin(self.threads, self.crowded, self.entry, self.prefix, background)
         return Process(name, begun.process, Connection(begun.connected), self.echo)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import diffusers
+import torch
 
 from katz_graph.executor.serve import serve
 from katz_graph.executor.transport.connection import Connection
@@ -15,3 +16,13 @@ NETWORKS = (diffusers.AutoencoderKL, diffusers.ControlNetModel, diffusers.UNet2D
 def work(connection: Connection) -> None:
     """Serve with the nodes of the installed packs. What is wrong with a pack is the driver's to tell."""
     serve(connection, load_registry()[0])
+
+
+def work_on_gpu(connection: Connection) -> None:
+    """Initialise CUDA and learn what its devices are, then serve. That takes seconds in which no ping would be answered, so it comes before
+    the worker says that it is there. Takes no memory of a device yet: which one it gets is said later."""
+    if torch.cuda.is_available():
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        for number in range(torch.cuda.device_count()):
+            torch.cuda.get_device_properties(number)
+    work(connection)

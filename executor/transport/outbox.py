@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from katz_graph.executor.transport.connection import Connection, Frame, close_all
-from katz_graph.executor.transport.faults import Closed
 
 
 class Outbox:
-    """Sends in the order of `send`, from a thread of its own, until the connection ends. Any thread may call.
+    """Sends in the order of `send`, from a thread of its own, until the connection ends. Any thread may call. A message that cannot be sent
+    whole ends the connection: whoever waits for it would wait for ever.
 
     Two sides that both wait to send, and read nothing meanwhile, would wait for ever; with an outbox at one of them they do not.
     """
@@ -40,8 +40,9 @@ class Outbox:
             try:
                 if not gone:
                     self._connection.transmit(frame, descriptors)
-            except Closed:  # whoever reads the connection notices too
+            except Exception:  # Closed, or no memory: whoever reads the connection notices
                 gone = True
+                self._connection.shut_down()
             finally:
                 close_all(descriptors)
             del item, frame

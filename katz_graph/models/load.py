@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from threading import Lock, RLock
 from typing import Any
@@ -222,10 +222,10 @@ def _attended(module: Any) -> Any:
 
 
 def _placed(module: Any, part: Component, device: torch.device | str) -> Any:
-    try:
+    with suppress(torch.OutOfMemoryError):
         return module.to(device)
-    except torch.OutOfMemoryError:
-        raise RunError(f"{part.folder}: does not fit into the memory of {device}: free some, or use a smaller model or dtype") from None
+    del module  # what of it was moved goes with it: neither this error nor that one keeps it
+    raise RunError(f"{part.folder}: does not fit into the memory of {device}: free some, or use a smaller model or dtype")
 
 
 @lru_cache(maxsize=16)

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import fake_worker
 import pytest
+import slow_cuda
+import torch
 from processes import below, eventually, runs
 
 from katz_graph.devices import parse_devices
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.calibrate import METHOD
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.costs import CostStore, Rates
+from katz_graph.executor.launch import ahead as beginning
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.launched import hello
 from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.supervised import PATIENCE
 from katz_graph.executor.transport.faults import Closed
 
 
@@ -112,3 +121,12 @@ def test_workers_that_began_ahead_are_taken_first_and_the_rest_ends() -> None:
 def test_nothing_begins_ahead_for_a_cluster() -> None:
     with Ahead(parse_devices("ray*2"), 1) as ahead:
         assert ahead.take() is None
+
+
+def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setattr(beginning, "ENTRY_ON_GPU", "slow_cuda:work_on_gpu")
+    assert PATIENCE.frozen < slow_cuda.SECONDS
+    CostStore(tmp_path).keep_rates(f"{METHOD}/{slow_cuda.NAME}/float32/torch {torch.__version__}", Rates(1e12, 1e11, 1e-5))
+    with ClusterEngine([Assignment("cuda:0", "cuda:0")], cache=tmp_path, patience=replace(PATIENCE, deaths=1)) as engine:
+        assert engine.cluster.call("cuda:0", "identity").value["memory_bytes"] == 8 << 30

@@ -7,25 +7,28 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+import torch
 from processes import eventually
 
 from katz_graph.compat.v1 import V1Class
 from katz_graph.executor.cache import ResultCache
 from katz_graph.folders import Folders
-from katz_graph.node import NodeType
+from katz_graph.node import Node, NodeType
 from katz_graph.web.channel import QueueView
 from katz_graph.web.convention import ConventionChannel
 from katz_graph.web.events import Ended, JobEvent, Started
 from katz_graph.web.job_state import JobState
 from katz_graph.web.job_views import status_of
+from katz_graph.web.jobs.dispatch import DEVICE_GONE
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.order import Order
 from katz_graph.web.runner.runs import Place, Runs
 from katz_graph.web.runner.unkept import UnkeptFiles
+from katz_graph.wires import Socket
 
 sys.path.append(str(Path(__file__).parents[1] / "plain"))
 from trivial_nodes import TYPES, node
@@ -37,10 +40,15 @@ class Engine:
     def unload(self) -> None: ...
 
 
-def runs_in(folder: Path, tell: Callable[[JobEvent], None], registry: Mapping[str, Any] | None = None) -> Runs:
+def runs_in(
+    folder: Path,
+    tell: Callable[[JobEvent], None],
+    registry: Mapping[str, Any] | None = None,
+    wear_out: Callable[[str], None] = lambda why: None,
+) -> Runs:
     folders = Folders((folder,), folder, folder)
-    registry = registry or {}
-    return Runs(Place(Engine(), registry, folders, Caches(ResultCache()), "cpu", False, 1000), tell, UnkeptFiles())  # type: ignore[arg-type]
+    place = Place(Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000)  # type: ignore[arg-type]
+    return Runs(place, tell, UnkeptFiles(), wear_out)
 
 
 def ends(told: list[JobEvent]) -> list[Ended]:
@@ -140,3 +148,22 @@ def test_an_error_inside_an_expansion_is_told_under_the_node_of_the_prompt(
         assert error["exception_message"].startswith("node 7 (Outer), in it node ") and said in error["exception_message"]
     failed = messages["progress_state"]["nodes"][inner]
     assert (failed["state"], failed["display_node_id"]) == ("error", "7")
+
+
+class Breaks(Node, category="test", output=True):
+    """Computes in the runner's own process, on a device that fails."""
+
+    def run(self) -> Annotated[str, Socket("STRING")]:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be reported later")
+
+
+def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_run_again(tmp_path: Path) -> None:
+    """Before the job's end, whose kind puts it back into the queue: the runner of now gets it no more."""
+    told: list[JobEvent | str] = []
+    runs = runs_in(tmp_path, told.append, {"Breaks": Breaks.describe()}, told.append)
+    runs.start(Order("a", {"1": {"class_type": "Breaks", "inputs": {}}}, ("1",)))
+    eventually(lambda: isinstance(told[-1], Ended), 10)
+    assert isinstance(told[-1], Ended) and told[-1].error is not None and told[-1].error.kind == DEVICE_GONE
+    assert "the device failed (CUDA error: an illegal memory access was encountered)" in told[-1].error.message
+    (why,) = [one for one in told if isinstance(one, str)]
+    assert why == "a device failed in the runner: CUDA error: an illegal memory access was encountered"

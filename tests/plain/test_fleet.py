@@ -94,3 +94,12 @@ def test_a_controlnet_that_many_wait_for_is_replicated_and_given_up_when_idle() 
     (dropped,) = busy.observe()
     assert dropped.kind == "drop"
     assert busy.observe() == ()  # the last one stays
+
+
+def test_lanes_that_lost_devices_are_one_where_none_of_them_holds_the_pins() -> None:
+    """Of four devices in lanes of two, g1 and g3 are gone; what is left of each lane lacks what the other has."""
+    pins = {"unet_mid": ("g0",), "vae_decode": ("g2",)}
+    with pytest.raises(InputError, match="no 1 devices together"):
+        Fleet(["g0", "g2"], pins, 1, lambda: 0.0)
+    left = Fleet(["g0", "g2"], pins, 1, lambda: 0.0, reduced=True)
+    assert left.admit(region()).devices == ("g0", "g2")

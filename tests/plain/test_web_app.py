@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,21 @@ def test_shutting_down_refuses_new_jobs_and_says_so(tmp_path: Path) -> None:
         assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
         assert (await server.client.get("/readyz")).status_code == 503
         assert (await server.client.get("/livez")).status_code == (await server.client.get("/api/livez")).status_code == 200
+
+    run(tmp_path, scenario)
+
+
+def test_devices_that_are_left_out_are_named_to_who_watches(tmp_path: Path) -> None:
+    """The server takes jobs; those that need what only these devices may do are refused when they run."""
+
+    async def scenario(server: Served) -> None:
+        assert (await server.client.get("/readyz")).text == "ok\n"
+        server.runner.facts = replace(server.runner.facts, gone=("cuda:6", "cuda:7"), stranded=("controlnet",))
+        answer = await server.client.get("/readyz")
+        assert (answer.status_code, answer.text) == (200, "ok, without cuda:6, cuda:7: jobs that need controlnet fail\n")
+        metrics = (await server.client.get("/metrics")).text
+        for device, up in (("cpu", 1), ("cuda:6", 0), ("cuda:7", 0)):
+            assert f'katz_device_up{{device="{device}"}} {up}.0' in metrics
 
     run(tmp_path, scenario)
 

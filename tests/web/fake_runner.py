@@ -23,25 +23,34 @@ def main() -> None:
     parser.add_argument("--fails", default="")
     parser.add_argument("--once", type=Path, help="the runner starts while this file is not there, and makes it")
     parser.add_argument("--until", type=Path, help="the runner is ready once this file is there")
+    parser.add_argument("--absent", default="", help="a device without which later starts fail, unless they are told to do without it")
     arguments = parser.parse_args()
+    later = bool(arguments.once and arguments.once.exists())
     wire = ThreadedEnd(socket.socket(fileno=arguments.descriptor))
-    if arguments.fails or (arguments.once and arguments.once.exists()):
-        wire.send("failed", {"message": arguments.fails or "there is no second start", "input": False})
+    if arguments.fails or (later and not arguments.absent):
+        wire.send("failed", {"message": arguments.fails or "there is no second start", "input": False, "devices": []})
         return
     if arguments.once:
         arguments.once.touch()
     for message in wire.receive():
         if message.kind == "start":
-            assert message.body["token"] is None and "KATZ_TOKEN" not in os.environ  # packs run there
-            threading.Thread(target=get_ready, args=(wire, arguments.until), daemon=True).start()
+            assert message.body["options"]["token"] is None and "KATZ_TOKEN" not in os.environ  # packs run there
+            start(wire, message.body["gone"], arguments.absent if later else "", arguments.until)
         else:
             obey(wire, message)
 
 
-def get_ready(wire: ThreadedEnd, until: Path | None) -> None:
+def start(wire: ThreadedEnd, gone: list[str], absent: str, until: Path | None) -> None:
+    if absent and absent not in gone:
+        wire.send("failed", {"message": f"device {absent}: it is gone", "input": False, "devices": [absent]})
+    else:
+        threading.Thread(target=get_ready, args=(wire, gone, until), daemon=True).start()
+
+
+def get_ready(wire: ThreadedEnd, gone: list[str], until: Path | None) -> None:
     while until is not None and not until.exists():
         time.sleep(0.01)
-    wire.send("ready", FACTS.dump_python(RunnerFacts(nodes=7)))
+    wire.send("ready", FACTS.dump_python(RunnerFacts(nodes=7, gone=tuple(gone))))
 
 
 def obey(wire: ThreadedEnd, message: Message) -> None:
@@ -72,8 +81,8 @@ def run(wire: ThreadedEnd, job: str, what: str) -> None:
         wire.send("event", JOB_EVENT.dump_python(Warned(job, "last words")))
         print("a pack's last line", flush=True)
         os._exit(9)
-    elif what == "wear out":
-        wire.send("worn", "a device's worker died too often")
+    elif what.startswith("wear out"):
+        wire.send("worn", {"message": "a device's worker died too often", "devices": what.split()[2:]})
     elif what == "speak nonsense":
         wire.send("event", {"kind": "warned", "job": job, "message": 7})
         wire.send("event", {"kind": "ended", "job": job, "status": "wonderful"})

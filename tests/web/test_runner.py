@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +38,8 @@ from katz_graph.web.runner_process import Runner
 
 Result = TypeVar("Result")
 PACK = Path(__file__).with_name("troublesome.py")
+LOOP = Path(__file__).parents[2] / "workflows" / "loop_by_hand.json"
+INSIDE = ("StepBegin", "UNetEncoder", "UNetMid", "UNetDecoder", "Break")  # of a step region: no outputs
 TEXT_TO_IMAGE = Path(__file__).parents[2] / "workflows" / "txt2img.json"
 
 
@@ -71,7 +74,8 @@ class Driver:
 
     def start(self, name: str, prompt: Mapping[str, Any], client: str | None = "me", extra: Mapping[str, Any] | None = None) -> None:
         assert not self.events(name), "the name of an earlier job"
-        self.wait(self.runner.run(Job(name, 0, prompt, tuple(prompt), client, extra or {}, "pending", time.time())))
+        targets = [id for id, call in prompt.items() if call["class_type"] not in INSIDE]
+        self.wait(self.runner.run(Job(name, 0, prompt, tuple(targets), client, extra or {}, "pending", time.time())))
 
     def until(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
@@ -104,8 +108,12 @@ def picture(driver: Driver, name: str) -> bytes:
     """The pixels that a job paints."""
     prompt = driver.wait(driver.runner.check(json.loads(TEXT_TO_IMAGE.read_text()), None)).prompt
     assert prompt is not None
-    ((shown,),) = (outputs["images"] for outputs in driver.run(name, prompt).outputs.values())
-    with Image.open(driver.output / shown["filename"]) as picture:
+    return shown(driver, driver.run(name, prompt))
+
+
+def shown(driver: Driver, ended: Ended) -> bytes:
+    ((file,),) = (outputs["images"] for outputs in ended.outputs.values())
+    with Image.open(driver.output / file["filename"]) as picture:
         return picture.tobytes()
 
 
@@ -234,6 +242,38 @@ def test_memory_is_freed_when_nothing_runs(driver: Driver) -> None:
     assert driver.wait(driver.runner.stats()).results_kept == 1
     assert picture(driver, "after") == before  # from models that were loaded again
     assert any(isinstance(event, PlanMade) for event in driver.events("after"))
+
+
+def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, Any]:
+    """A loop drawn by hand, of two evaluations, whose device fails so many times."""
+    document = json.loads(LOOP.read_text())
+    for call in document.values():
+        if call["class_type"] == "StepBegin":
+            call["inputs"] |= {"seed": seed, "steps": 2}
+        elif call["class_type"] == "CFGCombine":
+            call["class_type"] = "Break"
+            call["inputs"] = {name: call["inputs"][name] for name in ("cond", "uncond")} | {"mark": str(mark), "times": times}
+    checked = driver.wait(driver.runner.check(document, None))
+    assert checked.prompt is not None, checked
+    return checked.prompt
+
+
+@pytest.mark.slow
+def test_jobs_whose_devices_fail_run_again_and_one_that_always_breaks_them_is_set_aside(driver: Driver, tmp_path: Path) -> None:
+    """20 jobs, of which one device has four at a time and is lost three times: those that only stand beside are not blamed for that."""
+    restarts = driver.wait(driver.runner.stats()).worker_restarts
+    times = {f"loop {seed}": {3: 1, 11: 1000}.get(seed, 0) for seed in range(20)}
+    prompts = {name: looped(driver, seed, tmp_path / name, times[name]) for seed, name in enumerate(times)}
+    with ThreadPoolExecutor(4) as pool:
+        ended = dict(zip(prompts, pool.map(driver.run, prompts, prompts.values()), strict=True))
+    bad = ended.pop("loop 11")
+    assert {end.status for end in ended.values()} == {"completed"}, [end.error for end in ended.values()][:3]
+    assert bad.status == "failed" and bad.error is not None and bad.error.kind == "WorkerLost"
+    assert "cpu: the device failed: CUDA error: an illegal memory access was encountered, in 2 attempts" in bad.error.message
+    assert driver.runner.restarts == 0
+    assert driver.wait(driver.runner.stats()).worker_restarts == restarts + 3
+    again = driver.run("undisturbed", looped(driver, 3, tmp_path / "undisturbed", 0))
+    assert shown(driver, again) == shown(driver, ended["loop 3"])
 
 
 def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Driver) -> None:

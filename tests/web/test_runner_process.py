@@ -56,11 +56,11 @@ class Seen:
         return [one for one in self.told if isinstance(one, tuple)]
 
 
-def with_runner(test: Callable[[Seen], Coroutine[Any, Any, None]], *arguments: str) -> None:
+def with_runner(test: Callable[[Seen], Coroutine[Any, Any, None]], *arguments: str, devices: str = "cpu") -> None:
     """Run a test on an event loop with a runner, of which nothing must be left afterwards."""
 
     async def run() -> None:
-        options = ServeOptions(token="secret")
+        options = ServeOptions(token="secret", devices=devices)
         runner = Runner(options, lambda event: seen.hear(event), lambda ids, why: seen.hear((ids, why)), IMPATIENT, (FAKE, *arguments))
         seen = Seen(runner)
         await runner.start()
@@ -198,6 +198,36 @@ def test_a_runner_that_lost_a_device_for_good_ends_its_jobs_and_is_replaced() ->
         assert seen.ended("stays") and not seen.lost and seen.runner.restarts == 1
 
     with_runner(test)
+
+
+def test_the_next_runner_does_without_a_device_that_is_lost_for_good(caplog: pytest.LogCaptureFixture) -> None:
+    """When no device would be left, all are tried again: better one that fails now and then than none."""
+
+    async def test(seen: Seen) -> None:
+        for number, (lost, left_out) in enumerate([("cpu:1", ("cpu:1",)), ("cpu:2", ("cpu:1", "cpu:2")), ("cpu:0", ())], 1):
+            await seen.runner.run(job(f"a{number}", f"wear out {lost}"))
+            await seen.until(lambda name=f"a{number}": seen.ended(name))
+            await seen.runner.run(job(f"b{number}"))  # by the next one
+            assert seen.runner.restarts == number and seen.runner.facts.gone == left_out
+        assert "left out until the server is started anew: cpu:1; there are cpu:0, cpu:2" in caplog.text
+
+    with_runner(test, devices="cpu*3")
+
+
+def test_a_device_that_does_not_come_back_with_a_new_runner_is_left_out(tmp_path: Path) -> None:
+    async def test(seen: Seen) -> None:
+        assert seen.runner.facts.gone == ()
+        await seen.runner.run(job("a", "die"))
+        await seen.runner.run(job("b"))
+        assert seen.runner.facts.gone == ("cpu:1",)
+
+    with_runner(test, "--once", str(tmp_path / "started"), "--absent", "cpu:1", devices="cpu*2")
+
+
+def test_a_first_start_without_one_of_its_devices_fails(tmp_path: Path) -> None:
+    (tmp_path / "started").touch()
+    with pytest.raises(RunError, match=r"^device cpu:1: it is gone$"):
+        with_runner(lambda seen: asyncio.sleep(0), "--once", str(tmp_path / "started"), "--absent", "cpu:1", devices="cpu*2")
 
 
 def test_an_event_that_is_not_as_agreed_breaks_nothing() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Annotated
 
+import torch
 from pydantic import Field
 
 from katz_graph.context import Context
@@ -14,7 +16,7 @@ from katz_graph.events import Progressed, Sent
 from katz_graph.node import Node
 from katz_graph.output_files import write_numbered
 from katz_graph.ui_results import announced, with_ui
-from katz_graph.wires import Anything, Socket
+from katz_graph.wires import Anything, Prediction, Socket
 
 Text = Annotated[str, Socket("STRING")]
 Seconds = Annotated[float, Field(ge=0, le=1000)]
@@ -69,3 +71,18 @@ class Trouble(Node, category="test", output=True):
     def run(self) -> Text:
         os.kill(os.getpid(), signal.SIGKILL)
         return ""
+
+
+class Break(Node, category="test"):
+    """Stands in a step region, and has its device fail the first `times` that it runs; `mark` is a file that counts them."""
+
+    mark: str = ""
+    times: int = 0
+
+    def run(self, cond: Prediction, uncond: Prediction) -> Prediction:
+        with Path(self.mark).open("a") as mark:
+            if mark.tell() < self.times:
+                mark.write("x")
+                mark.flush()
+                raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+        return cond

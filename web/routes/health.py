@@ -11,9 +11,16 @@ from starlette.responses import PlainTextResponse, Response
 from katz_graph.errors import KatzError
 from katz_graph.web.metrics import figures
 from katz_graph.web.routes.documented import answers, refusals
+from katz_graph.web.runner_facts import RunnerFacts
 from katz_graph.web.state import State
 
 TEXT = {"type": "string"}
+
+
+def _served(facts: RunnerFacts) -> str:
+    """What jobs can count on."""
+    without = f", without {', '.join(facts.gone)}" if facts.gone else ""
+    return f"ok{without}" + (f": jobs that need {', '.join(facts.stranded)} fail" if facts.stranded else "")
 
 
 def router(state: State) -> APIRouter:
@@ -26,7 +33,7 @@ def router(state: State) -> APIRouter:
     @routes.get("/readyz", responses=answers("jobs are taken and run", TEXT, "text/plain") | refusals(503))
     async def ready() -> Response:
         why = "shutting down" if state.draining else None if state.runner.ready else "the runner is starting"
-        return PlainTextResponse(f"{why or 'ok'}\n", 503 if why else 200)
+        return PlainTextResponse(f"{why or _served(state.runner.facts)}\n", 503 if why else 200)
 
     @routes.get("/metrics", responses=answers("figures for Prometheus", TEXT, "text/plain") | refusals())
     async def metrics() -> Response:

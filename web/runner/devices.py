@@ -23,7 +23,7 @@ from katz_graph.packs import Registry
 from katz_graph.planner.program import Link
 from katz_graph.settings import Settings
 from katz_graph.web.events import JobEvent
-from katz_graph.web.options import ServeOptions
+from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.figures import Figures
 from katz_graph.web.runner.limits import limited
@@ -33,17 +33,20 @@ from katz_graph.web.runner_facts import DeviceFacts, Stats
 
 
 class Devices:
-    """Starts a worker for each device that the operator asks for, of those that began `ahead`. KatzError with one line when one cannot be
-    started. `worn(why)` is called when a device was lost for good."""
+    """Starts a worker for each device that the operator asks for and that is left, of those that began `ahead`. KatzError with one line
+    when one cannot be started. `wear_out(why, devices)` is called when this process is to be replaced, as devices were lost for good."""
 
-    def __init__(self, options: ServeOptions, settings: Settings, ahead: Ahead, worn: Callable[[str], None]) -> None:
-        self._options, self.torch = options, torch.__version__
-        devices = parse_devices(options.devices)
+    def __init__(self, start: RunnerStart, settings: Settings, ahead: Ahead, wear_out: Callable[..., None]) -> None:
+        options = start.options
+        self._options, self._wear_out, self.torch = options, wear_out, torch.__version__
+        asked = parse_devices(options.devices)
+        devices = asked.without(start.gone)
         check_present(devices)
         self._text = devices.text
         link = parse_link(options.link)
-        choices = Choices(parse_places(options.place, devices.names), allowed_names(options.allow), lane=options.devices_per_job)
-        threads = threads_for(devices, options.threads)
+        pins, gone = parse_places(options.place, asked.names), frozenset(start.gone)
+        self.choices = Choices(pins, allowed_names(options.allow), lane=options.devices_per_job, gone=gone)
+        threads = threads_for(asked, options.threads)
         if any(choice.device == "cpu" for choice in devices.choices):
             torch.set_num_threads(1)  # here jobs have a thread each; the processors are for the devices
         self._caches = Caches(ResultCache.parse(options.cache, options.jobs_at_once or max(1, len(devices.choices))))
@@ -52,12 +55,12 @@ class Devices:
         with ExitStack() as opened:
             given = None if link is None else Link(*link)
             preload()
-            started = start_workers(devices, like, _print, choices, settings.cache, given, options.spare, ahead)
+            started = start_workers(devices, like, _print, self.choices, settings.cache, given, options.spare, ahead)
             self._engine = opened.enter_context(started)
             self._cluster = self._engine.cluster
             self._restarts = 0
             self._count_restarts()
-            self._cluster.on_given_up = lambda error: worn(str(error))
+            self._cluster.on_given_up = lambda error: wear_out(str(error), error.devices)
             self._figures = opened.enter_context(contextlib.closing(Figures(self._cluster)))
             self._opened = opened.pop_all()
 
@@ -68,7 +71,8 @@ class Devices:
     def runs(self, registry: Registry, folders: Folders, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> Runs:
         """The jobs on these devices; `folders` is what their nodes see."""
         types, shown = limited(registry, self._options.limits), self._options.limits.shown
-        return Runs(Place(self._engine, types, folders, self._caches, self._text, self._options.previews, shown), tell, unkept)
+        place = Place(self._engine, types, folders, self._caches, self._text, self._options.previews, shown)
+        return Runs(place, tell, unkept, self._wear_out)
 
     def stats(self) -> Stats:
         """Of now."""

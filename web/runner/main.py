@@ -23,7 +23,7 @@ from katz_graph.devices import parse_devices, threads_for
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.worker_main import end, limit_threads
-from katz_graph.web.options import OPTIONS, RUNNER_LOCK, ServeOptions
+from katz_graph.web.options import RUNNER_LOCK, START, RunnerStart
 from katz_graph.web.runner.unkept import UnkeptFiles
 from katz_graph.web.wire import Message, ThreadedEnd
 
@@ -47,29 +47,30 @@ def main() -> None:
     threading.Thread(target=_receive, args=(wire, messages, unkept, serving), name="katz-wire", daemon=True).start()
     threading.Thread(target=_pulse, name="katz-pulse", daemon=True).start()
     try:
-        options = OPTIONS.validate_python(messages.get().body)
-        with _only(options.data):
-            _serve(options, wire, messages, unkept, serving)
+        start = START.validate_python(messages.get().body)
+        with _only(start.options.data):
+            _serve(start, wire, messages, unkept, serving)
     except BaseException as error:
         if not isinstance(error, KatzError):
             traceback.print_exc()
         message = str(error) if isinstance(error, KatzError) else f"{type(error).__name__}: {error}"
-        wire.send("failed", {"message": message, "input": isinstance(error, InputError)})
+        devices = list(error.devices) if isinstance(error, KatzError) else []
+        wire.send("failed", {"message": message, "input": isinstance(error, InputError), "devices": devices})
     finally:
         end()
 
 
 def _serve(
-    options: ServeOptions, wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles, serving: threading.Event
+    start: RunnerStart, wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles, serving: threading.Event
 ) -> None:
-    devices = parse_devices(options.devices)
-    threads = threads_for(devices, options.threads)
+    asked = parse_devices(start.options.devices)
+    threads = threads_for(asked, start.options.threads)
     limit_threads(threads, crowded=True)
     try:
-        with Ahead(devices, threads) as ahead:
+        with Ahead(asked.without(start.gone), threads) as ahead:
             from katz_graph.web.runner.service import Service
 
-            with Service(options, wire, unkept, messages.put, ahead) as service:
+            with Service(start, wire, unkept, messages.put, ahead) as service:
                 while (message := messages.get()).kind != "stop":
                     service.obey(message)
                     if service.is_ready:

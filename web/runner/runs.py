@@ -19,6 +19,7 @@ from katz_graph.errors import Cancelled, KatzError, RunError
 from katz_graph.events import Event, Planned
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.context import RunContext
+from katz_graph.executor.device_fault import device_fault
 from katz_graph.executor.graph_run import run_graph
 from katz_graph.folders import Folders
 from katz_graph.formats.api import from_api
@@ -50,10 +51,11 @@ class Place:
 
 
 class Runs:
-    """Any thread may ask. `tell` gets the events of all jobs; `Ended` is the last of each."""
+    """Any thread may ask. `tell` gets the events of all jobs; `Ended` is the last of each. `wear_out` is told of a device that failed in
+    this process, which is of no use for later jobs then."""
 
-    def __init__(self, place: Place, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> None:
-        self._place, self._tell, self._unkept = place, tell, unkept
+    def __init__(self, place: Place, tell: Callable[[JobEvent], None], unkept: UnkeptFiles, wear_out: Callable[[str], None]) -> None:
+        self._place, self._tell, self._unkept, self._wear_out = place, tell, unkept, wear_out
         self._changed = threading.Condition()
         self._contexts: dict[str, RunContext | None] = {}  # None until the job's own thread has made it
         self._stopped: set[str] = set()
@@ -206,6 +208,8 @@ class Runs:
         except Cancelled:
             return "cancelled", None
         except KatzError as error:
+            if fault := device_fault(error):
+                self._wear_out(f"a device failed in the runner: {fault}")
             failed = telling.failure or described(error)
             return "failed", replace(failed, message=str(error))
         except BaseException as error:

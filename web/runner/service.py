@@ -10,7 +10,7 @@ import platform
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
@@ -24,7 +24,7 @@ from katz_graph.packs import load_registry
 from katz_graph.settings import Settings
 from katz_graph.shipped import template
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
-from katz_graph.web.options import ServeOptions
+from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.checking import CHECKED, check_prompt
 from katz_graph.web.runner.order import ORDER
 from katz_graph.web.runner.unkept import UnkeptFiles
@@ -44,10 +44,9 @@ class Service:
     """Starts all that jobs need, with the workers that began `ahead`, and tells `ready` on the wire. `post` puts a message where those of
     the server come from: what arrives is obeyed in one thread. What needs devices waits for them."""
 
-    def __init__(
-        self, options: ServeOptions, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Message], None], ahead: Ahead
-    ) -> None:
-        self._options, self._wire, self._unkept, self._ahead = options, wire, unkept, ahead
+    def __init__(self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Message], None], ahead: Ahead) -> None:
+        self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead
+        options = start.options
         self._settings = Settings.read(
             options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths
         )
@@ -94,7 +93,7 @@ class Service:
     def _start(self) -> Devices:
         from katz_graph.web.runner.devices import Devices
 
-        return Devices(self._options, self._settings, self._ahead, lambda why: self._wire.send("worn", why))
+        return Devices(self._start_with, self._settings, self._ahead, self._wear_out)
 
     def _begin(self, devices: Devices) -> None:
         self._devices, self._runs = devices, devices.runs(self._registry, self._folders, self._tell, self._unkept)
@@ -137,7 +136,7 @@ class Service:
         return known if self._runs is None else {**known, "free": self._runs.free, "stats": self._stats}
 
     def _check(self, document: Any, targets: list[str] | None) -> Any:
-        return CHECKED.dump_python(check_prompt(document, targets, self._registry, self._folders, self._options.limits))
+        return CHECKED.dump_python(check_prompt(document, targets, self._registry, self._folders, self._start_with.options.limits))
 
     def _object_info(self, name: str | None) -> bytes:
         types = self._registry if name is None else {name: self._registry[name]} if name in self._registry else {}
@@ -153,6 +152,10 @@ class Service:
         assert self._devices is not None  # it is asked of a service that runs jobs
         return STATS.dump_python(self._devices.stats())
 
+    def _wear_out(self, why: str, devices: Sequence[str] = ()) -> None:
+        """Have this process replaced once its jobs have ended; the next one does without these devices."""
+        self._wire.send("worn", {"message": why, "devices": list(devices)})
+
     def _facts(self, devices: Devices) -> RunnerFacts:
         return RunnerFacts(
             devices.facts(),
@@ -162,6 +165,8 @@ class Service:
             platform.python_version(),
             version("katz-graph"),
             workers=devices.workers(),
+            gone=tuple(sorted(devices.choices.gone)),
+            stranded=tuple(devices.choices.stranded),
         )
 
     def _tell(self, event: JobEvent) -> None:

@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 from katz_graph import events
 from katz_graph.errors import Cancelled, InputError, KatzError
 from katz_graph.events import Busy, Evaluated, Event, Planned, Progressed, Sent
+from katz_graph.executor.device_fault import device_fault
 from katz_graph.executor.events import NodeEvent
 from katz_graph.executor.requests import DeviceGone, WorkerLost
 from katz_graph.folders import TEMP
@@ -209,9 +210,10 @@ class Telling:
 
 
 def described(error: KatzError, node: str = "", kind: str = "", display: str = "") -> JobError:
-    """An error as clients get it. A worker that was lost under a node is told apart from what the node did wrong."""
+    """An error as clients get it. A worker or device that was lost under a node is told apart from what the node did wrong."""
     named = next((type(one).__name__ for one in (error.__cause__, error) if isinstance(one, (WorkerLost, DeviceGone, Cancelled))), None)
-    return JobError(named or type(error).__name__, str(error), node, kind, display)
+    lost = DeviceGone.__name__ if device_fault(error) else None
+    return JobError(named or lost or type(error).__name__, str(error), node, kind, display)
 
 
 def plain(value: Any) -> Any:

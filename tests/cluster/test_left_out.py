@@ -1,0 +1,72 @@
+"""Devices that a server does without, since earlier runners lost them: the others serve, and who needs these is told so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.devices import check_present, parse_devices
+from katz_graph.errors import InputError, RunError
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.engine import Choices
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.models.sources import pipeline_recipes
+from katz_graph.web.options import RunnerStart, ServeOptions
+from katz_graph.web.runner_child import Child
+
+PINS = {"controlnet": ("cuda:7",), "vae_decode": ("cuda:7",), "vae_encode": ("cuda:7", "cpu:0")}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    torch.set_num_threads(1)
+    return random_models(tmp_path_factory.mktemp("sd1"), "sd1")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[ClusterEngine]:
+    choices = Choices(PINS, gone=frozenset({"cuda:7"}))
+    with ClusterEngine([Assignment("cpu:0")], choices, tmp_path, launchers={"cpu:0": InProcess()}) as engine:
+        yield engine
+
+
+def test_what_no_device_is_left_for_is_refused_in_one_line_and_the_rest_runs(engine: ClusterEngine, models: Models) -> None:
+    why = r"^{} may only run on cuda:7 \(--place\), which failed and is left out; the server has to be started anew$"
+    plain = Case("plain", models.pipeline, False, "euler", 2)
+    latent = sample(engine, sampler_region(plain))
+    controlled = Case("controlled", models.pipeline, False, "euler", 2, controls=(ControlCase(models.controls[0], 0.8, 0.0, 1.0),))
+    with pytest.raises(RunError, match=why.format("controlnet")):
+        sample(engine, sampler_region(controlled))
+    _, _, vae = pipeline_recipes(models.pipeline)
+    with pytest.raises(RunError, match=why.format("vae_decode")):
+        engine.decode_latent(vae, latent, bare_context(engine))
+    assert engine.encode_image(vae, torch.zeros(1, 64, 64, 3), bare_context(engine)).shape == latent.shape
+
+
+def test_devices_that_are_absent_are_all_named() -> None:
+    with pytest.raises(InputError) as error:
+        check_present(parse_devices("cpu:0,cuda:77,cuda:78*2"))
+    assert error.value.devices == ("cuda:77", "cuda:78#0", "cuda:78#1")
+
+
+def test_a_runner_serves_the_devices_that_are_left_and_says_which_are_not(tmp_path: Path) -> None:
+    options = ServeOptions(
+        data=tmp_path / "data", output=tmp_path / "output", devices="cpu:0,cuda:78", place=("controlnet=cuda:78",), spare=False
+    )
+
+    async def start() -> None:
+        child = await Child.start(RunnerStart(options, ("cuda:78",)), lambda message: None)
+        facts = await child.ready
+        await child.close()
+        assert [device.name for device in facts.devices] == ["cpu:0"]
+        assert (facts.gone, facts.stranded) == (("cuda:78",), ("controlnet",))
+
+    asyncio.run(start())

@@ -1,0 +1,229 @@
+"""Workers whose device fails, that cannot begin a request, or cannot tell what came of it. They are threads here, and seen into."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity_reference import Case
+from katz_graph.bench.placed import reference
+from katz_graph.bench.requests import bare_context, sampler_region
+from katz_graph.bench.struck import FORGIVING
+from katz_graph.errors import InputError, RunError
+from katz_graph.executor import host, stages
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.engine import Choices
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.requests import WorkerLost
+from katz_graph.executor.transport import connection
+from katz_graph.executor.transport.connection import Connection, Frame
+from katz_graph.models import family
+from katz_graph.planner.region import Region
+
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
+DEVICE = "cpu:0"
+SOON = 20.0  # seconds in which whoever waits has to be told
+UNHURRIED = replace(FORGIVING, frozen=10 * SOON)  # that a worker is silent is not what ends it here
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    torch.set_num_threads(1)
+    return random_models(tmp_path_factory.mktemp("sd1"), "sd1")
+
+
+@pytest.fixture(scope="module")
+def region(models: Models) -> Region:
+    return sampler_region(Case("plain", models.pipeline, True, "euler", STEPS))
+
+
+@pytest.fixture(scope="module")
+def expected(region: Region) -> Tensor:
+    return reference(region)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[ClusterEngine]:
+    with ClusterEngine(
+        [Assignment(DEVICE)], Choices(batching=False), tmp_path, launchers={DEVICE: InProcess()}, patience=UNHURRIED
+    ) as engine:
+        yield engine
+
+
+@pytest.fixture
+def lost(engine: ClusterEngine) -> list[str]:
+    """Workers that were lost."""
+    names: list[str] = []
+    told = engine.cluster.on_vanished
+
+    def vanished(name: str) -> None:
+        names.append(name)
+        told(name)
+
+    engine.cluster.on_vanished = vanished
+    return names
+
+
+def in_time(ask: Any, *arguments: Any) -> Any:
+    """Who would be kept waiting is let go when the engine closes."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(ask, *arguments).result(SOON)
+    finally:
+        pool.shutdown(wait=False)
+
+
+def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]], bool]) -> None:
+    """A fault of the device in those calls of a stage, by the shape of the latent, for which this holds."""
+    real = stages.STAGES["unet_mid"]
+
+    def stage(situation: stages.Situation, inputs: Any) -> stages.Outputs:
+        if breaks(situation.shape):
+            raise torch.AcceleratorError(f"{ILLEGAL}\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1")
+        return real(situation, inputs)
+
+    monkeypatch.setitem(stages.STAGES, "unet_mid", stage)  # type: ignore[index]
+
+
+def test_a_request_whose_device_fails_begins_again_on_another_worker(
+    engine: ClusterEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count()
+    break_at(monkeypatch, lambda shape: next(numbers) == 3)
+    context = bare_context(engine)
+    outcome = in_time(engine.cluster.run, engine.plan(region), context)
+    assert outcome.attempts == 2 and torch.equal(outcome.samples, expected)
+    assert lost == [DEVICE]
+    (warning,) = context.warnings
+    assert f"{DEVICE}: the device failed: {ILLEGAL}; it begins again" in warning
+
+
+def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_not(
+    engine: ClusterEngine, models: Models, region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes down what the other one computes with as often as it may try: those are not the other one's tries."""
+    larger = torch.zeros(1, 4, 16, 16)
+    breaking = sampler_region(Case("breaking", models.pipeline, True, "euler", STEPS, latent=larger))
+    break_at(monkeypatch, lambda shape: shape == larger.shape)
+    program, other = engine.plan(region), engine.plan(breaking)
+    begun, context = threading.Event(), bare_context(engine)
+    context.listener = lambda event: begun.set()
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(engine.cluster.run, program, context)
+        assert begun.wait(SOON)
+        with pytest.raises(WorkerLost, match=rf"{DEVICE}: the device failed: {ILLEGAL}, in 2 attempts"):
+            in_time(engine.cluster.run, other, bare_context(engine))
+        outcome = beside.result(SOON)
+    assert torch.equal(outcome.samples, expected) and outcome.attempts == 3
+
+
+def test_a_call_whose_device_fails_is_done_again_and_no_more_than_that(
+    engine: ClusterEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count()
+
+    def break_(worker: host.Host, times: int) -> str:
+        if next(numbers) < times:
+            raise RuntimeError(ILLEGAL)
+        return "done"
+
+    monkeypatch.setattr(host, "WORK", {**host.WORK, "break": break_})
+    assert in_time(engine.cluster.call, DEVICE, "break", 1).value == "done"
+    assert lost == [DEVICE]
+    with pytest.raises(WorkerLost, match=f"^{DEVICE}: the device failed: {ILLEGAL}$"):
+        in_time(engine.cluster.call, DEVICE, "break", 100)
+    assert len(lost) == 3
+
+
+def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request(
+    engine: ClusterEngine, lost: list[str], models: Models, tmp_path: Path
+) -> None:
+    shutil.copytree(models.pipeline, tmp_path / "model")
+    context = bare_context(engine)
+    context.previews = True
+    program = engine.plan(sampler_region(Case("changed", tmp_path / "model", True, "euler", STEPS)))
+    file = tmp_path / "model" / "unet" / "config.json"
+    file.write_text(f"{file.read_text()}\n")
+    family.architecture.cache_clear()  # a worker in a process of its own has not read it before
+    family._config.cache_clear()
+    with pytest.raises(InputError, match=r"config\.json: changed since"):
+        in_time(engine.cluster.run, program, context)
+    assert not lost and not context.warnings
+
+
+def test_a_request_that_cannot_begin_for_whatever_reason_is_told_so(
+    engine: ClusterEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = engine.plan(region)
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "Execution", lambda *_, **__: 1 / 0)
+        with pytest.raises(RunError, match="internal error: ZeroDivisionError"):
+            in_time(engine.cluster.run, program, bare_context(engine))
+    assert torch.equal(in_time(engine.cluster.run, program, bare_context(engine)).samples, expected)
+    assert not lost
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")])
+def test_an_answer_that_cannot_be_made_is_told(
+    engine: ClusterEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(host, "WORK", {**host.WORK, "picture": lambda worker: torch.zeros(3, 1001)})
+    program = engine.plan(region)
+    real = connection.as_bytes
+
+    def as_bytes(tensor: Tensor) -> Tensor:
+        if tensor.numel() in (3003, expected.numel()) and not torch.equal(tensor, region.begin.inputs["latent_image"]["samples"]):
+            raise error
+        return real(tensor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "as_bytes", as_bytes)
+        for ask in (lambda: engine.cluster.call(DEVICE, "picture"), lambda: engine.cluster.run(program, bare_context(engine))):
+            with pytest.raises(RunError):
+                in_time(ask)
+    assert in_time(engine.cluster.call, DEVICE, "picture").value.shape == (3, 1001)
+    assert not lost
+
+
+def test_a_worker_that_cannot_even_tell_of_an_error_is_replaced(
+    engine: ClusterEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    real, failures = Connection.frame, itertools.count()
+
+    def frame(self: Connection, kind: str, body: Any = None) -> Frame:
+        if kind in ("returned", "raised", "fault") and next(failures) < 3:
+            raise MemoryError
+        return real(self, kind, body)
+
+    monkeypatch.setattr(Connection, "frame", frame)
+    assert in_time(engine.cluster.call, DEVICE, "identity").value["value_bytes"] == 4
+    assert lost == [DEVICE]
+    assert "an error (MemoryError) cannot be told: MemoryError" in capfd.readouterr().err
+
+
+def test_a_worker_that_cannot_send_what_it_has_to_tell_is_replaced(
+    engine: ClusterEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = Connection.transmit, itertools.count()
+
+    def transmit(self: Connection, frame: Frame, descriptors: Any = ()) -> None:
+        if b"returned" in frame.header and next(failures) == 0:
+            raise MemoryError
+        real(self, frame, descriptors)
+
+    monkeypatch.setattr(Connection, "transmit", transmit)
+    assert in_time(engine.cluster.call, DEVICE, "identity").value["value_bytes"] == 4
+    assert lost == [DEVICE]

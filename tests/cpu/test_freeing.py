@@ -1,0 +1,130 @@
+"""What a failed unit held, on a device often gigabytes, is given back at once: Python's collector is off here."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from diffusers import AutoencoderKL
+from tiny_models import pipeline_folder, recipes
+from torch import Tensor
+
+from katz_graph.bench.parity_reference import Case
+from katz_graph.bench.requests import bare_context, sampler_region
+from katz_graph.errors import RunError
+from katz_graph.executor import stages
+from katz_graph.executor.local import LocalEngine
+from katz_graph.executor.worker import Single, Worker
+from katz_graph.models.load import ModelStore
+
+
+@pytest.fixture(autouse=True)
+def uncollected() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker("freeing", 1)
+    yield worker
+    worker.close()
+
+
+class Held:
+    """Tensors as weak references."""
+
+    def __init__(self) -> None:
+        self._tensors: list[weakref.ref[Tensor]] = []
+
+    def see(self, tensor: Tensor) -> None:
+        self._tensors.append(weakref.ref(tensor))
+
+    def __bool__(self) -> bool:
+        assert self._tensors
+        return any(tensor() is not None for tensor in self._tensors)
+
+
+def plain(held: Held) -> None:
+    activations = torch.zeros(8)
+    held.see(activations)
+    raise RuntimeError(f"no room for {activations.shape}")
+
+
+def behind_another(held: Held) -> None:
+    try:
+        plain(held)
+    except RuntimeError as error:
+        raise RunError("it does not fit") from error
+
+
+def while_another_is_handled(held: Held) -> None:
+    try:
+        plain(held)
+    except RuntimeError:
+        raise RunError("it does not fit") from None
+
+
+def error_of(ask: Callable[[], object]) -> BaseException:
+    """Without pytest's own references to its frames."""
+    try:
+        ask()
+    except BaseException as error:
+        return error
+    raise AssertionError("it did not fail")
+
+
+@pytest.mark.parametrize("fail", [plain, behind_another, while_another_is_handled])
+def test_the_tensors_of_a_failed_unit_go_while_its_error_is_still_read(worker: Worker, fail: Callable[[Held], None]) -> None:
+    held = Held()
+    error = error_of(worker.submit(Single(lambda: fail(held))).result)
+    assert not held
+    assert error.__traceback__ is not None and "no room for" in repr((error, error.__context__))
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_what_a_job_was_given_goes_with_it(worker: Worker, failing: bool) -> None:
+    held, latent = Held(), torch.zeros(8)
+    held.see(latent)
+
+    def work(given: Tensor = latent) -> float:
+        if failing:
+            raise RuntimeError("it failed")
+        return float(given.sum())
+
+    job = worker.submit(Single(work))
+    job.future.exception()
+    del job, work, latent
+    worker.submit(Single(lambda: None)).result()  # it has let go of the one before
+    assert not held
+
+
+def test_a_failed_request_of_an_engine_in_this_process_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, region = Held(), sampler_region(Case("plain", pipeline_folder("sd1"), True, "euler", 2))
+
+    def fail(situation: stages.Situation, inputs: Any) -> stages.Outputs:
+        held.see(inputs["features"].hidden)
+        raise RuntimeError("no room")
+
+    with LocalEngine() as engine:
+        monkeypatch.setitem(stages.STAGES, "unet_mid", fail)  # type: ignore[index]
+        error = error_of(lambda: engine.sample(region, bare_context(engine)))
+        assert not held and "no room" in str(error)
+
+
+def test_half_a_model_that_does_not_fit_goes_while_the_error_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+
+    def to(module: AutoencoderKL, device: object) -> AutoencoderKL:
+        held.see(next(module.parameters()))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(AutoencoderKL, "to", to)
+    error = error_of(lambda: ModelStore().vae(recipes("sd1")[2].vae, "cpu", torch.float32))
+    assert not held and "does not fit into the memory of cpu" in str(error)
