@@ -44,4 +44,4 @@ def _path(context: Context, entry: Mapping[str, Any]) -> Path | None:
     place, parts = entry.get("type"), (entry.get("subfolder") or "", entry.get("filename"))
     if place not in get_args(Place) or not all(isinstance(part, str) and "\0" not in part for part in parts):
         return None
-    return place_folder(context, place).joinpath(*map(str, parts))
+    return place_folder(context, cast(Place, place)).joinpath(*map(str, parts))

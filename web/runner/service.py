@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -76,19 +77,18 @@ class Service:
     def obey(self, message: Message) -> None:
         """Do what the server asks for. Never waits; answers come from other threads. KatzError when the devices cannot be started, and
         nothing else."""
-        match message.kind:
-            case kind if kind == STARTED:
-                self._begin(self._starting.result())
-            case "check" | "object_info" | "scripts" | "template":
-                self._ask(message)
-            case _ if self._runs is None:
-                self._early.append(message)
-            case "run":
-                self._run(self._runs, message.body)
-            case "cancel":
-                self._runs.cancel(message.body)
-            case _:
-                self._ask(message)
+        if message.kind == STARTED:
+            self._begin(self._starting.result())
+        elif message.kind in self._about_nodes:
+            self._ask(message, self._about_nodes)
+        elif self._runs is None or self._devices is None:
+            self._early.append(message)
+        elif message.kind == "run":
+            self._run(self._runs, message.body)
+        elif message.kind == "cancel":
+            self._runs.cancel(message.body)
+        else:
+            self._ask(message, {"free": self._runs.free, "stats": partial(_stats, self._devices)})
 
     def _start(self) -> Devices:
         from katz_graph.web.runner.devices import Devices
@@ -112,9 +112,9 @@ class Service:
             traceback.print_exc()
             self._tell(Ended(job, "failed", time.time(), _internal(error)))
 
-    def _ask(self, message: Message) -> None:
+    def _ask(self, message: Message, questions: Mapping[str, Callable[..., Any]]) -> None:
         try:
-            question = self._questions[message.kind]
+            question = questions[message.kind]
             self._answering.submit(self._answer, message.number, lambda: question(**message.body))
         except Exception as error:
             self._refuse(message.number, error)
@@ -131,9 +131,8 @@ class Service:
         self._wire.send("refused", str(error) if isinstance(error, KatzError) else _internal(error).message, number)
 
     @property
-    def _questions(self) -> Mapping[str, Callable[..., Any]]:
-        known = {"check": self._check, "object_info": self._object_info, "scripts": self._scripts, "template": self._template}
-        return known if self._runs is None else {**known, "free": self._runs.free, "stats": self._stats}
+    def _about_nodes(self) -> Mapping[str, Callable[..., Any]]:
+        return {"check": self._check, "object_info": self._object_info, "scripts": self._scripts, "template": self._template}
 
     def _check(self, document: Any, targets: list[str] | None) -> Any:
         return CHECKED.dump_python(check_prompt(document, targets, self._registry, self._folders, self._start_with.options.limits))
@@ -147,10 +146,6 @@ class Service:
 
     def _template(self, name: str) -> Any:
         return template(name, self._registry)
-
-    def _stats(self) -> Any:
-        assert self._devices is not None  # it is asked of a service that runs jobs
-        return STATS.dump_python(self._devices.stats())
 
     def _wear_out(self, why: str, devices: Sequence[str] = ()) -> None:
         """Have this process replaced once its jobs have ended; the next one does without these devices."""
@@ -178,6 +173,10 @@ class Service:
                 self._tell(Ended(event.job, "failed", event.at, why, seconds=event.seconds))
             else:
                 self._tell(Warned(event.job, f"an event ({event.kind}) cannot be sent: {error}"))
+
+
+def _stats(devices: Devices) -> Any:
+    return STATS.dump_python(devices.stats())
 
 
 def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:
