@@ -15,7 +15,7 @@ from katz_graph.recipe import digest
 if TYPE_CHECKING:
     from katz_graph.models.shapes import Stage
 
-COUNTING = 1  # another number when stages compute otherwise
+COUNTING = 1  # another number when our stages compute otherwise, or formulas are written otherwise
 ROW = 77  # tokens of a text encoder's longest row
 
 
@@ -81,4 +81,4 @@ def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
 @lru_cache(maxsize=1)
 def _software() -> tuple[Any, ...]:
     """What besides a configuration decides the counts."""
-    return COUNTING, *(version(name) for name in ("katz-graph", "torch", "diffusers", "transformers"))
+    return COUNTING, *(version(name) for name in ("torch", "diffusers", "transformers"))

@@ -1,13 +1,18 @@
-"""A bench of several workers at the size of a toy: what it measures and reports; bounds on times are for a quiet machine."""
+"""The benches of several workers at the size of toys: what they measure and report; bounds on times are for a quiet machine."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from katz_graph.bench import controlnet
+from katz_graph.bench import controlnet, pipeline
 from katz_graph.bench.placed import Scale
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.planner.program import Link
 
 TOY = Scale(channels=(16, 24, 32), side=8, steps=3, runs=1)
 
@@ -27,3 +32,20 @@ def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ide
     assert 0 < metrics["share_of_ideal_of_a_bare_loop"] < 4
     assert set(result.bounds) == {"prediction_error", "share_of_ideal", "difference"}
     assert result.ok == (metrics["prediction_error"] <= 0.10 and metrics["share_of_ideal"] >= 0.93)
+
+
+@pytest.mark.slow
+def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(tmp_path: Path, costs: Path) -> None:
+    """On a link where the planner sees nothing to hide, and plans no delay of its own."""
+    region = pipeline.Models.make(tmp_path, TOY).request(TOY, guidance=1.0)
+    workers = [Assignment(name) for name in (pipeline.BASE, pipeline.CONTROL)]
+    rates: list[float] = []
+    with ClusterEngine(workers, cache=costs, link=Link(22.7e9), launchers={one.name: InProcess() for one in workers}) as engine:
+        metrics = pipeline.compare(engine, region, rates.append, runs=1).metrics
+        program, _ = pipeline.pipelined(engine, region)
+    assert program.delayed and len(program.instructions) == 2
+    widths = (16, 16, 16, 16, 24, 24, 24, 32, 32, 32)  # of the skips, at 8x8, 4x4 and 2x2 cells; the middle is as the last
+    cells = (64, 64, 64, 16, 16, 16, 4, 4, 4, 4)
+    expected = 4 * sum(width * size for width, size in zip(widths, cells, strict=True))
+    assert metrics["residual_bytes"] == pytest.approx(expected)
+    assert rates[0] / rates[1] == pytest.approx(pipeline.BOUND / pipeline.HIDDEN) and rates[1] > 0
