@@ -174,7 +174,8 @@ def _result(cases: Iterable[Case]) -> BenchResult:
     bounds = {f"plain_{how}": f"<= {PLAIN_BOUND}" for how in ("batched", "scattered")}
     bounds |= dict.fromkeys(("batched", "scattered"), f"<= {BOUND}") | {"failing_seeds": "none"}
     shown = sorted(cases, key=lambda case: max(case.batched, case.scattered), reverse=True)[:SHOWN]
-    rows = [[f"{case.seed}: {case.name}", case.batched, case.scattered] for case in dict.fromkeys((*wrong, *shown))]
+    told = {case.seed: case for case in (*wrong, *shown)}
+    rows = [[f"{seed}: {case.name}", case.batched, case.scattered] for seed, case in told.items()]
     notes = [f"katz bench requests --seed {case.seed} {case.problem}\n{json.dumps(to_api(case.drawn.graph))}" for case in wrong]
     return BenchResult("requests", not wrong, metrics, bounds, ("seed", "batched", "scattered"), rows, notes=notes)
 
