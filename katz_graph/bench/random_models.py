@@ -79,12 +79,15 @@ def unet_config(family: Family, channels: tuple[int, ...] = CHANNELS) -> dict[st
 def make_pipeline(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS, extra: int = 0) -> None:
     """Write a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers, VAE (factor 8, 4 channels), scheduler.
 
-    extra: input channels of the UNet beside the latent's, 5 for inpainting, 4 for editing by instruction.
+    extra: input channels of the UNet beside the latent's, 5 for inpainting, 4 for editing by instruction; what is in them shows.
     """
     folder = Path(folder)
     second = ("_2",) if family == "sdxl" else ()
     with _seeded(seed):
-        _save(UNet2DConditionModel(**unet_config(family, channels), in_channels=4 + extra), folder / "unet")
+        unet = UNet2DConditionModel(**unet_config(family, channels), in_channels=4 + extra)
+        if extra:
+            nn.init.normal_(unet.conv_in.weight[:, 4:])
+        _save(unet, folder / "unet")
         _save(_vae(family), folder / "vae")
         for suffix, sizes, pad in zip(("", *second), TEXT_ENCODERS[family], PAD_TOKENS[family], strict=True):
             _save(_text_encoder(sizes, projected=bool(suffix)), folder / f"text_encoder{suffix}")

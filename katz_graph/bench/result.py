@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """`metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns`, `table` and the picture are for people."""
+    """`metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns`, `table`, picture and notes are for people."""
 
     bench: str
     ok: bool
@@ -21,6 +21,7 @@ class BenchResult:
     columns: Sequence[str] = ()
     table: Sequence[Sequence[Any]] = ()
     svg: str = ""
+    notes: Sequence[str] = ()
 
     def line(self) -> str:
         """The last line of `--json`."""
@@ -42,6 +43,8 @@ def report(result: BenchResult, as_json: bool = False) -> None:
     for name, bound in result.bounds.items():
         value = result.metrics.get(name)
         console.print(f"{name}: {f'{value:.4g}' if isinstance(value, float) else value} (bound: {bound})")
+    for note in result.notes:
+        console.print(note, soft_wrap=True)
     console.print("ok" if result.ok else "NOT within bounds")
     if as_json:
         print(result.line())

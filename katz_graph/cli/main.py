@@ -270,11 +270,12 @@ def bench(
     name: Annotated[str | None, typer.Argument(help="which one; without a name they are listed")] = None,
     as_json: Json = False,
     svg: Annotated[Path | None, typer.Option(help="draw what it found, where the bench can")] = None,
+    seed: Annotated[int | None, typer.Option(help="the one case of a search that this draws")] = None,
 ) -> None:
     """Measure, and compare with the bounds that must hold."""
     from katz_graph.bench.command import run_bench
 
-    if not run_bench(name, as_json, svg):
+    if not run_bench(name, as_json, svg, seed):
         raise typer.Exit(1)
 
 

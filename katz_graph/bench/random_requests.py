@@ -1,0 +1,184 @@
+"""`katz bench requests`: workflows drawn at random are computed one call per branch, batched, and scattered over two workers.
+
+All three have to give one latent: within float rounding, which random weights amplify; workflows without anything that acts on prompts
+or weights within the bound of the fidelity rules. A case that does not is printed, and drawn again by its seed: `--seed N`.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from random import Random
+
+import torch
+from torch import Tensor
+
+from katz_graph.bench.parity import difference
+from katz_graph.bench.quiet import quiet
+from katz_graph.bench.random_graphs import SAMPLER, Drawn, draw, make_models
+from katz_graph.bench.result import BenchResult
+from katz_graph.context import Context
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.context import RunContext
+from katz_graph.executor.engine import Engine
+from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.folders import Folders
+from katz_graph.formats.api import to_api
+from katz_graph.packs import load_registry
+from katz_graph.planner.decompose import COSTED
+from katz_graph.planner.program import Link, Program
+from katz_graph.planner.region import Region
+from katz_graph.validate import check
+from katz_graph.wires import LatentSamples
+
+COUNT = 200
+SHOWN = 10
+BOUND, PLAIN_BOUND = 1e-4, 1e-5  # of the latent's range
+WORKERS = ("cpu:0", "cpu:1")
+LINK = Link(bytes_per_second=1e9)  # assumed: nothing is timed
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A workflow, and how far batching and scattering moved its latent, of its range; nan where that is not finite."""
+
+    seed: int
+    drawn: Drawn
+    calls: int  # of several branches, in the batched programs
+    batched: float
+    scattered: float
+    problem: str = ""  # why there is none
+
+    @property
+    def holds(self) -> bool:
+        bound = PLAIN_BOUND if self.drawn.plain else BOUND
+        return self.batched <= bound and self.scattered <= bound
+
+    @property
+    def name(self) -> str:
+        """What of its kind there is in it."""
+        types = [call.type for call in self.drawn.graph.nodes.values()]
+        told = ("CLIPTextEncode", "ConditioningSetArea", "ConditioningSetMask", "ControlNetLoader", "LoraLoader")
+        checkpoint = self.drawn.graph.nodes["1"].inputs["ckpt_name"]
+        return f"{checkpoint}, " + ", ".join(f"{types.count(kind)} {kind}" for kind in told if kind in types)
+
+
+def run(seed: int | None = None, count: int = COUNT) -> BenchResult:
+    """All seeds below `count`, or one."""
+    with quiet(), tempfile.TemporaryDirectory() as name, Search(Path(name)) as search:
+        cases = [search.case(number) for number in (range(count) if seed is None else (seed,))]
+    return _result(cases)
+
+
+class Search:
+    """The models, and the engines that compute in three ways. Use it in a `with` statement."""
+
+    def __init__(self, folder: Path) -> None:
+        torch.set_num_threads(1)
+        make_models(folder)
+        self._folders = Folders((folder / "models",), folder / "input", folder / "output")
+        self._registry, _ = load_registry()
+        self._local = _Collecting(EngineOptions(cache=folder))
+        launchers = {name: InProcess() for name in WORKERS}
+        self._pair = ClusterEngine([Assignment(name) for name in WORKERS], cache=folder, link=LINK, launchers=launchers)
+
+    def __enter__(self) -> Search:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pair.close()
+        self._local.close()
+
+    def case(self, seed: int) -> Case:
+        """The workflow of a seed, computed in three ways."""
+        drawn = draw(seed)
+        try:
+            return self._compared(seed, drawn)
+        except Exception as error:  # of whatever kind: it is what the search is for
+            return Case(seed, drawn, 0, nan, nan, f"{type(error).__name__}: {error}")
+
+    def _compared(self, seed: int, drawn: Drawn) -> Case:
+        region = self._region(drawn)
+        split, batched = (self._plan(self._local, region, batching=batching) for batching in (False, True))
+        expected = self._sampled(self._local, split)
+        scattered = self._plan(self._pair, region, None, _scattered(split, Random(seed)))
+        return Case(
+            seed,
+            drawn,
+            sum(len(call.operations) > 1 for calls in batched.calls for call in calls),
+            _moved(self._sampled(self._local, batched), expected),
+            _moved(self._sampled(self._pair, scattered), expected),
+        )
+
+    def _region(self, drawn: Drawn) -> Region:
+        """What the sampler is asked for, by running all nodes before it."""
+        checked = check(drawn.graph, self._registry, self._folders, targets=[SAMPLER])
+        if checked.errors:
+            raise RuntimeError(f"a workflow was drawn that is none: {checked.errors[0]}")
+        context = RunContext(self._local, self._folders, self._folders.output)
+        run_graph(checked.graph, self._registry, context, ResultCache("none"), targets=[SAMPLER]).raise_failures()
+        return self._local.regions.pop()
+
+    def _plan(self, engine: Engine, region: Region, batching: bool | None, places: dict[str, tuple[str, ...]] | None = None) -> Program:
+        devices, links = engine.workers.devices, engine.workers.links
+        return plan_region(region, Resources(devices, links, places or {}, batching=batching, counts=engine.counts))
+
+    def _sampled(self, engine: Engine, program: Program) -> Tensor:
+        return engine.workers.run(program, RunContext(engine, self._folders, self._folders.output)).samples
+
+
+class _Collecting(LocalEngine):
+    """Keeps the regions that it is asked to sample, and gives back their latents as they are."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self.regions: list[Region] = []
+        super().__init__(options)
+
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        self.regions.append(region)
+        latent: LatentSamples = region.begin.inputs["latent_image"]
+        return latent, latent
+
+
+def _scattered(program: Program, chance: Random) -> dict[str, tuple[str, ...]]:
+    """Every stage of every branch on a worker by chance."""
+    stages = dict.fromkeys(op.id for variant in program.variants for op in variant.operations if op.stage in COSTED)
+    return {name: (chance.choice(WORKERS),) for name in stages}
+
+
+def _moved(latent: Tensor, expected: Tensor) -> float:
+    return difference(latent, expected) if bool(latent.isfinite().all() and expected.isfinite().all()) else nan
+
+
+def _result(cases: Iterable[Case]) -> BenchResult:
+    cases = list(cases)
+    plain, others = ([case for case in cases if case.drawn.plain is kind] for kind in (True, False))
+    wrong = [case for case in cases if not case.holds]
+    metrics = {
+        "graphs": len(cases),
+        "plain_graphs": len(plain),
+        "graphs_with_shared_calls": sum(case.calls > 0 for case in cases),
+        **{f"plain_{how}": _worst(plain, how) for how in ("batched", "scattered")},
+        **{how: _worst(others, how) for how in ("batched", "scattered")},
+        "failing_seeds": [case.seed for case in wrong],
+    }
+    bounds = {f"plain_{how}": f"<= {PLAIN_BOUND}" for how in ("batched", "scattered")}
+    bounds |= dict.fromkeys(("batched", "scattered"), f"<= {BOUND}") | {"failing_seeds": "none"}
+    shown = sorted(cases, key=lambda case: max(case.batched, case.scattered), reverse=True)[:SHOWN]
+    told = {case.seed: case for case in (*wrong, *shown)}
+    rows = [[f"{seed}: {case.name}", case.batched, case.scattered] for seed, case in told.items()]
+    notes = [f"katz bench requests --seed {case.seed} {case.problem}\n{json.dumps(to_api(case.drawn.graph))}" for case in wrong]
+    return BenchResult("requests", not wrong, metrics, bounds, ("seed", "batched", "scattered"), rows, notes=notes)
+
+
+def _worst(cases: Iterable[Case], how: str) -> float:
+    return max((getattr(case, how) for case in cases), default=0.0)
