@@ -49,7 +49,7 @@ class Cluster:
         self._lock = threading.RLock()
         self._requests: dict[str, Request] = {}
         self._calls: dict[int, tuple[str, Future[Called]]] = {}
-        self._blamed: dict[str, str | int] = {}  # by worker that ended with a fault, the request or call at which it met that
+        self._blamed: dict[str, str | int | None] = {}  # by worker that ended with a fault, the request or call that met it
         self._connections: dict[str, Outbox] = {}  # to workers that got their assignment; nothing is said to others
         self._present: dict[str, Future[None]] = {name: Future() for name in self._assignments}
         self._numbers = itertools.count(1)
@@ -251,7 +251,7 @@ class Cluster:
         """A message of a worker."""
         with self._lock:
             if kind == "fault":
-                self._blamed[name] = body.get("request") or body["id"]
+                self._blamed[name] = body.get("request") or body.get("id")
                 return
             request = self._requests.get(body.get("request", ""))
             if request is not None and not request.is_current(body["attempt"]):

@@ -88,8 +88,8 @@ class Host:
         told = {"peer": name, "generation": generation}
         if name in self.peers:  # its threads may take a moment to end, and whoever calls here has pings to answer
             threading.Thread(target=self.peers[name].close, name=f"close {name}", daemon=True).start()
-        self.peers[name] = Peer(name, connection, self.mailbox, bulk, lambda _, why: self._tell("lost", {**told, "message": why}))
-        self._tell("connected", told)
+        self.peers[name] = Peer(name, connection, self.mailbox, bulk, lambda _, why: self._announce("lost", {**told, "message": why}))
+        self._announce("connected", told)
 
     def begin(self, request: str, attempt: int, portion: Portion, measure: bool, previews: bool) -> None:
         """Load what a portion needs, tell, and wait for `go`."""
@@ -164,13 +164,17 @@ class Host:
         return None
 
     def _explain(self, kind: str, told: Mapping[str, Any], error: BaseException) -> None:
-        """Tell why nothing came of something. After a fault of the device, or when not even that can be told, this worker is of no use."""
+        """Tell why nothing came of something. After a fault of the device this worker is of no use."""
         if fault := device_fault(error):
             return self._give_up(f"the device failed: {fault}", told)
+        self._announce(kind, {**told, **_described(error)})
+
+    def _announce(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Tell what the driver waits for. A worker that cannot even do that is of no use."""
         try:
-            self._tell(kind, {**told, **_described(error)})
-        except Exception as untold:
-            self._give_up(f"an error ({type(error).__name__}) cannot be told: {type(untold).__name__}: {untold}", told)
+            self._tell(kind, body)
+        except Exception as error:
+            self._give_up(f"a message ({kind}) cannot be told: {type(error).__name__}: {error}", body)
 
     def _event(self, told: Mapping[str, Any], event: Event) -> None:
         self._tell("event", {**told, "event": event})

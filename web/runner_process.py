@@ -263,7 +263,8 @@ class Runner:
         elif message.kind == "worn":
             log.error("the runner gets no more jobs and is replaced when it has none: %s", message.body["message"])
             self._worn = message.body["message"]
-            self._leave_out(message.body["devices"])
+            if message.body["devices"]:
+                self._leave_out(message.body["devices"])
             self._replace_if_worn()
         elif message.kind == "event":
             event = _event(message.body)

@@ -211,7 +211,7 @@ def test_a_worker_that_cannot_even_tell_of_an_error_is_replaced(
     monkeypatch.setattr(Connection, "frame", frame)
     assert in_time(engine.cluster.call, DEVICE, "identity").value["value_bytes"] == 4
     assert lost == [DEVICE]
-    assert "an error (MemoryError) cannot be told: MemoryError" in capfd.readouterr().err
+    assert "a message (raised) cannot be told: MemoryError" in capfd.readouterr().err
 
 
 def test_a_worker_that_cannot_send_what_it_has_to_tell_is_replaced(
