@@ -136,7 +136,8 @@ def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) 
     assert all(one.alone is not None and 0 < one.alone < 10 for one in loop)
 
 
-def test_profile_of_a_device_for_people_and_for_scripts(katz: Katz) -> None:
+def test_profile_of_a_device_for_people_and_for_scripts(katz: Katz, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KATZ_CACHE", "cache")  # of its own, where what it measured is seen to be kept
     shown = katz("profile", "--threads", 1)
     assert shown.code == 0 and "GFLOP/s" in shown.out and "1 threads" in shown.out
     data = katz("profile", "--threads", 1, "--json").data
