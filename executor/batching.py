@@ -24,7 +24,7 @@ def merge(values: Sequence[Any], what: str = "values") -> Any:
         raise _apart(what, [type(value).__name__ for value in values])
     if isinstance(first, Tensor):
         return _concatenated(values, what)
-    if is_dataclass(first):
+    if is_dataclass(first) and not isinstance(first, type):
         names = [field.name for field in fields(first)]
         parts = {name: merge([getattr(value, name) for value in values], f"{type(first).__name__}.{name}") for name in names}
         return replace(first, **parts)

@@ -75,7 +75,7 @@ class Counts:
 
 def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
     """Whether the deepest resolution is one cell wide or high: then fewer copies are made than formulas know of."""
-    return min(height, width) <= 2 ** (len(config["block_out_channels"]) - 1)
+    return min(height, width) <= 1 << (len(config["block_out_channels"]) - 1)
 
 
 @lru_cache(maxsize=1)

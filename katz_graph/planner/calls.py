@@ -65,7 +65,7 @@ def _merge_key(program: Program, variant: Variant, operation: Operation, views: 
     tokens = program.tokens.get(text.operation) if isinstance(text, Ref) else None
     steps = tuple(view and view.step for index in views.telling(variant) for view in views.read(operation, index))
     residuals = [views.source(value, variant) for name, value in sorted(operation.inputs.items()) if name.startswith("residuals_")]
-    sizes = tuple(program.work[source].output_bytes if source in program.work else None for source in residuals)
+    sizes = tuple(program.work[source].output_bytes if source is not None and source in program.work else None for source in residuals)
     return operation.stage, constants, variable, steps, part and part.cells, tokens, sizes
 
 
