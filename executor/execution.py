@@ -89,10 +89,10 @@ class Execution:
         self._evaluation = -1
         self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
         self._instructions = program.instructions[portion.device]
+        self.alone = not any(instruction.peer for instruction in self._instructions)
         self._next = 0
         self._loaded = False
         self._held_models, self._held_texts = ExitStack(), ExitStack()
-        self.alone = exchange is None or len(program.instructions) == 1
         self.uncharged = 0.0  # seconds of the last unit that were spent on loading
         self.switched = 0.0  # seconds of the last unit in which LoRAs were merged into the UNet, or others taken out
         self._preparations = {call.operations[0]: call for call in program.before_calls}

@@ -21,7 +21,7 @@ from katz_graph.recipe import FileIdentity
 
 Result = TypeVar("Result")
 
-PEAKS = 8  # stretches between two loads, of which the one that needed most for computing sets the reserve
+PEAKS = 32  # stretches between two loads, of which the one that needed most for computing sets the reserve
 LEAST_RESERVE = 2**30  # bytes that are left for computing before it was measured,
 RESERVED = 1 / 8  # but no more than this part of the memory
 

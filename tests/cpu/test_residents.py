@@ -45,6 +45,12 @@ from katz_graph.upscale.recipe import Compact, UpscaleModelRecipe, upscale_model
 CPU = ("cpu", torch.float32)
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what is measured of devices is kept, so that it is once."""
+    return tmp_path_factory.mktemp("measured")
+
+
 def bytes_of(*parts: Any) -> int:
     return 4 * sum(count_values(part) for part in parts)
 
@@ -207,7 +213,7 @@ def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_aga
     assert models.residents.use.short == 1
 
 
-def test_requests_that_do_not_fit_together_wait_for_each_other(sd1: Files, tmp_path: Path) -> None:
+def test_requests_that_do_not_fit_together_wait_for_each_other(sd1: Files, tmp_path: Path, measured: Path) -> None:
     """Four threads, two models, room for one of them: the pictures of running alone."""
     other = tmp_path / "other"
     make_pipeline(other, "sd1", seed=5)
@@ -216,10 +222,10 @@ def test_requests_that_do_not_fit_together_wait_for_each_other(sd1: Files, tmp_p
         sampler_region(Case("x", folder, False, "euler", 3, seed=number, controls=(control,)))
         for number, folder in enumerate((sd1.pipeline, other, sd1.pipeline, other))
     ]
-    with LocalEngine(EngineOptions(batching=False)) as engine:
+    with LocalEngine(EngineOptions(batching=False, cache=measured)) as engine:
         alone = [sample(engine, region) for region in regions]
     most = _request_bytes(sd1)
-    with LocalEngine(EngineOptions(batching=False, model_bytes=most)) as engine, ThreadPoolExecutor(4) as pool:
+    with LocalEngine(EngineOptions(batching=False, cache=measured, model_bytes=most)) as engine, ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda region: sample(engine, region), regions))
         assert engine.models.residents.use.evictions >= 2
         assert not engine.models.residents.in_use
@@ -231,24 +237,24 @@ def _request_bytes(models: Files) -> int:
     return bytes_of(model.unet, controlnet_recipe(models.controls[0]).control_net, *(one.encoder for one in clip.encoders))
 
 
-def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(sd1: Files) -> None:
+def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(sd1: Files, measured: Path) -> None:
     model, _, _ = pipeline_recipes(sd1.pipeline)
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
-    with LocalEngine(EngineOptions(model_bytes=bytes_of(model.unet) + 1000)) as engine:
+    with LocalEngine(EngineOptions(cache=measured, model_bytes=bytes_of(model.unet) + 1000)) as engine:
         with pytest.raises(OutOfMemory, match=r"sampler .*its models do not fit together: text encoder sd1: takes .* in use takes"):
             sample(engine, region)
         assert not engine.models.residents.in_use
         assert engine.models.unet(model) is not None
 
 
-def test_a_call_waits_for_room_that_a_request_takes(sd1: Files) -> None:
+def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:
     """A worker's request holds all that there is; an upscaler's turn comes when it has ended."""
     models = Models(store=ModelStore(model_bytes=bytes_of(recipes("sd1")[0].unet)))
     with models.holding(recipes("sd1")[0]), pytest.raises(NoRoom):
         models.decode_latent(recipes("sd1")[2], torch.zeros(1, 4, 2, 2))
     vae = pipeline_recipes(sd1.pipeline)[2]
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 20))
-    with LocalEngine(EngineOptions(model_bytes=_request_bytes(sd1))) as engine:
+    with LocalEngine(EngineOptions(cache=measured, model_bytes=_request_bytes(sd1))) as engine:
         job = engine.submit(engine.plan(region), bare_context(engine))
         picture = engine.decode_latent(vae, torch.zeros(1, 4, 2, 2), bare_context(engine))
         assert picture.shape == (1, 16, 16, 3)
@@ -284,31 +290,31 @@ def paint(engine: LocalEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe],
     return result.outputs["out"][0]
 
 
-def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(tmp_path: Path) -> None:
+def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(tmp_path: Path, measured: Path) -> None:
     """`katz bench alternate` does it 50 times, on a server."""
     make_pipeline(tmp_path / "second", "sd1", seed=5)
     make_refiner(tmp_path / "refiner", seed=6)
     first, second, refiner = recipes("sd1"), *(pipeline_recipes(tmp_path / name) for name in ("second", "refiner"))
-    with LocalEngine(EngineOptions(batching=False)) as engine:
-        alone = [paint(engine, base, refiner, seed) for seed in range(2) for base in (first, second)]
+    with LocalEngine(EngineOptions(batching=False, cache=measured)) as engine:
+        alone = [paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))]
     sizes = [bytes_of(model.unet, vae.vae, *(one.encoder for one in clip.encoders)) for model, clip, vae in (first, second, refiner)]
-    with LocalEngine(EngineOptions(batching=False, model_bytes=max(sizes))) as engine:
+    with LocalEngine(EngineOptions(batching=False, cache=measured, model_bytes=max(sizes))) as engine:
         residents, most = engine.models.residents, []
         residents.on_evicted = lambda line: most.append(residents.use.resident_bytes)
-        made = [paint(engine, base, refiner, seed) for seed in range(2) for base in (first, second)]
+        made = [paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))]
         assert residents.use.evictions >= 10
         assert max(most) <= max(sizes) and residents.use.resident_bytes <= max(sizes)
     assert all(torch.equal(one, other) for one, other in zip(made, alone, strict=True))
 
 
-def test_the_planner_is_told_what_models_may_take(sd1: Files, tmp_path: Path) -> None:
+def test_the_planner_is_told_what_models_may_take(sd1: Files, measured: Path) -> None:
     """Each worker's own budget, or equal parts of what they share; a model that no device has room for is refused before anything runs."""
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
 
     def engine(**given: int) -> ClusterEngine:
         assignments = [Assignment(name, **given) for name in ("cpu:0", "cpu:1")]
         launchers = {one.name: InProcess() for one in assignments}
-        return ClusterEngine(assignments, cache=tmp_path, link=DeviceLink(1e10, 1e-5), launchers=launchers)
+        return ClusterEngine(assignments, cache=measured, link=DeviceLink(1e10, 1e-5), launchers=launchers)
 
     with engine(model_bytes=1_000_000) as tight:
         assert [device.memory_bytes for device in tight.cluster.devices] == [1e6, 1e6]
