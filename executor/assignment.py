@@ -19,5 +19,7 @@ class Assignment:
     dtype: torch.dtype = torch.float32
     processors: tuple[int, ...] = ()  # that are its own: it stays on them, and keeps them awake while a request waits
     packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside of step regions
+    model_bytes: int | None = None  # that models in memory may take; None: what is free, less what computing needs
+    tells: bool = False  # whether it prints which models it lets go for others
     control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
     policy: PolicyName = "lru"  # which of them goes first

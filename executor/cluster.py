@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from katz_graph.context import Context
-from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cancelling import cancellation, unless
 from katz_graph.executor.engine import Called, Outcome
@@ -27,7 +27,7 @@ from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.outbox import Outbox
 from katz_graph.planner.program import Device, Link, Program
 
-ERRORS: Mapping[str, type[KatzError]] = {kind.__name__: kind for kind in (InputError, RunError, Cancelled)}
+ERRORS: Mapping[str, type[KatzError]] = {kind.__name__: kind for kind in (InputError, RunError, OutOfMemory, Cancelled)}
 GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
 
 

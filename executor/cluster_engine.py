@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,7 +32,7 @@ from katz_graph.executor.survey import survey
 from katz_graph.executor.tending import Tending
 from katz_graph.models.counts import Counts
 from katz_graph.planner.facts import opaque_functions
-from katz_graph.planner.program import Link, Program
+from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
 from katz_graph.wires import LatentSamples
 
@@ -98,10 +97,15 @@ class ClusterEngine(Engine):
         self._learn()
 
     def _learn(self) -> None:
-        """Tell the planner what the store knows. Workers that share a device share its memory."""
-        shared = Counter(self._seat(name) for name in self.cluster.assignments)
+        """Tell the planner what the store knows. Workers that share a device share its memory, unless each was given its part."""
         found = {place.name: place.device(self._store) for place in self.places}
-        self.cluster.devices = tuple(replace(one, memory_bytes=one.memory_bytes / shared[self._seat(name)]) for name, one in found.items())
+        self.cluster.devices = tuple(replace(one, memory_bytes=self._room(name, found)) for name, one in found.items())
+
+    def _room(self, name: str, found: Mapping[str, Device]) -> float:
+        if self.cluster.assignments[name].model_bytes is not None:
+            return found[name].memory_bytes
+        sharing = [other for other in found if self._seat(other) == self._seat(name)]
+        return min(found[other].memory_bytes for other in sharing) / len(sharing)
 
     def _seat(self, name: str) -> tuple[str, str]:
         """Where a worker computes: a host and what torch calls the device there."""

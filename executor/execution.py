@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from katz_graph.adapters.lora import left_out
 from katz_graph.compat.current import running
 from katz_graph.context import Context
-from katz_graph.errors import InputError, RunError
+from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.events import Evaluated, Previewed
 from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
@@ -27,7 +28,7 @@ from katz_graph.executor.timing import Span, Timing
 from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
 from katz_graph.models.family import architecture
-from katz_graph.models.residency import NoRoom
+from katz_graph.models.residency import CONTROL_NETS, NoRoom
 from katz_graph.models.text_recipe import clips
 from katz_graph.picture.latent_spaces import LinearMap, linear_map
 from katz_graph.picture.preview import latent_picture
@@ -36,7 +37,7 @@ from katz_graph.planner.instances import Instances
 from katz_graph.planner.program import Call, Instance, Instruction
 from katz_graph.planner.region import NODE, Operation, Ref
 from katz_graph.planner.schedule import sampling_of
-from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe
+from katz_graph.recipe import ControlNetRecipe, ModelRecipe
 from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.process import Process, start_process
 
@@ -88,9 +89,10 @@ class Execution:
         self._evaluation = -1
         self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
         self._instructions = program.instructions[portion.device]
+        self.alone = not any(instruction.peer for instruction in self._instructions)
         self._next = 0
         self._loaded = False
-        self._held_models = ExitStack()
+        self._held_models, self._held_texts = ExitStack(), ExitStack()
         self.uncharged = 0.0  # seconds of the last unit that were spent on loading
         self.switched = 0.0  # seconds of the last unit in which LoRAs were merged into the UNet, or others taken out
         self._preparations = {call.operations[0]: call for call in program.before_calls}
@@ -140,8 +142,12 @@ class Execution:
     def step(self) -> bool:
         """Load, the first time; then carry out instructions up to the end of an evaluation, or until something has not arrived.
 
-        True when the request is done.
+        True when the request is done. NoRoom, before anything is computed, while models in use by others leave too little for this
+        request's: it may be called again then.
         """
+        return self._models.residents.with_room(self._what(), self._step_on, again=False)
+
+    def _step_on(self) -> bool:
         self.uncharged, before = 0.0, self._models.unet_seconds
         with running(self._context, self.program.name):  # functions and nodes of packs in it may reach the run
             if not self._loaded:
@@ -171,7 +177,8 @@ class Execution:
         match instruction.kind:
             case "patch":
                 before = self._models.unet_seconds
-                self._models.unet(self._weight_sets[instruction.target])
+                merge = partial(self._models.unet, self._weight_sets[instruction.target])
+                self._models.residents.with_room(f"{self._what()}, its LoRAs", merge)
                 if (switched := self._models.unet_seconds - before) > 0:
                     self.timing.switches[instruction.target] = switched
                 self.timing.prepare += self._span(f"patch {instruction.target}", started, None)
@@ -180,6 +187,7 @@ class Execution:
                 self.timing.prepare += self._span(instruction.target, started, None)
             case "begin":
                 assert index is not None
+                self._held_texts.close()  # from here on nothing is encoded
                 self._begin(index)
             case "receive":
                 self._receive(_instance(instruction))
@@ -226,50 +234,60 @@ class Execution:
     def result(self) -> tuple[Tensor, Tensor] | None:
         """On the device that has the sampler: the final latent [B, C, h, w], unscaled, float32 on the CPU, and the denoised one that the
         last step began with."""
-        if self._process is None:
+        if (process := self._process) is None:
             return None
-        return self._unscaled(self._process.result), self._unscaled(self._process.denoised)
+        what = f"{self._what()}, its result"
+        return self._models.residents.with_room(what, lambda: (self._unscaled(process.result), self._unscaled(process.denoised)))
 
     def _unscaled(self, latent: Tensor) -> Tensor:
         return (latent / self._model.latent_scale).float().cpu()
 
     def close(self) -> None:
-        """The ControlNets of this request may go now, and its values, which an error's traceback would keep for a while."""
-        self._held_models.close()
+        """The models of this request may go now, and its values, which an error's traceback would keep for a while."""
+        self._let_go()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
 
     def _load(self) -> None:
         """Before anything is computed, so that its time is not taken for that of the operations."""
         started = time.perf_counter()
-        operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
-        for value in dict.fromkeys(value for op in operations for value in op.inputs.values() if isinstance(value, LOADED)):
-            if isinstance(value, ControlNetRecipe):
-                self._hold(value)
-            else:
-                self._load_modules(value)
-        texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder" and op.inputs]
-        for clip in dict.fromkeys(clip for encoding in texts for clip in clips(encoding)):
-            self._load_modules(clip)
+        try:
+            self._hold()
+        except NoRoom as error:
+            self._let_go()
+            if self._models.residents.in_use:
+                raise
+            raise self._too_much(error) from None
         self._colours = _colours(self._model) if self._context.previews else None
         self.timing.load = self._span("load", started, None)
         if self._owns:
             self._process = self._start()
 
-    def _load_modules(self, recipe: ModelRecipe | ClipRecipe) -> None:
-        for note in left_out(recipe):
-            self._context.warn(note)
-        self._models.load(recipe)
+    def _hold(self) -> None:
+        """Load models that stay until `close`, text encoders until all is encoded. NoRoom when those of other requests take the room."""
+        operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
+        models = dict.fromkeys(value for op in operations for value in op.inputs.values() if isinstance(value, LOADED))
+        texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder" and op.inputs]
+        encoders = dict.fromkeys(clip for encoding in texts for clip in clips(encoding))
+        for model in models:
+            self._held_models.enter_context(self._models.holding(model))
+        for clip in encoders:
+            self._held_texts.enter_context(self._models.holding(clip))
+        for recipe in (*models, *encoders):
+            for note in () if isinstance(recipe, ControlNetRecipe) else left_out(recipe):
+                self._context.warn(note)
 
-    def _hold(self, recipe: ControlNetRecipe) -> None:
-        """Load a ControlNet that stays until `close`. NoRoom when those of other requests take the room: this one has to come again."""
-        try:
-            self._held_models.enter_context(self._models.holding(recipe))
-        except NoRoom as error:
-            self._held_models.close()
-            if self._models.store.controlnets_in_use:
-                raise
-            name = self.program.name
-            raise InputError(f"sampler {name}: its ControlNets together exceed the budget of a worker: {error}") from None
+    def _let_go(self) -> None:
+        self._held_models.close()
+        self._held_texts.close()
+
+    def _too_much(self, error: NoRoom) -> KatzError:
+        """What this request needs by itself is more than there is."""
+        if error.what == CONTROL_NETS:
+            return InputError(f"sampler {self.program.name}: its ControlNets together exceed the budget of a worker: {error}")
+        return self._models.residents.short_of_memory(f"sampler {self.program.name}", f"its models do not fit together: {error}")
+
+    def _what(self) -> str:
+        return f"sampler {self.program.name} ({' x '.join(map(str, self.program.shape))})"
 
     def _step(self, process: Process) -> Step:
         step = process.next_step()
@@ -296,10 +314,17 @@ class Execution:
         members = [operations[name] for name in call.operations]
         inputs = {name: values.gather([member.inputs.get(name) for member in members]) for name in members[0].inputs}
         started = self._measured_from()
-        outputs = self._nodes.call(members[0], inputs) if call.stage == NODE else STAGES[call.stage](self._situation, inputs)
+        outputs = self._outputs(call.stage, members[0], inputs)
         values.put(call.operations, outputs)
         if self._measure and (key := self.program.keys.get(call.operations[0])):
             self.timing.samples.setdefault((key, len(members)), []).append((self._evaluation, self._measured_from() - started))
+
+    def _outputs(self, stage: str, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Of one call. A stage changes nothing, so it may be tried again where memory runs out; who knows what a node of a pack does."""
+        if stage == NODE:
+            return self._nodes.call(operation, inputs)
+        compute = partial(STAGES[stage], self._situation, inputs)
+        return self._models.residents.with_room(f"{self._what()}, {stage.replace('_', ' ')}", compute)
 
     def _measured_from(self) -> float:
         """Now, with nothing left to do on the device when calls are timed one by one."""

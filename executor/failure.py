@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-import sys
 import traceback
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
 from katz_graph.executor.device_fault import device_fault
+from katz_graph.out_of_memory import is_out_of_memory
 from katz_graph.wording import one_line, shorten, show
 
 LONGEST = 400  # characters of a foreign message
@@ -19,13 +19,18 @@ OUT_OF_MEMORY = "the device is out of memory; use a smaller size or batch, or an
 
 
 def node_failure(name: str, error: BaseException) -> KatzError:
-    """The error of the node called `name`: InputError stays one, everything else is a RunError; `__cause__` is the original."""
+    """The error of the node called `name`: InputError and OutOfMemory stay so, all else is a RunError; `__cause__` is the original."""
     if isinstance(error, (KeyboardInterrupt, Cancelled)):
         return error if isinstance(error, Cancelled) else Cancelled("cancelled")
-    kind: type[KatzError] = InputError if isinstance(error, (InputError, ValidationError)) else RunError
-    failure = kind("\n".join(f"{name}: {line}" for line in _lines(error)))
+    failure = _kind(error)("\n".join(f"{name}: {line}" for line in _lines(error)))
     failure.__cause__ = error
     return failure
+
+
+def _kind(error: BaseException) -> type[KatzError]:
+    if isinstance(error, (InputError, ValidationError)):
+        return InputError
+    return OutOfMemory if isinstance(error, OutOfMemory) or is_out_of_memory(error) else RunError
 
 
 def in_words(error: BaseException) -> str:
@@ -40,7 +45,7 @@ def _lines(error: BaseException) -> list[str]:
         return [f"{'.'.join(map(str, part['loc']))}: got {show(part.get('input'))}; {part['msg']}" for part in error.errors()]
     if isinstance(error, MemoryError):
         return ["out of memory; use a smaller size or batch"]
-    if _device_is_full(error):
+    if is_out_of_memory(error):
         return [OUT_OF_MEMORY]
     if fault := device_fault(error):
         return [f"the device failed ({fault}); nothing more can be computed on it in this process, so run it again"]
@@ -50,13 +55,6 @@ def _lines(error: BaseException) -> list[str]:
             f"the disk is full{where}; free some space or choose another --output" if error.errno in FULL else f"{error.strerror}{where}"
         ]
     return [_foreign(error)]
-
-
-def _device_is_full(error: BaseException) -> bool:
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    return isinstance(error, torch.OutOfMemoryError) or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
 
 
 def _foreign(error: BaseException) -> str:

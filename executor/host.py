@@ -5,6 +5,7 @@ Told what to do in messages (`serve`); answers through `tell`. Knows nothing of 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,7 +16,7 @@ from typing import Any, cast
 import torch
 
 from katz_graph.context import Engine
-from katz_graph.errors import Cancelled, KatzError, RunError
+from katz_graph.errors import Cancelled, KatzError, OutOfMemory, RunError
 from katz_graph.events import Event
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.context import RunContext
@@ -33,7 +34,9 @@ from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.worker import Job, Single, Worker
 from katz_graph.models.load import ModelStore
+from katz_graph.models.memory import DeviceMemory
 from katz_graph.node import NodeType
+from katz_graph.out_of_memory import WAY_OUT, RanOut, is_out_of_memory
 from katz_graph.packs import load_registry
 from katz_graph.planner.program import Device, Instance
 from katz_graph.planner.region import Operation
@@ -65,8 +68,7 @@ class Host:
         stay_on(assignment.processors)
         self._settings = Settings.read(packs=[Path(folder) for folder in assignment.packs])
         self._folders = self._settings.folders()
-        store = ModelStore(assignment.control_net_bytes, assignment.policy)
-        self.models = Models(assignment.device, assignment.dtype, store)
+        self.models = _models(assignment)
         self._worker = Worker(assignment.name, assignment.threads, AWAKE if assignment.processors else 0.0)
         self.mailbox = Mailbox(self._worker.wake)
         if (fault := _fault(torch.device(assignment.device))) is None:
@@ -222,6 +224,15 @@ class _Desk(Exchange):
         return self._mailbox.take(self._address(instance))
 
 
+def _models(assignment: Assignment) -> Models:
+    memory = DeviceMemory(assignment.device)
+    store = ModelStore(assignment.control_net_bytes, assignment.policy, assignment.model_bytes, memory)
+    models = Models(assignment.device, assignment.dtype, store)
+    if assignment.tells:
+        models.residents.on_evicted = lambda line: print(f"{assignment.name}: {line}", file=sys.stderr, flush=True)
+    return models
+
+
 def _fault(device: torch.device) -> str | None:
     """What is wrong with a device, as far as that can be told without touching it."""
     if device.type != "cuda" or (device.index or 0) < (count := torch.cuda.device_count()):
@@ -233,4 +244,6 @@ def _described(error: BaseException) -> dict[str, Any]:
     """An error as a message: errors for people keep their class, others are named."""
     if isinstance(error, (KatzError, Closed)):
         return {"kind": type(error).__name__, "message": str(error)}
+    if is_out_of_memory(error):
+        return {"kind": OutOfMemory.__name__, "message": f"{RanOut.of(error)}; {WAY_OUT}"}
     return {"kind": "RunError", "message": f"internal error: {type(error).__name__}: {error}".splitlines()[0]}

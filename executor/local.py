@@ -22,6 +22,8 @@ from katz_graph.executor.services import SERVICES
 from katz_graph.executor.survey import survey
 from katz_graph.executor.worker import Job, Single, Worker
 from katz_graph.models.counts import Counts
+from katz_graph.models.load import ModelStore
+from katz_graph.models.memory import DeviceMemory
 from katz_graph.planner.program import Device, Link, Program
 from katz_graph.planner.region import Region
 
@@ -36,6 +38,7 @@ class EngineOptions:
     cache: Path | None = None
     name: str = ""  # that people call it by, where it is another one
     threads: int | None = None
+    model_bytes: int | None = None  # that models may take; None: what is free, less what computing needs
 
 
 class LocalWorkers:
@@ -84,7 +87,7 @@ class LocalEngine(Engine):
     def __init__(self, options: EngineOptions | None = None, models: Models | None = None, choices: Choices | None = None) -> None:
         self.options = options or EngineOptions()
         self._name = self.options.name or self.options.device
-        self.models = models or Models(self.options.device, self.options.dtype)
+        self.models = models or _models(self.options)
         self._store = CostStore(self.options.cache)
         self._local = LocalWorkers(self._name, self.models, self.options.threads or torch.get_num_threads())
         super().__init__(self._local, choices or Choices(batching=self.options.batching), Counts(self._store))
@@ -116,3 +119,8 @@ class LocalEngine(Engine):
     def submit(self, program: Program, context: Context) -> Job:
         """Start sampling without waiting; as `LocalWorkers.submit`."""
         return self._local.submit(program, context)
+
+
+def _models(options: EngineOptions) -> Models:
+    store = ModelStore(model_bytes=options.model_bytes, memory=DeviceMemory(options.device))
+    return Models(options.device, options.dtype, store)

@@ -10,6 +10,8 @@ from katz_graph.executor.weight_set import WeightSets
 from katz_graph.models.load import ModelStore
 from katz_graph.recipe import Component, Lora, MergedComponent
 
+MERGING = 8  # bytes for each weight, while two modules in float32 are at hand
+
 
 @torch.no_grad()
 def merged_module(part: MergedComponent, target: str, dtype: torch.dtype) -> Any:

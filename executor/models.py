@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import lru_cache, partial
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from katz_graph.context import Tile
-from katz_graph.executor.merging import merged_module
+from katz_graph.executor.merging import MERGING, merged_module
+from katz_graph.executor.parts import Parts, Stage, in_parts, needed, possible, surely_enough
 from katz_graph.executor.weight_set import WeightSets
 from katz_graph.models import text, vae
 from katz_graph.models.encoding import evaluate
 from katz_graph.models.family import vae_shape
 from katz_graph.models.features import TextEncoding
-from katz_graph.models.load import ModelStore
+from katz_graph.models.identity import count_values
+from katz_graph.models.load import ModelStore, loadable
+from katz_graph.models.memory import DeviceMemory
+from katz_graph.models.residents import Loadable
+from katz_graph.models.text_recipe import clips
+from katz_graph.out_of_memory import GB, RanOut
 from katz_graph.recipe import (
     ClipRecipe,
     Component,
@@ -31,12 +38,11 @@ from katz_graph.recipe import (
     Prompt,
     VaeRecipe,
 )
-from katz_graph.upscale.load import load_upscaler
+from katz_graph.upscale.load import load_upscaler, size_of
+from katz_graph.upscale.networks import network_peak
 from katz_graph.upscale.recipe import UpscaleModelRecipe
 
 TEXT_PARTS = ("text_encoder", "text_encoder_2")
-MERGED_KEPT = 6  # modules: two models' UNet and text encoders
-UPSCALERS_KEPT = 2
 
 Notes = tuple[str, ...]
 """What a person should know of how a result came about."""
@@ -48,35 +54,21 @@ class Models:
     def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, store: ModelStore | None = None) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
-        self.store = store or ModelStore()
+        self.store = store or ModelStore(memory=DeviceMemory(device))
+        self.residents = self.store.residents
+        self.residents.also_free = self._originals
         self.lora_merges, self.lora_seconds = 0, 0.0  # how often a model's LoRAs were not those that were wanted, and what that took
         self.unet_seconds = 0.0  # of those, in UNets
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()  # by live module; a module's originals go with it
-        self._merged: dict[MergedComponent, Any] = {}  # the latest last
-        self._upscaler = lru_cache(maxsize=UPSCALERS_KEPT)(partial(load_upscaler, device=self.device))
-
-    def load(self, recipe: ModelRecipe | ClipRecipe) -> None:
-        """Have the modules of a recipe in memory."""
-        if isinstance(recipe, ModelRecipe):
-            self._module(recipe.unet, "unet")
-        else:
-            for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
-                self._module(encoder.encoder, part)
-                self.store.tokenizer(encoder.tokenizer)
 
     def unload(self) -> None:
-        """Let go of all that is not in use, one weight after the other: threads that answer for this process are not kept waiting."""
-        modules = [*self.store.clear(), *self._merged.values()]
-        weights = [weight for module in modules for weight in (*module.parameters(), *module.buffers())]
-        weights += [weight for module in modules if (sets := self._sets.pop(module, None)) for weight in sets.originals]
-        self._merged.clear()
-        self._upscaler.cache_clear()
-        modules.clear()
-        while weights:
-            del weights[-1]
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        """Let go of all that is not in use."""
+        self.residents.clear()
+
+    def _originals(self, module: Any) -> Iterable[Tensor]:
+        """Of the weights of a module that goes, which go too."""
+        sets = self._sets.pop(module, None)
+        return () if sets is None else sets.originals
 
     def unet(self, recipe: ModelRecipe) -> Any:
         module = self._module(recipe.unet, "unet")
@@ -84,21 +76,42 @@ class Models:
         return module
 
     @contextmanager
-    def holding(self, recipe: ControlNetRecipe) -> Iterator[None]:
-        """Have a ControlNet in memory as long as the `with` statement lasts. NoRoom when others are kept that take the room."""
-        with self.store.using_controlnet(recipe.control_net, self.device, self.dtype, recipe.base):
+    def holding(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[None]:
+        """Have the modules of a recipe in memory as long as the `with` statement lasts. NoRoom when others are kept that take the room."""
+        with ExitStack() as held:
+            for wanted in self._loadables(recipe):
+                held.enter_context(self.residents.using(wanted))
             yield
 
+    def _loadables(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[Loadable]:
+        if isinstance(recipe, ControlNetRecipe):
+            yield self._control_net(recipe)
+        elif isinstance(recipe, ModelRecipe):
+            yield self._loadable(recipe.unet, "unet")
+        else:
+            for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
+                self.store.tokenizer(encoder.tokenizer)
+                yield self._loadable(encoder.encoder, part)
+
     def control_net(self, recipe: ControlNetRecipe) -> Any:
-        return self.store.controlnet(recipe.control_net, self.device, self.dtype, recipe.base)
+        return self.residents.get(self._control_net(recipe))
 
     def drop_control_net(self, recipe: ControlNetRecipe) -> None:
         """Let it go, unless it is in use."""
-        self.store.drop_controlnet(recipe.control_net, self.device, self.dtype, recipe.base)
+        self.residents.drop(self._control_net(recipe).key)
+
+    def _control_net(self, recipe: ControlNetRecipe) -> Loadable:
+        return self.store.controlnet_of(recipe.control_net, self.device, self.dtype, recipe.base)
 
     def encode_text(self, encoding: Encoding) -> TextEncoding:
         """[1, T, D], and pooled [1, P] where the family has it."""
-        return evaluate(encoding, self._encode_prompt, lambda tensor: tensor.to(self.device, self.dtype))
+        with ExitStack() as held:
+            for clip in clips(encoding):
+                held.enter_context(self.holding(clip))
+            return self.residents.with_room("encoding a prompt", partial(evaluate, encoding, self._encode_prompt, self._placed))
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, self.dtype)
 
     def _encode_prompt(self, prompt: Prompt) -> TextEncoding:
         clip, encoders = prompt.clip, []
@@ -109,49 +122,87 @@ class Models:
         return text.encode(encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned)
 
     def decode_latent(self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
-        """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU."""
-        return self._in_memory(lambda windows: vae.decode(self._vae(recipe), samples.to(self.device), windows), tile)
+        """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if asked, or where the whole does not fit into memory."""
+        return self._by_vae(recipe, "vae_decode", samples, tile)
 
     def encode_image(self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
-        """[B, H, W, 3] in 0..1 -> [B, C, h, w] unscaled on the CPU."""
-        return self._in_memory(lambda windows: vae.encode(self._vae(recipe), pixels.to(self.device), windows), tile)
+        """[B, H, W, 3] in 0..1 -> [B, C, h, w] unscaled on the CPU; tiles as for `decode_latent`."""
+        return self._by_vae(recipe, "vae_encode", pixels, tile)
 
-    def _in_memory(self, work: Callable[[Tile | None], tuple[Tensor, bool]], tile: Tile | None) -> tuple[Tensor, Notes]:
-        """The result on the CPU; in tiles if asked, or where the whole does not fit into memory."""
-        notes: list[str] = []
+    def _by_vae(self, recipe: VaeRecipe, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+        """Once more, and from then on, in float32 where half precision overflows."""
+        wanted = self._vae(recipe)
         try:
-            result, redone = work(tile)
-        except torch.OutOfMemoryError:
-            if tile is not None:
-                raise
-            notes.append("the whole picture does not fit into memory, so it was done in tiles")
-            result, redone = work(Tile())
-        if redone:
-            notes.append("half precision overflowed, so it was redone in float32")
-        return result.cpu(), tuple(notes)
+            with self.residents.using(wanted) as module:
+                return self._done_in_parts(recipe.vae, module, stage, given, tile)
+        except vae.Overflowed:
+            self.store.vae_overflows(recipe.vae)
+        self.residents.drop(wanted.key)
+        with self.residents.using(self._vae(recipe)) as module:
+            result, notes = self._done_in_parts(recipe.vae, module, stage, given, tile)
+        return result, (*notes, "half precision overflowed, so it was redone in float32")
+
+    def _done_in_parts(self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+        """In the largest parts that memory suffices for, as counted beforehand; in smaller ones where it turns out that it does not."""
+        batch, height, width = _sizes(module, stage, given)
+        what, why = f"{stage.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels", ""
+        for parts in possible(batch, height, width, tile):
+            need = self._need(part, stage, parts, (batch, height, width), next(module.parameters()).element_size())
+            if need > self.residents.within_reach():
+                why = f"needs {need / GB:.2f} GB"
+                continue
+            self.residents.make_room(need, what)
+            done = self.residents.attempt(what, partial(self._computed, module, stage, given, parts))
+            if not isinstance(done, RanOut):
+                note = parts.note(batch, tile)
+                return done, () if note is None else (note,)
+            why = str(done)
+        raise self.residents.short_of_memory(what, why)
+
+    def _computed(self, module: Any, stage: Stage, given: Tensor, parts: Parts) -> Tensor:
+        work = vae.decode if stage == "vae_decode" else vae.encode
+        return in_parts(lambda some: work(module, some.to(self.device), parts.tile), given, parts.pictures)
+
+    def _need(self, part: Component, stage: Stage, parts: Parts, size: tuple[int, int, int], value_bytes: int) -> float:
+        """Bytes for computing; counted only where it may be too much."""
+        batch, height, width = size
+        generous = surely_enough(part, parts, batch, height, width, value_bytes)
+        if generous < self.residents.within_reach():
+            return generous
+        return needed(part, stage, parts, batch, height, width, value_bytes)
 
     def upscale(self, recipe: UpscaleModelRecipe, picture: Tensor) -> Tensor:
-        """[B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32."""
-        with torch.no_grad():
-            enlarged: Tensor = self._upscaler(recipe)(picture.to(self.device, torch.float32))
-        return enlarged.cpu()
+        """[B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32. OutOfMemory, before anything is computed, where that would not
+        suffice."""
+        batch, _, height, width = picture.shape
+        what = f"enlarging {batch} x {height} x {width} pixels"
+        need = network_peak(recipe.shape, batch, height, width)
+        with self.residents.using(self._upscaler(recipe)) as network, torch.no_grad():
+            if need > self.residents.within_reach():
+                raise self.residents.short_of_memory(what, f"needs {need / GB:.2f} GB")
+            self.residents.make_room(need, what)
+            return self.residents.with_room(what, lambda: cast(Tensor, network(picture.to(self.device, torch.float32)).cpu()))
 
-    def _vae(self, recipe: VaeRecipe) -> Any:
+    def _upscaler(self, recipe: UpscaleModelRecipe) -> Loadable:
+        key = recipe, str(self.device)
+        name = f"upscaler {Path(recipe.file.path).stem}"
+        return Loadable(key, name, lambda: size_of(recipe), lambda: load_upscaler(recipe, self.device), (recipe.file,))
+
+    def _vae(self, recipe: VaeRecipe) -> Loadable:
         """In float32 where its configuration says that half precision overflows."""
         overflows = vae_shape(recipe).force_upcast and self.dtype == torch.float16
-        return self.store.vae(recipe.vae, self.device, torch.float32 if overflows else self.dtype)
+        return self.store.vae_of(recipe.vae, self.device, torch.float32 if overflows else self.dtype)
 
     def _module(self, part: Component, target: str) -> Any:
-        """The live UNet or text encoder; merged ones are kept as long as few others are used."""
+        """The live UNet or text encoder."""
+        return self.residents.get(self._loadable(part, target))
+
+    def _loadable(self, part: Component, target: str) -> Loadable:
         if not isinstance(part, MergedComponent):
-            return (self.store.unet if target == "unet" else self.store.text_encoder)(part, self.device, self.dtype)
-        module = self._merged.pop(part, None)
-        if module is None:
-            while len(self._merged) >= MERGED_KEPT:
-                del self._merged[next(iter(self._merged))]
-            module = merged_module(part, target, self.dtype).to(self.device)
-        self._merged[part] = module
-        return module
+            return (self.store.unet_of if target == "unet" else self.store.text_encoder_of)(part, self.device, self.dtype)
+        kind = "unet" if target == "unet" else "text encoder"
+        made = loadable(f"merged {kind}", part, self.device, self.dtype, lambda: merged_module(part, target, self.dtype))
+        return replace(made, beside=MERGING * count_values(part) if self.device.type == "cpu" else 0)
 
     def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
         """Seconds that it took; 0 when the set was there."""
@@ -161,3 +212,13 @@ class Models:
             self.lora_merges += 1
             self.lora_seconds += seconds
         return seconds
+
+
+def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:
+    """Pictures, and their height and width in pixels. InputError when it is nothing that a VAE takes."""
+    if stage == "vae_encode":
+        vae.check_pixels(given)
+        return given.shape[0], given.shape[1], given.shape[2]
+    vae.check_samples(module, given)
+    factor = vae.factor_of(module)
+    return given.shape[0], given.shape[2] * factor, given.shape[3] * factor

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import os
-import re
 import socket
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from katz_graph import host_memory
 from katz_graph.context import Tile
 from katz_graph.executor.calibrate import device_key, measure
 from katz_graph.executor.models import Models, Notes
 from katz_graph.models.features import TextEncoding
-from katz_graph.models.residency import ControlNetUse
+from katz_graph.models.residency import ControlNetUse, ModelUse
 from katz_graph.recipe import ControlNetRecipe, Encoding, VaeRecipe
 from katz_graph.upscale.recipe import UpscaleModelRecipe
 
@@ -53,12 +51,12 @@ def rates(worker: Served, stretch: float = 0.0) -> tuple[float, float, float, fl
 
 
 def identity(worker: Served) -> Mapping[str, Any]:
-    """What costs measured on this device are kept under, what torch calls it, where it and its process are, and the bytes free there."""
+    """What costs measured on this device are kept under, what torch calls it, where it and its process are, and the bytes that models may
+    take there."""
     device, dtype = worker.models.device, worker.models.dtype
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
-    key = device_key(device, dtype, torch.get_num_threads())
+    key, room = device_key(device, dtype, torch.get_num_threads()), worker.models.residents.capacity
     place = {"device": str(device), "host": socket.gethostname(), "pid": os.getpid()}
-    return {"key": key, **place, "value_bytes": dtype.itemsize, "memory_bytes": float(free)}
+    return {"key": key, **place, "value_bytes": dtype.itemsize, "memory_bytes": room}
 
 
 def load_control_net(worker: Served, recipe: ControlNetRecipe) -> None:
@@ -72,23 +70,23 @@ def drop_control_net(worker: Served, recipe: ControlNetRecipe) -> None:
 
 def control_net_use(worker: Served) -> ControlNetUse:
     """How often a ControlNet was there when it was wanted, and how often not."""
-    return worker.models.store.controlnet_use
+    return worker.models.residents.control_net_use
+
+
+def model_use(worker: Served) -> ModelUse:
+    """What the device's memory holds of models, and what came and went."""
+    return worker.models.residents.use
 
 
 def memory(worker: Served) -> Mapping[str, int]:
     """Bytes of the device's memory, or of the host's: all, free, what torch has reserved there, and what of that is unused."""
     device = worker.models.device
     if device.type != "cuda":
-        return {"total": host_memory("MemTotal"), "free": host_memory("MemAvailable"), "reserved": 0, "unused": 0}
+        total, free = host_memory.total_bytes(), host_memory.free_bytes()
+        return {"total": int(total), "free": int(free), "reserved": 0, "unused": 0}
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
     return {"total": total, "free": free, "reserved": reserved, "unused": reserved - torch.cuda.memory_allocated(device)}
-
-
-def host_memory(what: str) -> int:
-    """A figure of /proc/meminfo in bytes."""
-    found = re.search(rf"^{what}:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    return 0 if found is None else int(found[1]) * 1024
 
 
 def lora_use(worker: Served) -> tuple[int, float]:
@@ -113,6 +111,7 @@ SERVICES: Mapping[str, Callable[..., Any]] = {
         load_control_net,
         drop_control_net,
         control_net_use,
+        model_use,
         memory,
         lora_use,
         unload,

@@ -21,6 +21,7 @@ import torch
 
 from katz_graph.errors import Cancelled
 from katz_graph.executor.turns import Turns
+from katz_graph.models.residency import NoRoom
 
 WeightSet = tuple[Hashable, Hashable]
 """A module and the set of LoRAs that is wanted in it; nothing is the empty tuple."""
@@ -43,6 +44,10 @@ class Task(Protocol):
         """Whether a unit can be done now; `Worker.wake` is called when that may have changed."""
 
     @property
+    def alone(self) -> bool:
+        """Whether no other worker waits for it, so that it may wait here for room."""
+
+    @property
     def uncharged(self) -> float:
         """Seconds of the last unit that were not spent on the device, as those of loading."""
 
@@ -54,7 +59,7 @@ class Task(Protocol):
     def result(self) -> Any: ...
 
     def step(self) -> bool:
-        """Do one unit; True when that was the last."""
+        """Do one unit; True when that was the last. NoRoom when it needs what others have in use; it then holds nothing itself."""
 
     def close(self) -> None:
         """It is over, however it ended: give back what was held."""
@@ -65,6 +70,7 @@ class Single:
 
     weight_set = None
     ready = True
+    alone = True
     uncharged = switched = 0.0
 
     def __init__(self, run: Callable[[], Any]) -> None:
@@ -88,6 +94,7 @@ class Job:
     def __init__(self, task: Task, wake: Callable[[], None]) -> None:
         self.task = task
         self.future: Future[Any] = Future()
+        self.waits = False  # until another job ends, for what that one has in use
         self._wake = wake
         self._cancelled = threading.Event()
 
@@ -199,7 +206,7 @@ class Worker:
         return self._turns.patience(ready, self._needs_no_switch, users)
 
     def _ready(self) -> list[Job]:
-        return [job for job in self._jobs if job.cancelled or job.task.ready]
+        return [job for job in self._jobs if job.cancelled or (job.task.ready and not job.waits)]
 
     def _needs_no_switch(self, job: Job) -> bool:
         return job.cancelled or self._is_resident(job.task.weight_set)
@@ -213,6 +220,10 @@ class Worker:
             if self._step(job):
                 self._leave(job)
                 job.succeed()
+        except NoRoom as error:
+            if not self._may_wait(job):
+                self._leave(job)
+                job.fail(error)
         except BaseException as error:
             self._leave(job)
             job.fail(error)
@@ -232,12 +243,20 @@ class Worker:
             self._turns.charge(job, seconds, job.task.switched if switches else 0.0)
         return done
 
+    def _may_wait(self, job: Job) -> bool:
+        """Have a job wait until another ends, if there is one that will."""
+        with self._changed:
+            job.waits = job.task.alone and any(not other.waits for other in self._jobs if other is not job)
+        return job.waits
+
     def _leave(self, job: Job) -> None:
         """It has no more turns; it may have left already."""
         with self._changed:
             if job in self._jobs:
                 self._jobs.remove(job)
                 self._turns.leave(job)
+            for other in self._jobs:
+                other.waits = False
 
 
 def clear_frames(error: BaseException) -> None:

@@ -22,6 +22,10 @@ class RunError(KatzError):
     """The input was right but the run failed: memory, disk, NaN, a broken device."""
 
 
+class OutOfMemory(RunError):
+    """The memory of a device, or of the host, did not suffice. Says how much there was and the way out."""
+
+
 class Cancelled(KatzError):
     """The run was stopped on request."""
 

@@ -156,7 +156,7 @@ class LoadLatent(Node, category="latent"):
         if "latent_tensor" not in names:
             raise InputError(f"{path}: holds no latent_tensor, so it is not a file of SaveLatent")
         with safe_open(path, framework="pt") as file:
-            samples = file.get_tensor("latent_tensor").float()
+            samples = file.get_tensor("latent_tensor").float().clone()  # not the mapped file
         if samples.ndim != 4:
             raise InputError(f"{path}: its latent_tensor has shape {list(samples.shape)}, expected [batch, channels, height, width]")
         return {"samples": samples if "latent_format_version_0" in names else samples / OLD_SCALE}

@@ -46,20 +46,25 @@ class ImageUpscaleWithModel(Node, category="image/upscaling", title="Upscale Ima
 
 
 def _enlarged(model: UpscaleModel, picture: Tensor, context: Context) -> Tensor:
-    import torch
+    side = TILE
+    while (enlarged := _in_tiles_of(side, model, picture, context)) is None:
+        side //= 2
+        context.warn(f"ImageUpscaleWithModel: the device is out of memory; going on in tiles of {side} pixels")
+    return enlarged
 
+
+def _in_tiles_of(side: int, model: UpscaleModel, picture: Tensor, context: Context) -> Tensor | None:
+    """None when memory does not suffice and smaller tiles are worth a try; what was made is gone by then. OutOfMemory when they are not."""
+    from katz_graph.errors import OutOfMemory
     from katz_graph.picture.tiles import in_tiles
 
     def enlarge(tile: Tensor) -> Tensor:
         context.check_cancelled()
         return context.engine.upscale(model, tile, context)
 
-    side = TILE
-    while True:
-        try:
-            return in_tiles(picture, model.shape.scale, side, OVERLAP, enlarge)
-        except torch.OutOfMemoryError:
-            if side <= SMALLEST_TILE:
-                raise
-            side //= 2
-            context.warn(f"ImageUpscaleWithModel: the device is out of memory; going on in tiles of {side} pixels")
+    try:
+        return in_tiles(picture, model.shape.scale, side, OVERLAP, enlarge)
+    except OutOfMemory:
+        if side <= SMALLEST_TILE:
+            raise
+        return None

@@ -16,7 +16,7 @@ EndStatus = Literal["completed", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """Why a job failed: one line for people, and the node that it failed in. `kind`: InputError, RunError, WorkerLost.
+    """Why a job failed: one line for people, and the node that it failed in. `kind`: InputError, RunError, OutOfMemory, WorkerLost.
 
     `display` is the node of the prompt that a node of an expansion is shown as; empty where the job as a whole failed.
     """

@@ -61,6 +61,7 @@ class ServeOptions:
     cache: str = "classic"
     jobs_at_once: int | None = None
     devices_per_job: int | None = None
+    model_bytes: int | None = None  # that models may take on a device; None: what is free, less what computing needs
     control_net_bytes: int | None = None  # that ControlNets may take on a device; None: no limit
     control_net_policy: PolicyName = "lru"  # which of them goes first
     spare: bool = True  # whether a loaded worker waits on every host to stand in for one that is lost

@@ -36,8 +36,9 @@ class RunnerFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
-    """Bytes of memory, of the GPU or of the host; `reserved` and `unused` as torch has them. Counts are since the worker started:
-    ControlNets that were in memory when wanted, or loaded, or let go; how often LoRAs were merged anew, and the seconds of that."""
+    """Bytes of memory, of the GPU or of the host; `reserved` and `unused` as torch has them. Counts are since the worker started: models
+    loaded and let go for others, with the seconds that their loading took; how often memory ran out; ControlNets that were in memory when
+    wanted, or loaded, or let go; how often LoRAs were merged anew, and the seconds of that."""
 
     name: str
     type: str
@@ -46,6 +47,14 @@ class DeviceStats:
     free: int
     reserved: int = 0
     unused: int = 0
+    model_bytes: int = 0
+    model_budget_bytes: float = 0.0
+    model_reserve_bytes: float = 0.0
+    model_loads: int = 0
+    model_load_seconds: float = 0.0
+    model_evictions: int = 0
+    model_evicted_seconds: float = 0.0
+    out_of_memory: int = 0
     controlnet_hits: int = 0
     controlnet_misses: int = 0
     controlnet_evictions: int = 0

@@ -84,6 +84,7 @@ _CLASSES: tuple[type, ...] = (
     timing.Timing,
     Portion,
     residency.ControlNetUse,
+    residency.ModelUse,
     Tile,
     Address,
 )

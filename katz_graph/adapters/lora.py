@@ -69,7 +69,7 @@ def read_lora(file: FileIdentity) -> LoraFile:
     check_unchanged(file)
     try:
         with safe_open(file.path, framework="pt") as content:
-            tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 (not a mapping)
+            tensors = {key: content.get_tensor(key).clone() for key in content.keys()}  # noqa: SIM118 (not a mapping); not mapped
             metadata = content.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise InputError(f"{file.path}: cannot be read: {error}") from None

@@ -27,6 +27,7 @@ BENCHES = {
     "service": "what a server costs beside the work, and how soon a cancelled job stops",
     "overload": "a server that is asked for more than it can do: refusals, memory, goodput",
     "crash": "jobs in the queue of a server that is killed again and again",
+    "alternate": "two checkpoints and a refiner in a server whose budget of memory holds one of them",
     "soak": "thousands of small jobs: memory, descriptors and processes of a server",
     "stale": "pictures whose ControlNets are one evaluation behind against synchronous ones, by the judge",
 }

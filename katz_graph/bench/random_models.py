@@ -96,6 +96,21 @@ def make_pipeline(folder: str | Path, family: Family, seed: int, channels: tuple
     (folder / "model_index.json").write_text(json.dumps(_model_index(family), indent=2) + "\n")
 
 
+def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
+    """Write a pipeline like those in the shape of SDXL's refiner: its text comes from one encoder, as wide as its pooled text."""
+    folder = Path(folder)
+    width = TEXT_ENCODERS["sdxl"][1]["hidden_size"]
+    sizes = {"cross_attention_dim": width, "projection_class_embeddings_input_dim": 5 * ADDED_TIME_WIDTH + width}
+    with _seeded(seed):
+        _save(UNet2DConditionModel(**unet_config("sdxl", channels) | sizes), folder / "unet")
+        _save(_vae("sdxl"), folder / "vae")
+        _save(_text_encoder(TEXT_ENCODERS["sdxl"][1], projected=True, pooled_width=width), folder / "text_encoder_2")
+        _tokenizer("!").save_pretrained(folder / "tokenizer_2")
+    _scheduler("sdxl").save_pretrained(folder / "scheduler")
+    index = {name: part for name, part in _model_index("sdxl").items() if name not in ("text_encoder", "tokenizer")}
+    (folder / "model_index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
 def make_controlnet(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
     """Write a ControlNet that fits `make_pipeline`'s UNet of this family; its zero convolutions are random."""
     with _seeded(seed):
@@ -173,14 +188,14 @@ def _vae(family: Family) -> AutoencoderKL:
     )
 
 
-def _text_encoder(sizes: dict[str, Any], projected: bool) -> CLIPTextModel | CLIPTextModelWithProjection:
+def _text_encoder(sizes: dict[str, Any], projected: bool, pooled_width: int = POOLED_WIDTH) -> CLIPTextModel | CLIPTextModelWithProjection:
     config = CLIPTextConfig(
         **sizes,
         vocab_size=VOCABULARY,
         intermediate_size=2 * sizes["hidden_size"],
         num_attention_heads=4,
         max_position_embeddings=77,
-        projection_dim=POOLED_WIDTH,
+        projection_dim=pooled_width,
         bos_token_id=VOCABULARY - 2,
         eos_token_id=VOCABULARY - 1,
         initializer_factor=4.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from katz_graph.cli.amounts import gigabytes
 from katz_graph.cli.session import Session
 from katz_graph.devices import DeviceList, parse_link, parse_places, threads_for
 from katz_graph.executor.launch.ahead import Ahead
@@ -16,24 +17,33 @@ if TYPE_CHECKING:
     from katz_graph.planner.program import Link
 
 
-def open_engine(session: Session) -> LocalEngine | ClusterEngine:
-    """Start what a session asks for. RunError when a worker does not start; close the engine."""
+def open_engine(session: Session, tells: bool = False) -> LocalEngine | ClusterEngine:
+    """Start what a session asks for; close the engine. `tells`: it says which models go for others. RunError if a worker does not start."""
     devices = session.devices
     if devices.several:
-        return open_cluster(session, devices)
+        return open_cluster(session, devices, tells)
     from katz_graph.executor.engine import dtype_for
     from katz_graph.executor.local import EngineOptions, LocalEngine
 
     (choice,) = devices.choices
     threads = threads_for(devices, session.options.threads)
-    options = EngineOptions(choice.device, dtype_for(choice.device), cache=session.settings.cache, name=choice.name, threads=threads)
+    options = EngineOptions(
+        choice.device,
+        dtype_for(choice.device),
+        cache=session.settings.cache,
+        name=choice.name,
+        threads=threads,
+        model_bytes=gigabytes(session.options.model_gb),
+    )
     engine = LocalEngine(options, choices=choices(session))
+    if tells:
+        engine.models.residents.on_evicted = session.say
     if choice.device == "cpu":
         leave_processors()
     return engine
 
 
-def open_cluster(session: Session, devices: DeviceList) -> ClusterEngine:
+def open_cluster(session: Session, devices: DeviceList, tells: bool = False) -> ClusterEngine:
     threads = threads_for(devices, session.options.threads)
     with ExitStack() as opened:
         ahead = opened.enter_context(Ahead(devices, threads))  # while torch is loaded here
@@ -41,7 +51,7 @@ def open_cluster(session: Session, devices: DeviceList) -> ClusterEngine:
         from katz_graph.executor.starting import start_workers
 
         packs = tuple(str(folder.absolute()) for folder in session.settings.packs)
-        like = Assignment(threads=threads, packs=packs)
+        like = Assignment(threads=threads, packs=packs, model_bytes=gigabytes(session.options.model_gb), tells=tells)
         given = given_link(session)
         engine = start_workers(devices, like, session.say, choices(session), session.settings.cache, given, ahead=ahead)
         engine.opened.push(opened.pop_all())

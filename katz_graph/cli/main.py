@@ -22,6 +22,9 @@ Sets = Annotated[list[str] | None, typer.Option("--set", help="NODE.INPUT=VALUE,
 Seed = Annotated[int | None, typer.Option(help="for every seed in the workflow", min=0)]
 Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4, ray")]
 Threads = Annotated[int | None, typer.Option(help="of each device; all cores for one device, one for each of several")]
+ModelGb = Annotated[
+    float | None, typer.Option("--model-gb", min=0, help="of each device, for models; what is free less what computing needs, unless given")
+]
 Place = Annotated[list[str] | None, typer.Option(help="STAGE=DEVICE: pin a stage; several times: any of them")]
 LinkOption = Annotated[
     str | None, typer.Option("--link", help="GBPS[,MS]: what links between devices are taken for; measured unless given")
@@ -46,6 +49,7 @@ def run(
     place: Place = None,
     link: LinkOption = None,
     allow: Allow = "",
+    model_gb: ModelGb = None,
     output: Annotated[Path | None, typer.Option(help="where pictures go")] = None,
     trace: Annotated[Path | None, typer.Option(help="write a trace for Perfetto")] = None,
     why: Annotated[bool, typer.Option("--why", help="say for every node why it ran")] = False,
@@ -62,7 +66,7 @@ def run(
     from katz_graph.cli.run import run as run_workflow
 
     folders = (models or (), packs or (), input, output, extra_model_paths or ())
-    options = Options(workflow, sets or (), seed, devices, threads, place or (), link, allow, *folders, targets or ())
+    options = Options(workflow, sets or (), seed, devices, threads, place or (), link, allow, *folders, targets or (), model_gb)
     run_workflow(options, RunOptions(trace, why, as_json, cache))
 
 
@@ -205,6 +209,7 @@ def serve(
     cache_none: Annotated[bool, typer.Option("--cache-none", help="the same as --cache none")] = False,
     jobs_at_once: Annotated[int | None, typer.Option(min=1, help="one for each device, unless given")] = None,
     devices_per_job: Annotated[int | None, typer.Option(min=1, help="besides those of the ControlNets; all, unless given")] = None,
+    model_gb: ModelGb = None,
     control_net_gb: Annotated[float | None, typer.Option(min=0, help="of each device, for ControlNets; no limit, unless given")] = None,
     control_net_policy: Annotated[str, typer.Option(help="which ControlNets go first: lru, lfu")] = "lru",
     spare: Annotated[bool, typer.Option(help="keep a loaded worker that stands in for one that is lost")] = True,
@@ -224,11 +229,12 @@ def serve(
     from dataclasses import replace
 
     from katz_graph.cli import serve as server
+    from katz_graph.cli.amounts import gigabytes, megabytes
     from katz_graph.web.options import Limits, ServeOptions
 
     if cpu and devices not in (None, "cpu"):
         raise InputError(f"give one of --cpu and --devices {devices}")
-    limits = replace(Limits(), queue=queue_limit, upload_bytes=server.megabytes(max_upload_size))
+    limits = replace(Limits(), queue=queue_limit, upload_bytes=megabytes(max_upload_size))
     server.serve(
         ServeOptions(
             host=host,
@@ -250,12 +256,13 @@ def serve(
             cache=server.CacheChoice(cache, cache_classic, cache_lru, cache_none).chosen(),
             jobs_at_once=jobs_at_once,
             devices_per_job=devices_per_job,
-            control_net_bytes=server.gigabytes(control_net_gb),
+            model_bytes=gigabytes(model_gb),
+            control_net_bytes=gigabytes(control_net_gb),
             control_net_policy=server.control_net_policy(control_net_policy),
             spare=spare,
             previews=previews,
             keep_days=keep_days,
-            keep_bytes=server.gigabytes(keep_gb),
+            keep_bytes=gigabytes(keep_gb),
             drain_seconds=drain_seconds,
             json_logs=log_json,
             frontend=frontend,

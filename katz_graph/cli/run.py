@@ -60,7 +60,7 @@ def run(options: Options, how: RunOptions) -> None:
         for text in (event.ui or {}).get("text", ()):
             session.say(str(text))
 
-    with open_engine(session) as engine, EvaluationProgress(session.console) as progress:
+    with open_engine(session, how.why) as engine, EvaluationProgress(session.console) as progress:
         texts = metadata(session)
 
         def listen(event: Event) -> None:

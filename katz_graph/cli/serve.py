@@ -14,7 +14,7 @@ from katz_graph.cli.session import check_writable
 from katz_graph.devices import parse_devices, parse_link, parse_places
 from katz_graph.errors import InputError
 from katz_graph.models.residency import POLICIES, PolicyName
-from katz_graph.web.options import MB, ServeOptions
+from katz_graph.web.options import ServeOptions
 from katz_graph.web.serve import serve as serve_forever
 
 SHORTEST_TOKEN = 16
@@ -81,16 +81,6 @@ def control_net_policy(name: str) -> PolicyName:
     if name not in POLICIES:
         raise InputError(f"--control-net-policy {name}: expected {' or '.join(POLICIES)}")
     return cast(PolicyName, name)
-
-
-def megabytes(value: float) -> int:
-    """Bytes of an option in MB; as many as can be said for infinity."""
-    return int(min(value * MB, sys.maxsize))
-
-
-def gigabytes(value: float | None) -> int | None:
-    """Bytes of an option in GB."""
-    return None if value is None else megabytes(value * 1024)
 
 
 def listed(values: Sequence[str] | None) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ class Options:
     output: Path | None = None
     extra_model_paths: Sequence[Path] = ()
     targets: Sequence[str] = ()
+    model_gb: float | None = None
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,9 +88,21 @@ def check_unchanged(*files: FileIdentity) -> None:
 
 def count_values(component: Component) -> int:
     """How many numbers its weights are, by the headers of its files."""
-    weights = [Path(file.path) for file in component.files if file.path.endswith(".safetensors")]
-    entries = ((name, entry) for path in weights for name, entry in read_header(path)[1].items() if name != "__metadata__")
-    return sum(math.prod(entry["shape"]) for name, entry in entries if name.startswith(component.prefix))
+    return sum(math.prod(entry["shape"]) for entry in _entries(component))
+
+
+def value_types(component: Component) -> frozenset[str]:
+    """The number formats of its weights, as safetensors calls them: F32, F16, BF16, ..."""
+    return frozenset(entry["dtype"] for entry in _entries(component))
+
+
+def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
+    """What headers say of its weights."""
+    for file in component.files:
+        if file.path.endswith(".safetensors"):
+            for name, entry in read_header(Path(file.path))[1].items():
+                if name != "__metadata__" and name.startswith(component.prefix):
+                    yield entry
 
 
 def variant(component: Component) -> str | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import time
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
-from threading import Lock, RLock
+from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import diffusers
@@ -19,15 +19,20 @@ from diffusers.utils import logging as diffusers_logging
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
-from katz_graph.errors import InputError, RunError
+from katz_graph.errors import InputError
 from katz_graph.models import attention
 from katz_graph.models.convert import build
 from katz_graph.models.family import config, expect_class
-from katz_graph.models.identity import check_unchanged, count_values, variant
-from katz_graph.models.residency import POLICIES, ControlNetUse, PolicyName, Residency
-from katz_graph.recipe import Component
+from katz_graph.models.identity import check_unchanged, count_values, value_types, variant
+from katz_graph.models.memory import DeviceMemory
+from katz_graph.models.residency import PolicyName
+from katz_graph.models.residents import Loadable, Residents
+from katz_graph.out_of_memory import is_out_of_memory
+from katz_graph.recipe import Component, FileIdentity, MergedComponent
 
 SHOWN = 3  # mismatches that an error names
+PIPELINE_PARTS = ("unet", "vae", "text_encoder")  # folders whose names say nothing without the one they are in
+VALUE_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as safetensors calls them
 LOADING = Lock()  # diffusers patches torch.nn while it builds a module, for all threads
 
 TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection}
@@ -36,124 +41,118 @@ TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWith
 class ModelStore:
     """Live modules by component, device and dtype, in eval mode and without gradients: what is equal is loaded once and shared.
 
-    ControlNets together keep within `budget_bytes` of weights: those that the policy chooses are dropped, except while they are in use.
-    Everything else stays. A module's weights may be patched in place by whoever holds it (a weight set); the store knows nothing of that.
+    `residents` keeps them within the memory of a device. A module's weights may be patched in place by whoever holds it (a weight set); the
+    store knows nothing of that. It remembers which VAEs overflow in half precision.
     """
 
-    def __init__(self, budget_bytes: int | None = None, policy: PolicyName = "lru") -> None:
-        self._kept: dict[Hashable, Any] = {}
-        self._lock = RLock()
-        self._residency = Residency(math.inf if budget_bytes is None else budget_bytes, POLICIES[policy]())
-        self._load_seconds = 0.0
+    def __init__(
+        self,
+        control_net_bytes: int | None = None,
+        policy: PolicyName = "lru",
+        model_bytes: int | None = None,
+        memory: DeviceMemory | None = None,
+    ) -> None:
+        self.residents = Residents(model_bytes, memory, control_net_bytes, policy)
+        self._overflowing: set[Component] = set()
 
     def unet(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
-        return self._once(part, device, dtype, lambda: _attended(_load(diffusers.UNet2DConditionModel, part, dtype)))
+        return self._once(self.unet_of(part, device, dtype))
+
+    def unet_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
+        return loadable("unet", part, device, dtype, lambda: _attended(_load(diffusers.UNet2DConditionModel, part, dtype)))
 
     def controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Any:
-        """base: the UNet that the weights in the file are differences to.
+        """base: the UNet that the weights in the file are differences to."""
+        return self._once(self.controlnet_of(part, device, dtype, base))
 
-        InputError when it alone exceeds the budget, NoRoom when those in use leave too little.
-        """
-        with self._lock:
-            key = _key(part, device, dtype, base)
-            if self._residency.is_pinned(key):
-                return self._kept[key]  # a use that was counted
-            return self._touched_controlnet(part, device, dtype, base)
-
-    def _touched_controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None) -> Any:
-        key = _key(part, device, dtype, base)
-        size = 0 if key in self._residency else _size(part, dtype)
-        for dropped in self._residency.touch(key, size, part.folder):
-            del self._kept[dropped]
-        if key not in self._kept:
-            started = time.perf_counter()
-            try:
-                self._kept[key] = _placed(self._load_controlnet(part, device, dtype, base), part, device)
-            except BaseException:
-                self._residency.forget(key)
-                raise
-            self._load_seconds += time.perf_counter() - started
-        return self._kept[key]
-
-    def _load_controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None) -> Any:
-        name = config(part).get("_class_name")
-        model = diffusers.ControlNetUnionModel if name == "ControlNetUnionModel" else diffusers.ControlNetModel
-        module = _attended(_load(model, part, dtype))
-        if base is None:
-            return module
-        return _added(module, _load(diffusers.UNet2DConditionModel, base, dtype))  # not the live one, which may have LoRAs in it
-
-    @contextmanager
-    def using_controlnet(
-        self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None
-    ) -> Iterator[Any]:
-        """The ControlNet, which is not dropped inside the `with` statement; all that counts as one use. Errors as of `controlnet`."""
-        key = _key(part, device, dtype, base)
-        with self._lock:
-            module = self._touched_controlnet(part, device, dtype, base)
-            self._residency.pin(key)
-        try:
-            yield module
-        finally:
-            with self._lock:
-                self._residency.unpin(key)
-
-    def drop_controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> None:
-        """Let a ControlNet go, unless it is in use or not here."""
-        key = _key(part, device, dtype, base)
-        with self._lock:
-            if key in self._kept and not self._residency.is_pinned(key):
-                self._residency.forget(key)
-                del self._kept[key]
-
-    def clear(self) -> list[Any]:
-        """Let go of all modules, but for ControlNets that are in use; what was let go."""
-        with self._lock:
-            gone = [key for key in self._kept if not self._residency.is_pinned(key)]
-            for key in gone:
-                if key in self._residency:
-                    self._residency.forget(key)
-            return [self._kept.pop(key) for key in gone]
-
-    @property
-    def controlnets_in_use(self) -> bool:
-        """Whether somebody is inside of `using_controlnet`."""
-        with self._lock:
-            return self._residency.has_pins
-
-    @property
-    def controlnet_use(self) -> ControlNetUse:
-        books = self._residency
-        return ControlNetUse(books.hits, books.misses, books.evictions, self._load_seconds, books.resident_bytes)
+    def controlnet_of(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Loadable:
+        made = loadable("ControlNet", part, device, dtype, lambda: _load_controlnet(part, dtype, base), () if base is None else base.files)
+        return replace(made, key=(part, base, str(torch.device(device)), dtype), control_net=True)
 
     def vae(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
-        return self._once(part, device, dtype, lambda: _load(diffusers.AutoencoderKL, part, dtype))
+        return self._once(self.vae_of(part, device, dtype))
+
+    def vae_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
+        """In float32 once it is known that another type overflows."""
+        dtype = torch.float32 if part in self._overflowing else dtype
+        return loadable("VAE", part, device, dtype, lambda: _load(diffusers.AutoencoderKL, part, dtype))
+
+    def vae_overflows(self, part: Component) -> None:
+        """Half precision does not do for this VAE."""
+        self._overflowing.add(part)
 
     def text_encoder(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
+        return self._once(self.text_encoder_of(part, device, dtype))
+
+    def text_encoder_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
         names = config(part).get("architectures") or ["CLIPTextModel"]
         if names[0] not in TEXT_ENCODERS:
             raise InputError(f"{part.folder}: config.json describes {names[0]}, expected {' or '.join(TEXT_ENCODERS)}")
-        return self._once(part, device, dtype, lambda: _load(TEXT_ENCODERS[names[0]], part, dtype))
+        return loadable("text encoder", part, device, dtype, lambda: _load(TEXT_ENCODERS[names[0]], part, dtype))
 
     def tokenizer(self, part: Component) -> Any:
         return load_tokenizer(part)
 
-    def _once(self, part: Component, device: torch.device | str, dtype: torch.dtype, load: Callable[[], Any]) -> Any:
-        key = _key(part, device, dtype)
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = _placed(load(), part, device)
-            return self._kept[key]
+    def _once(self, wanted: Loadable) -> Any:
+        return self.residents.get(wanted)
 
 
-def _key(part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Hashable:
-    return part, base, str(torch.device(device)), dtype
+def loadable(
+    kind: str,
+    part: Component,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    load: Callable[[], Any],
+    more: tuple[FileIdentity, ...] = (),
+) -> Loadable:
+    """A module that `load` makes on the host, as it is kept on a device. `more`: files that it is made of besides the part's own."""
+    place = torch.device(device)
+    return Loadable(
+        (part, str(place), dtype),
+        f"{kind} {_called(part)}",
+        lambda: _size(part, dtype),
+        lambda: _on(place, load(), part, dtype),
+        (*files_of(part), *more),
+    )
+
+
+def files_of(part: Component) -> tuple[FileIdentity, ...]:
+    """All files that a module is made of."""
+    if not isinstance(part, MergedComponent):
+        return part.files
+    return tuple(file for source, loras in part.sources for file in (*files_of(source), *(lora.file for lora in loras)))
+
+
+def _called(part: Component) -> str:
+    """What people call a model: the name of its file, or of its folder; of a pipeline's part that of the pipeline."""
+    path = Path(part.folder)
+    if path.name.partition("_2")[0] in PIPELINE_PARTS:
+        path = path.parent
+    return path.stem if path.suffix == ".safetensors" else path.name
+
+
+@torch.no_grad()
+def _on(place: torch.device, module: Any, part: Component, dtype: torch.dtype) -> Any:
+    """The module on a device. On the host, weights that needed no conversion are the file's own bytes, mapped: they are copied, as others
+    are anyway, so that writing to the file changes no live weight, and cutting it off ends no process."""
+    if place.type == "cpu" and VALUE_TYPES.get(dtype) in value_types(part):
+        for weight in module.parameters():
+            weight.data = weight.data.clone()
+    return module.to(place)
 
 
 def _size(part: Component, dtype: torch.dtype) -> int:
     """Bytes that its weights take in memory."""
     check_unchanged(*part.files)
     return count_values(part) * dtype.itemsize
+
+
+def _load_controlnet(part: Component, dtype: torch.dtype, base: Component | None) -> Any:
+    name = config(part).get("_class_name")
+    module = _attended(_load(diffusers.ControlNetUnionModel if name == "ControlNetUnionModel" else diffusers.ControlNetModel, part, dtype))
+    if base is None:
+        return module
+    return _added(module, _load(diffusers.UNet2DConditionModel, base, dtype))  # not the live one, which may have LoRAs in it
 
 
 def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
@@ -164,8 +163,11 @@ def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
         try:
             module, report = _from_folder(model, part, dtype) if part.configuration is None else build(model, part, dtype)
         except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+            if is_out_of_memory(error):
+                raise
             raise InputError(f"{part.folder}: cannot be loaded as {model.__name__}: {_first_line(error)}") from error
     _check_report(part, model.__name__, report)
+    check_unchanged(*part.files)
     if part.rounding is not None:
         _round(module, getattr(torch, part.rounding))
     return module.eval().requires_grad_(False)
@@ -219,13 +221,6 @@ def _check_report(part: Component, name: str, report: dict[str, Any]) -> None:
 def _attended(module: Any) -> Any:
     attention.install(module)
     return module
-
-
-def _placed(module: Any, part: Component, device: torch.device | str) -> Any:
-    with suppress(torch.OutOfMemoryError):
-        return module.to(device)
-    del module  # what of it was moved goes with it: neither this error nor that one keeps it
-    raise RunError(f"{part.folder}: does not fit into the memory of {device}: free some, or use a smaller model or dtype")
 
 
 @lru_cache(maxsize=16)

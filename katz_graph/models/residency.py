@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import count
@@ -12,8 +13,30 @@ from katz_graph.errors import InputError, RunError
 PolicyName = Literal["lru", "lfu"]
 
 
+MODELS, CONTROL_NETS = "models", "ControlNets"  # what a budget is for
+
+
 class NoRoom(RunError):
-    """What is in use leaves no room now; there will be when some of it is no longer in use."""
+    """What is in use leaves no room now; there will be when some of it is no longer in use. `what`: the things whose budget it is."""
+
+    def __init__(self, message: str, what: str = MODELS) -> None:
+        super().__init__(message)
+        self.what = what
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """What a device's memory holds of models, and what came and went: modules loaded, and let go for others; seconds that loading took,
+    and that loading what was let go would take again. `reserve_bytes` are kept free for computing; `short` is how often memory ran out."""
+
+    loads: int
+    evictions: int
+    load_seconds: float
+    evicted_seconds: float
+    resident_bytes: int
+    budget_bytes: float
+    reserve_bytes: float
+    short: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +110,14 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {"lru": LeastRecentlyUsed, "lfu":
 
 
 class Residency:
-    """The books of a budget: sizes of what is resident, what of it is pinned, hits and misses. It moves no bytes itself."""
+    """The books of a budget: sizes of what is resident, what of it is pinned, hits and misses. It moves no bytes itself.
 
-    def __init__(self, budget_bytes: float, policy: Policy) -> None:
-        self.budget_bytes = budget_bytes
+    `reserve_bytes` of the budget are left free as long as there is something to let go for them. Both may be set anew at any time.
+    """
+
+    def __init__(self, budget_bytes: float, policy: Policy, what: str = MODELS) -> None:
+        self.budget_bytes, self.reserve_bytes = budget_bytes, 0.0
+        self._what = what
         self.hits = self.misses = self.evictions = 0
         self._policy = policy
         self._sizes: dict[Hashable, int] = {}
@@ -115,9 +142,8 @@ class Residency:
             return ()
         evicted = self._victims(size, name or str(key))
         self.misses += 1
-        self.evictions += len(evicted)
         for victim in evicted:
-            self.forget(victim)
+            self.evict(victim)
         self._sizes[key] = size
         self._total += size
         self._policy.used(key)
@@ -126,21 +152,33 @@ class Residency:
     def _victims(self, size: int, name: str) -> tuple[Hashable, ...]:
         if size > self.budget_bytes:
             raise InputError(f"{name}: takes {size:,} bytes alone, the budget is {self.budget_bytes:,} bytes: raise it")
+        chosen = self.idle(self._total + size + self.reserve_bytes - self.budget_bytes)
+        if self._total + size - sum(self._sizes[victim] for victim in chosen) > self.budget_bytes:
+            raise NoRoom(
+                f"{name}: takes {size:,} bytes, what is in use takes {self.pinned_bytes:,} of the budget of "
+                f"{self.budget_bytes:,.0f} bytes: wait until some is no longer in use, or raise the budget",
+                self._what,
+            )
+        return chosen
+
+    def idle(self, size: float = math.inf) -> tuple[Hashable, ...]:
+        """What would go, in this order, to free so many bytes: all that is not pinned where that is not enough."""
         chosen: list[Hashable] = []
-        missing = self._total + size - self.budget_bytes
         spared = frozenset(self._pins)
-        while missing > 0:
-            victim = self._policy.victim(spared)
-            if victim is None:
-                used = sum(self._sizes[pinned] for pinned in self._pins)
-                raise NoRoom(
-                    f"{name}: takes {size:,} bytes, what is in use takes {used:,} of the budget of {self.budget_bytes:,} bytes: "
-                    "wait until some is no longer in use, or raise the budget"
-                )
+        while size > 0 and (victim := self._policy.victim(spared)) is not None:
             chosen.append(victim)
             spared = spared | {victim}
-            missing -= self._sizes[victim]
+            size -= self._sizes[victim]
         return tuple(chosen)
+
+    def evict(self, key: Hashable) -> None:
+        """What was let go for something else."""
+        self.evictions += 1
+        self.forget(key)
+
+    @property
+    def pinned_bytes(self) -> int:
+        return sum(self._sizes[pinned] for pinned in self._pins)
 
     def pin(self, key: Hashable) -> None:
         """Keep what is resident until it is unpinned as often as it was pinned."""

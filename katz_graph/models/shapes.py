@@ -64,6 +64,12 @@ def stage_work(
     return _work(json.dumps(dict(config), sort_keys=True), stage, batch, height, width, tokens, first_block, last_block, value_bytes, kept)
 
 
+def stage_call(config: Mapping[str, Any], stage: Stage, batch: int, height: int, width: int) -> Callable[[], list[Tensor]]:
+    """A stage of the module with this `config.json`, without memory, as a function that gives its outputs; sizes as for `stage_work`."""
+    call, _ = _call(_module(json.dumps(dict(config), sort_keys=True)), stage, batch, height, width, 77, 0, None, True)
+    return call  # type: ignore[no-any-return]
+
+
 @lru_cache(maxsize=1024)
 def _work(
     config: str,

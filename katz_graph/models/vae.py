@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from fractions import Fraction
 from typing import Any
 
@@ -15,58 +14,69 @@ from katz_graph.errors import InputError, RunError
 from katz_graph.picture.tiles import in_tiles
 
 
-def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, bool]:
-    """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1, and whether half precision overflowed and it was redone in float32.
+class Overflowed(Exception):
+    """A VAE in half precision made NaN or infinity of what may be sound: it has to be done in float32."""
 
-    In tiles, in one pass whose overlaps are blended linearly, it is not quite the whole's: a VAE's norms and attention see the tile only.
-    InputError for the wrong number of channels; RunError when the picture has NaN or infinity even in float32.
-    """
+
+def check_samples(vae: Any, samples: Tensor) -> None:
+    """InputError unless this is a latent that the VAE decodes."""
     if samples.ndim != 4 or samples.shape[1] != vae.config.latent_channels:
         raise InputError(
             f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, {vae.config.latent_channels}, height, width]"
         )
-    factor = _factor(vae)
-
-    def run(model: Any, z: Tensor) -> Tensor:
-        if tile is None:
-            return model.decode(z).sample  # type: ignore[no-any-return]
-        return in_tiles(z, factor, tile.side // factor, tile.overlap // factor, lambda part: model.decode(part).sample)
-
-    picture, redone = _finite(vae, samples, run, "VAE decode")
-    return (picture.movedim(1, -1).float() / 2 + 0.5).clamp(0, 1), redone
 
 
-def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, bool]:
-    """[B, H, W, 3] in 0..1, sides multiples of the VAE's factor -> the posterior's mean float32 [B, C, h, w]; redone as for `decode`."""
+def check_pixels(pixels: Tensor) -> None:
+    """InputError unless these are pictures that a VAE encodes."""
     if pixels.ndim != 4 or pixels.shape[3] < 3:
         raise InputError(f"VAE encode: the picture has shape {list(pixels.shape)}, expected [batch, height, width, 3]")
-    factor = _factor(vae)
 
-    def run(model: Any, x: Tensor) -> Tensor:
+
+def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
+    """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1.
+
+    In tiles, in one pass whose overlaps are blended linearly, it is not quite the whole's: a VAE's norms and attention see the tile only.
+    InputError for the wrong number of channels, Overflowed when half precision does not do; RunError when the picture has NaN or infinity
+    even in float32.
+    """
+    check_samples(vae, samples)
+    factor = factor_of(vae)
+
+    def run(z: Tensor) -> Tensor:
         if tile is None:
-            return model.encode(x).latent_dist.mean  # type: ignore[no-any-return]
+            return vae.decode(z).sample  # type: ignore[no-any-return]
+        return in_tiles(z, factor, tile.side // factor, tile.overlap // factor, lambda part: vae.decode(part).sample)
+
+    return (_finite(vae, samples, run, "VAE decode").movedim(1, -1).float() / 2 + 0.5).clamp(0, 1)
+
+
+def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
+    """[B, H, W, 3] in 0..1, sides multiples of the VAE's factor -> the posterior's mean float32 [B, C, h, w]. Errors as of `decode`."""
+    check_pixels(pixels)
+    factor = factor_of(vae)
+
+    def run(x: Tensor) -> Tensor:
+        if tile is None:
+            return vae.encode(x).latent_dist.mean  # type: ignore[no-any-return]
         side, overlap = tile.side // factor * factor, tile.overlap // factor * factor
-        return in_tiles(x, Fraction(1, factor), side, overlap, lambda part: model.encode(part).latent_dist.mean)
+        return in_tiles(x, Fraction(1, factor), side, overlap, lambda part: vae.encode(part).latent_dist.mean)
 
-    mean, redone = _finite(vae, pixels[..., :3].movedim(-1, 1) * 2 - 1, run, "VAE encode")
-    return mean.float(), redone
+    return _finite(vae, pixels[..., :3].movedim(-1, 1) * 2 - 1, run, "VAE encode").float()
 
 
-def _factor(vae: Any) -> int:
+def factor_of(vae: Any) -> int:
     """Pixels along one side of a latent cell."""
     return int(2 ** (len(vae.config.block_out_channels) - 1))
 
 
-def _finite(vae: Any, x: Tensor, function: Callable[[Any, Tensor], Tensor], name: str) -> tuple[Tensor, bool]:
+def _finite(vae: Any, x: Tensor, function: Callable[[Tensor], Tensor], name: str) -> Tensor:
     weight = next(vae.parameters())
     with torch.no_grad():
-        result = function(vae, x.to(weight))
-        if result.isfinite().all():
-            return result, False
-        if weight.dtype != torch.float32:
-            result = function(deepcopy(vae).float(), x.to(weight.device, torch.float32))
-            if result.isfinite().all():
-                return result, True
+        result = function(x.to(weight))
+    if result.isfinite().all():
+        return result
+    if weight.dtype != torch.float32:
+        raise Overflowed
     given = (
         "it was given NaN or infinity: look at what made them"
         if not x.isfinite().all()

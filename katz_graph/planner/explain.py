@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from katz_graph.planner.calls import Costs
 from katz_graph.planner.program import Prediction, Program
 from katz_graph.planner.simulate import Simulation, simulate
+from katz_graph.planner.sites import Sites
 from katz_graph.planner.tasks import ADVANCE, STEP
 
 BINDS = 0.98  # of the period: what is busy for so long sets it
@@ -79,7 +79,7 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
             yield f"{len(used)} of {len(program.devices)} devices are used: more of them gain nothing"
     elif several is not None:
         yield f"one of {len(program.devices)} devices is used: {several.name} lost: {_against(simulation, several)}"
-    elif program.pins or any(device.memory_bytes < math.inf for device in program.devices):
+    elif program.pins or Sites(program).is_short:
         yield f"one of {len(program.devices)} devices is used: pins or memory leave nothing else"
     else:
         yield f"one of {len(program.devices)} devices is used: nothing in an evaluation can run beside anything else"

@@ -48,6 +48,11 @@ class Sites:
                 held.setdefault(device, set()).add(self._module[name])
         return all(sum(self._bytes.get(part, 0.0) for part in parts) <= self._memory[device] for device, parts in held.items())
 
+    @property
+    def is_short(self) -> bool:
+        """Whether some device does not hold all modules."""
+        return sum(self._bytes.values()) > min(self._memory.values())
+
     def copies(self, placement: Mapping[str, str]) -> int:
         """How many modules the devices hold, each device its own."""
         return len({(device, self._module[name]) for name, device in placement.items()})

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
 from torch import nn
 
 from katz_graph.errors import InputError
 from katz_graph.models.identity import check_unchanged
-from katz_graph.upscale.networks import CompactNet, RrdbNet
-from katz_graph.upscale.recipe import Rrdb, UpscaleModelRecipe
+from katz_graph.out_of_memory import is_out_of_memory
+from katz_graph.upscale.networks import bare_network
+from katz_graph.upscale.recipe import UpscaleModelRecipe
 
 
 def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module:
     """The network in float32. InputError when the file has changed since the recipe was made, or does not fit."""
     check_unchanged(recipe.file)
     path = recipe.file.path
-    with torch.device("meta"):
-        network = RrdbNet(recipe.shape) if isinstance(recipe.shape, Rrdb) else CompactNet(recipe.shape)
-    stored = load_file(path, device=str(device))
+    network = bare_network(recipe.shape)
+    with safe_open(path, framework="pt", device=str(device)) as stored:  # mapped: copied, so that who writes to the file changes nothing
+        weights = {name: stored.get_tensor(original).to(torch.float32, copy=True) for name, original in recipe.names}
+    check_unchanged(recipe.file)
     try:
-        network.load_state_dict({name: stored[original].float() for name, original in recipe.names}, assign=True)
+        network.load_state_dict(weights, assign=True)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         reason = " ".join(line.strip() for line in str(error).splitlines()[1:3])
         raise InputError(f"{path}: its weights do not fit the {type(network).__name__} that they look like: {reason}") from None
     return network.eval().requires_grad_(False)
+
+
+def size_of(recipe: UpscaleModelRecipe) -> int:
+    """Bytes of its weights in memory."""
+    check_unchanged(recipe.file)
+    return 4 * sum(weight.numel() for weight in bare_network(recipe.shape).parameters())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from katz_graph.models.peaks import peak
 from katz_graph.upscale.recipe import PICTURE, Compact, Rrdb
 
 RESIDUAL = 0.2
@@ -76,6 +79,20 @@ class CompactNet(nn.Module):
         """The network adds detail to the picture enlarged by repeating pixels."""
         detail = F.pixel_shuffle(self.body(x), self.shape.scale)
         return detail + F.interpolate(x, scale_factor=self.shape.scale, mode="nearest")
+
+
+def bare_network(shape: Rrdb | Compact) -> nn.Module:
+    """The network on the meta device: without memory."""
+    with torch.device("meta"):
+        return RrdbNet(shape) if isinstance(shape, Rrdb) else CompactNet(shape)
+
+
+@lru_cache(maxsize=64)
+def network_peak(shape: Rrdb | Compact, batch: int, height: int, width: int) -> float:
+    """Bytes that enlarging pictures [batch, 3, height, width] takes besides the weights, in float32."""
+    picture = torch.empty(batch, PICTURE, height, width, device="meta")
+    network = bare_network(shape)
+    return peak(lambda: network(picture))
 
 
 def _convolution(given: int, made: int) -> nn.Conv2d:

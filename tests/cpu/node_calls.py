@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from katz_graph.errors import OutOfMemory
 from katz_graph.executor.context import RunContext
 from katz_graph.executor.models import Models
 from katz_graph.folders import Folders
@@ -34,7 +35,7 @@ class PlainEngine:
     def upscale(self, model: UpscaleModelRecipe, picture: torch.Tensor, context: Any) -> torch.Tensor:
         high, wide = picture.shape[-2:]
         if high * wide > self.most_pixels:
-            raise torch.OutOfMemoryError("too large")
+            raise OutOfMemory("too large")
         self.tiles.append((high, wide))
         return self.models.upscale(model, picture)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -258,6 +259,17 @@ def test_out_of_memory_is_one_line(katz: Katz, model_folder: Path) -> None:
         "4.batch_size=4096",
     )
     assert result.code == 1 and len(result.errors) == 1 and "memory" in result.errors[0]
+
+
+def test_why_says_which_models_went_for_which(katz: Katz, model_folder: Path) -> None:
+    """Room for the UNet and the text encoder, so the VAE takes theirs: nobody needs them any more."""
+    run = ("run", write(workflow()), "--models", model_folder, "--model-gb", "0.00182")
+    result = katz(*run, "--why")
+    assert result.code == 0
+    assert re.search(r"^let go of (unet|text encoder) sd1 \(0\.00 GB, loaded in \d+\.\d s\) for VAE sd1$", result.err, re.MULTILINE)
+    assert "let go" not in katz(*run).err
+    result = katz("run", write(workflow()), "--models", model_folder, "--model-gb", "0.001")
+    assert result.code == 1 and "more than the 0.00 GB that models may take (--model-gb)" in result.errors[0]
 
 
 def test_a_full_disk_leaves_no_half_picture(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

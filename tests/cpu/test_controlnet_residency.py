@@ -29,13 +29,13 @@ def test_without_a_budget_all_stay(size):
     store = ModelStore()
     first = [store.controlnet(part, *CPU) for part in PARTS]
     assert [store.controlnet(part, *CPU) for part in PARTS] == first
-    use = store.controlnet_use
+    use = store.residents.control_net_use
     assert (use.hits, use.misses, use.evictions, use.resident_bytes) == (3, 3, 0, 3 * size)
     assert use.load_seconds > 0.0
 
 
 def test_the_one_used_longest_ago_is_dropped_and_loaded_again(size):
-    store = ModelStore(budget_bytes=2 * size)
+    store = ModelStore(control_net_bytes=2 * size)
     expected = store.controlnet(PARTS[0], *CPU).conv_in.weight.clone()
     gone = weakref.ref(store.controlnet(PARTS[0], *CPU))
     store.controlnet(PARTS[1], *CPU)
@@ -43,7 +43,7 @@ def test_the_one_used_longest_ago_is_dropped_and_loaded_again(size):
     gc.collect()
     assert gone() is None
     assert torch.equal(store.controlnet(PARTS[0], *CPU).conv_in.weight, expected)
-    use = store.controlnet_use
+    use = store.residents.control_net_use
     assert (use.hits, use.misses, use.evictions, use.resident_bytes) == (1, 4, 2, 2 * size)
 
 
@@ -57,39 +57,39 @@ def test_the_policy_is_chosen_by_name(size):
 
 
 def test_half_precision_takes_half_the_room(size):
-    store = ModelStore(budget_bytes=size)
+    store = ModelStore(control_net_bytes=size)
     for part in PARTS[:2]:
         store.controlnet(part, "cpu", torch.bfloat16)
-    assert store.controlnet_use.evictions == 0
-    assert store.controlnet_use.resident_bytes == size
+    assert store.residents.control_net_use.evictions == 0
+    assert store.residents.control_net_use.resident_bytes == size
 
 
 def test_what_is_in_use_is_not_dropped(size):
-    store = ModelStore(budget_bytes=2 * size)
-    with store.using_controlnet(PARTS[0], *CPU) as pinned:
+    store = ModelStore(control_net_bytes=2 * size)
+    with store.residents.using(store.controlnet_of(PARTS[0], *CPU)) as pinned:
         store.controlnet(PARTS[1], *CPU)
         store.controlnet(PARTS[2], *CPU)
         assert store.controlnet(PARTS[0], *CPU) is pinned
-        with store.using_controlnet(PARTS[2], *CPU), pytest.raises(NoRoom, match="what is in use takes"):
+        with store.residents.using(store.controlnet_of(PARTS[2], *CPU)), pytest.raises(NoRoom, match="what is in use takes"):
             store.controlnet(PARTS[1], *CPU)
     store.controlnet(PARTS[1], *CPU)
-    assert store.controlnet_use.evictions == 2
+    assert store.residents.control_net_use.evictions == 2
 
 
 def test_a_session_is_one_use_however_many_steps_it_has(size):
     store = ModelStore(2 * size, "lfu")
-    with store.using_controlnet(PARTS[0], *CPU) as one:
+    with store.residents.using(store.controlnet_of(PARTS[0], *CPU)) as one:
         assert all(store.controlnet(PARTS[0], *CPU) is one for _ in range(20))
     for _ in range(2):
-        with store.using_controlnet(PARTS[1], *CPU) as two:
+        with store.residents.using(store.controlnet_of(PARTS[1], *CPU)) as two:
             pass
-    assert (store.controlnet_use.hits, store.controlnet_use.misses) == (1, 2)
+    assert (store.residents.control_net_use.hits, store.residents.control_net_use.misses) == (1, 2)
     store.controlnet(PARTS[2], *CPU)
     assert store.controlnet(PARTS[1], *CPU) is two
 
 
 def test_other_models_stay_and_take_none_of_the_budget(size):
-    store = ModelStore(budget_bytes=size)
+    store = ModelStore(control_net_bytes=size)
     model, _, vae = recipes("sd1")
     unet, decoder = store.unet(model.unet, *CPU), store.vae(vae.vae, *CPU)
     for part in PARTS:
@@ -100,14 +100,14 @@ def test_other_models_stay_and_take_none_of_the_budget(size):
 
 def test_one_that_exceeds_the_budget_alone_is_refused_by_name(size):
     with pytest.raises(InputError, match=rf"sd1-controlnet-10: takes {size:,} bytes alone, the budget is {size - 1:,} bytes"):
-        ModelStore(budget_bytes=size - 1).controlnet(PARTS[0], *CPU)
+        ModelStore(control_net_bytes=size - 1).controlnet(PARTS[0], *CPU)
 
 
 def test_one_that_cannot_be_loaded_takes_no_room(size, monkeypatch):
-    store = ModelStore(budget_bytes=size)
+    store = ModelStore(control_net_bytes=size)
     with monkeypatch.context() as broken:
         broken.setattr("katz_graph.models.load._load", lambda *_: (_ for _ in ()).throw(InputError("broken")))
         with pytest.raises(InputError, match="broken"):
             store.controlnet(PARTS[0], *CPU)
-    assert store.controlnet_use.resident_bytes == 0
+    assert store.residents.control_net_use.resident_bytes == 0
     store.controlnet(PARTS[1], *CPU)

@@ -3,13 +3,22 @@
 import shutil
 
 import pytest
+import single_files
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import FAMILIES, control_recipe, controlnet_folder, pipeline_folder, recipes
+from tiny_models import FAMILIES, control_recipe, controlnet_folder, lora_file, pipeline_folder, recipes
 
+from katz_graph.adapters.lora import read_lora
 from katz_graph.errors import InputError
+from katz_graph.executor.models import Models
+from katz_graph.models import load
+from katz_graph.models.identity import file_identity
 from katz_graph.models.load import ModelStore
+from katz_graph.models.merge import merged_model
 from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.upscale.load import load_upscaler
+from katz_graph.upscale.networks import CompactNet
+from katz_graph.upscale.recipe import Compact, upscale_model
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -107,3 +116,77 @@ def test_a_tokenizer_that_is_none(tmp_path):
     _, clip, _ = pipeline_recipes(tmp_path / "model")
     with pytest.raises(InputError, match="cannot be loaded as CLIPTokenizer"):
         ModelStore().tokenizer(clip.encoders[0].tokenizer)
+
+
+def weights_of(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def write_in_place(path):
+    """As `cp` and `rsync --inplace` write, then cut off."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(size // 2)
+        file.write(bytes(size - size // 2))
+    yield
+    with path.open("r+b") as file:
+        file.truncate(size // 2)
+    yield
+
+
+@pytest.mark.parametrize("part", ["unet", "vae", "text_encoder", "controlnet", "merged", "single file", "upscaler"])
+def test_who_writes_to_a_file_in_place_changes_no_live_weight(tmp_path, part):
+    """float32 files on a processor need no conversion, so weights could be the file itself."""
+    shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
+    shutil.copytree(controlnet_folder("sd1"), tmp_path / "control")
+    shutil.copyfile(single_files.checkpoint("sd1"), tmp_path / "one.safetensors")
+    save_file(CompactNet(Compact(4, 1, 2)).state_dict(), tmp_path / "net.safetensors")
+    models, store = Models(), ModelStore()
+    model, clip, vae = pipeline_recipes(tmp_path / "model")
+    folder, stem = tmp_path / "model" / part, "diffusion_pytorch_model"
+    match part:
+        case "unet":
+            module, path = store.unet(model.unet, "cpu", torch.float32), folder / f"{stem}.safetensors"
+        case "vae":
+            module, path = store.vae(vae.vae, "cpu", torch.float32), folder / f"{stem}.safetensors"
+        case "text_encoder":
+            module, path = store.text_encoder(clip.encoders[0].encoder, "cpu", torch.float32), folder / "model.safetensors"
+        case "controlnet":
+            control = controlnet_recipe(tmp_path / "control").control_net
+            module, path = store.controlnet(control, "cpu", torch.float32), tmp_path / "control" / f"{stem}.safetensors"
+        case "merged":
+            path = tmp_path / "model" / "unet" / f"{stem}.safetensors"
+            module = models.unet(merged_model(model, recipes("sd1")[0], (("", 1.0, 0.0),)))
+        case "single file":
+            path = tmp_path / "one.safetensors"
+            module = store.unet(pipeline_recipes(path)[0].unet, "cpu", torch.float32)
+        case "upscaler":
+            path = tmp_path / "net.safetensors"
+            module = load_upscaler(upscale_model(path), torch.device("cpu"))
+    before = weights_of(module)
+    for _ in write_in_place(path):
+        assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_a_lora_that_was_read_stays_what_it_was(tmp_path):
+    path = shutil.copyfile(lora_file("sd1"), tmp_path / "lora.safetensors")
+    lora = read_lora(file_identity(path))
+    before = {name: factors.up.clone() for name, factors in lora.unet.items()}
+    for _ in write_in_place(path):
+        assert all(torch.equal(factors.up, before[name]) for name, factors in lora.unet.items())
+
+
+def test_a_file_that_changes_while_it_is_read_is_no_model(tmp_path, monkeypatch):
+    shutil.copytree(pipeline_folder("sd1"), tmp_path / "model")
+    model = pipeline_recipes(tmp_path / "model")[0]
+    path = tmp_path / "model" / "unet" / "diffusion_pytorch_model.safetensors"
+    read = load._from_folder
+
+    def interrupted(*given):
+        made = read(*given)
+        path.touch()
+        return made
+
+    monkeypatch.setattr(load, "_from_folder", interrupted)
+    with pytest.raises(InputError, match="changed since the workflow began"):
+        ModelStore().unet(model.unet, "cpu", torch.float32)

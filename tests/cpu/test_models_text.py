@@ -23,7 +23,11 @@ def encoders(family, dtype=torch.float32):
 @cache
 def pipeline(family, dtype=torch.float32):
     kind = StableDiffusionXLPipeline if family == "sdxl" else StableDiffusionPipeline
-    return kind.from_pretrained(pipeline_folder(family), dtype=dtype)
+    made = kind.from_pretrained(pipeline_folder(family), dtype=dtype)
+    for name in ("text_encoder", "text_encoder_2"):
+        for weight in getattr(made, name).parameters() if hasattr(made, name) else ():
+            weight.data = weight.data.clone()  # ours are no mapped file; elsewhere in memory small products round otherwise
+    return made
 
 
 def theirs(family, prompt, dtype=torch.float32, **options):

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from diffusers import AutoencoderKL
 from tiny_models import FAMILIES, random, recipes
 
 from katz_graph.context import Tile
-from katz_graph.errors import InputError, RunError
+from katz_graph.errors import InputError, OutOfMemory, RunError
 from katz_graph.executor.models import Models
+from katz_graph.models.identity import count_values
 from katz_graph.models.load import ModelStore
 from katz_graph.models.vae import decode, encode
 
@@ -20,33 +22,38 @@ def vae(family="sd1", dtype=torch.float32):
 def test_equal_to_diffusers(family):
     model = vae(family)
     samples = random(2, 4, 6, 5) * 3
-    picture, redone = decode(model, samples)
-    assert not redone
+    picture = decode(model, samples)
     assert picture.dtype == torch.float32
     assert picture.shape == (2, 48, 40, 3)
     assert torch.equal(picture, (model.decode(samples).sample / 2 + 0.5).clamp(0, 1).permute(0, 2, 3, 1))
-    latent, redone = encode(model, picture)
-    assert not redone
+    latent = encode(model, picture)
     assert torch.equal(latent, model.encode(picture.permute(0, 3, 1, 2) * 2 - 1).latent_dist.mode())
     rgba = torch.cat([picture, torch.zeros(2, 48, 40, 1)], dim=-1)
-    assert torch.equal(encode(model, rgba)[0], latent)
+    assert torch.equal(encode(model, rgba), latent)
 
 
-@torch.no_grad()
-def test_overflow_in_half_precision_is_redone_and_said():
-    model = vae(dtype=torch.float16)
-    picture, redone = decode(model, random(1, 4, 4, 4))
-    assert not redone
-    assert picture.dtype == torch.float32
+def decoded_in(monkeypatch):
+    """The number formats of the VAEs that decode from now on, in this order."""
+    seen = []
+    decode = AutoencoderKL.decode
+    monkeypatch.setattr(AutoencoderKL, "decode", lambda self, z: [seen.append(self.dtype), decode(self, z)][1])
+    return seen
+
+
+def test_overflow_in_half_precision_is_redone_said_and_remembered(monkeypatch):
+    seen = decoded_in(monkeypatch)
+    recipe, models = recipes("sd1")[2], Models("cpu", torch.float16)
+    assert models.decode_latent(recipe, random(1, 4, 4, 4))[1] == ()
     samples = random(1, 4, 4, 4) * 1e5  # float16 ends at 65504
-    picture, redone = decode(model, samples)
-    assert redone
-    assert torch.equal(picture, decode(model.float(), samples)[0])
-    model.half()
-    latent, redone = encode(model, torch.full((1, 32, 32, 3), 1e5))
-    assert redone
-    assert latent.isfinite().all()
-    assert model.dtype == torch.float16
+    picture, notes = models.decode_latent(recipe, samples)
+    assert notes == ("half precision overflowed, so it was redone in float32",)
+    assert torch.equal(picture, decode(vae(), samples))
+    again, notes = models.decode_latent(recipe, samples)
+    assert torch.equal(again, picture) and notes == ()
+    assert seen == [torch.float16, torch.float16, torch.float32, torch.float32, torch.float32]  # the fourth is the reference
+    latent, notes = models.encode_image(recipe, torch.full((1, 32, 32, 3), 1e5))
+    assert latent.isfinite().all() and notes == ()
+    assert models.residents.use.resident_bytes == 4 * count_values(recipe.vae)  # the one in half precision is gone
 
 
 def test_what_stays_broken_is_an_error():
@@ -68,14 +75,14 @@ def test_wrong_shapes_are_named():
 @torch.no_grad()
 def test_tiles():
     model, samples = vae(), random(2, 4, 20, 12, seed=3)
-    whole, _ = decode(model, samples)
-    assert torch.equal(decode(model, samples, Tile(256, 64))[0], whole)  # one tile is the whole
-    tiled, _ = decode(model, samples, Tile(96, 32))
+    whole = decode(model, samples)
+    assert torch.equal(decode(model, samples, Tile(256, 64)), whole)  # one tile is the whole
+    tiled = decode(model, samples, Tile(96, 32))
     assert tiled.shape == whole.shape
     assert not torch.equal(tiled, whole)
     assert (tiled - whole).abs().mean() < 0.5 * (whole - whole.flip(0)).abs().mean()
-    latent, _ = encode(model, whole)
-    tiled_latent, _ = encode(model, whole, Tile(96, 32))
+    latent = encode(model, whole)
+    tiled_latent = encode(model, whole, Tile(96, 32))
     assert tiled_latent.shape == latent.shape
     assert (tiled_latent - latent).abs().mean() < 0.5 * (latent - latent.flip(0)).abs().mean()
 
@@ -84,33 +91,26 @@ def test_tiles():
 def test_what_one_tile_alone_covers_is_that_tile():
     """Away from overlaps a tile's picture is the one that is decoded of its window alone."""
     model, samples = vae(), random(1, 4, 8, 20, seed=4)
-    tiled, _ = decode(model, samples, Tile(96, 32))  # windows of 12 cells: 0 to 12, 8 to 20
-    alone, _ = decode(model, samples[..., :12])
+    tiled = decode(model, samples, Tile(96, 32))  # windows of 12 cells: 0 to 12, 8 to 20
+    alone = decode(model, samples[..., :12])
     torch.testing.assert_close(tiled[:, :, : 8 * 8], alone[:, :, : 8 * 8], rtol=0, atol=1e-6)
 
 
 def test_short_memory_is_met_with_tiles(monkeypatch):
-    whole_decode = Models.__dict__["_vae"]
+    """Also where the count did not see it coming."""
     recipe, samples = recipes("sd1")[2], random(1, 4, 80, 8, seed=5)
     expected, notes = Models().decode_latent(recipe, samples, Tile())
     assert notes == ()
+    whole_decode = AutoencoderKL.decode
 
-    def short(self, recipe):
-        module = whole_decode(self, recipe)
+    def short(self, latent):
+        if latent.shape[2] > 64:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return whole_decode(self, latent)
 
-        class Short:
-            config, parameters, encode = module.config, module.parameters, module.encode
-
-            def decode(self, latent):
-                if latent.shape[2] > 64:
-                    raise torch.OutOfMemoryError
-                return module.decode(latent)
-
-        return Short()
-
-    monkeypatch.setattr(Models, "_vae", short)
+    monkeypatch.setattr(AutoencoderKL, "decode", short)
     picture, notes = Models().decode_latent(recipe, samples)
     assert torch.equal(picture, expected)
     assert notes == ("the whole picture does not fit into memory, so it was done in tiles",)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(OutOfMemory, match=r"VAE decode of 1 x 640 x 64 pixels: out of memory: 2.15 GB more could not be had; .* are free"):
         Models().decode_latent(recipe, samples, Tile(1024, 64))

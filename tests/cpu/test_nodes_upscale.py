@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from node_calls import PlainEngine, call, context_in
 from safetensors.torch import save_file
 
-from katz_graph.errors import InputError
+from katz_graph.errors import InputError, OutOfMemory
 from katz_graph.executor.context import RunContext
 from katz_graph.picture.tiles import in_tiles
 from katz_graph.upscale.networks import CompactNet, RrdbNet
@@ -156,7 +156,7 @@ def test_little_memory_makes_smaller_tiles(context: RunContext) -> None:
         f"ImageUpscaleWithModel: the device is out of memory; going on in tiles of {side} pixels" for side in (256, 128)
     ]
     assert set(engine.tiles) == {(128, 128)}
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(OutOfMemory):
         enlarge(context_in(context.folders.models[0].parent, engine=PlainEngine(most_pixels=9)), weights(Compact(4, 1, 2)), image())
 
 

@@ -20,7 +20,8 @@ from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.graph_run import run_graph
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.identity import file_identity
+from katz_graph.models.identity import count_values, file_identity
+from katz_graph.models.load import ModelStore
 from katz_graph.models.merge import merged_clip, merged_model
 from katz_graph.models.sources import pipeline_recipes
 from katz_graph.packs import Registry, load_registry
@@ -129,12 +130,10 @@ def test_loras_before_a_merge_belong_to_their_side_and_after_it_to_the_whole(sd1
     assert any(delta.any() for delta in delta_before.values()) and any(delta.any() for delta in delta_after.values())
 
 
-def test_a_merge_leaves_no_trace_and_is_made_once(
-    sd1: Models, other: tuple[ModelRecipe, ClipRecipe], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "MERGED_KEPT", 2)
+def test_a_merge_leaves_no_trace_and_is_made_once(sd1: Models, other: tuple[ModelRecipe, ClipRecipe]) -> None:
     model, model2 = recipes(sd1)[0], other[0]
-    store = live.Models()
+    size = 4 * count_values(model.unet)
+    store = live.Models(store=ModelStore(model_bytes=2 * size))
     expected = {name: weight.clone() for name, weight in store.unet(model).named_parameters()}
     merged = merged_model(model.with_lora(lora(sd1, 0, 0.8)), model2, HALF)
     assert store.unet(merged) is store.unet(merged)
@@ -142,7 +141,7 @@ def test_a_merge_leaves_no_trace_and_is_made_once(
     resident = {name: weight.clone() for name, weight in store.unet(merged).named_parameters()}
     for share in (0.1, 0.2):
         store.unet(merged_model(model, model2, (("", share, 1.0),)))
-    assert len(store._merged) == 2  # which leaves no room for the first one; it can be made again
+    assert store.residents.use.resident_bytes == 2 * size  # which leaves no room for the first one; it can be made again
     assert all(torch.equal(weight, resident[name]) for name, weight in store.unet(merged).named_parameters())
 
 

@@ -376,6 +376,7 @@ def test_metrics_count_and_tell_nothing_of_prompts(tmp_path: Path) -> None:
         assert 'katz_http_requests_total{method="POST",route="/prompt",status="200"} 1.0' in text
         assert 'katz_http_requests_total{method="GET",route="/history/{id}",status="200"}' in text
         assert 'katz_controlnet_hits_total{device="cpu"} 7.0' in text
+        assert 'katz_model_evictions_total{device="cpu"} 2.0' in text
         assert "katz_worker_restarts_total 2.0" in text
         assert "katz_queue_pending 0.0" in text
         for private in ("wish", "secret", id):

@@ -70,11 +70,11 @@ def test_the_convention_s_names_mean_the_same(started: list[ServeOptions]) -> No
 
 
 def test_how_devices_and_their_memory_are_shared_out(started: list[ServeOptions]) -> None:
-    shared = ["--devices-per-job", "1", "--control-net-gb", "1.5", "--control-net-policy", "lfu", "--no-spare"]
+    shared = ["--devices-per-job", "1", "--model-gb", "6", "--control-net-gb", "1.5", "--control-net-policy", "lfu", "--no-spare"]
     app(["serve", "--devices", "cpu*2", *shared], standalone_mode=False)
     app(["serve"], standalone_mode=False)
-    found = [(one.devices_per_job, one.control_net_bytes, one.control_net_policy, one.spare) for one in started]
-    assert found == [(1, 1_610_612_736, "lfu", False), (None, None, "lru", True)]
+    found = [(one.devices_per_job, one.model_bytes, one.control_net_bytes, one.control_net_policy, one.spare) for one in started]
+    assert found == [(1, 6_442_450_944, 1_610_612_736, "lfu", False), (None, None, None, "lru", True)]
 
 
 def test_a_token_comes_from_a_file_or_the_environment(

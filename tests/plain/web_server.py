@@ -82,7 +82,7 @@ class ScriptedRunner:
         self.freed.append((unload_models, free_memory))
 
     async def stats(self) -> Stats:
-        return Stats((DeviceStats("cpu", "cpu", None, 1000, 400, controlnet_hits=7, lora_merges=3),), worker_restarts=2)
+        return Stats((DeviceStats("cpu", "cpu", None, 1000, 400, controlnet_hits=7, lora_merges=3, model_evictions=2),), worker_restarts=2)
 
 
 class Served:

@@ -51,7 +51,14 @@ class Devices:
             torch.set_num_threads(1)  # here jobs have a thread each; the processors are for the devices
         self._caches = Caches(ResultCache.parse(options.cache, options.jobs_at_once or max(1, len(devices.choices))))
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
-        like = Assignment(threads=threads, packs=packs, control_net_bytes=options.control_net_bytes, policy=options.control_net_policy)
+        like = Assignment(
+            threads=threads,
+            packs=packs,
+            model_bytes=options.model_bytes,
+            tells=True,
+            control_net_bytes=options.control_net_bytes,
+            policy=options.control_net_policy,
+        )
         with ExitStack() as opened:
             given = None if link is None else Link(*link)
             preload()

@@ -42,6 +42,7 @@ class Figures:
     def _ask(self, name: str) -> DeviceStats:
         memory: Mapping[str, int] = self._cluster.call(name, "memory").value
         nets = self._cluster.call(name, "control_net_use").value
+        models = self._cluster.call(name, "model_use").value
         merges, seconds = self._cluster.call(name, "lora_use").value
         kind, _, index = self._cluster.assignments[name].device.partition(":")
         return DeviceStats(
@@ -54,6 +55,14 @@ class Figures:
             controlnet_evictions=nets.evictions,
             controlnet_load_seconds=nets.load_seconds,
             controlnet_bytes=nets.resident_bytes,
+            model_bytes=models.resident_bytes,
+            model_budget_bytes=models.budget_bytes,
+            model_reserve_bytes=models.reserve_bytes,
+            model_loads=models.loads,
+            model_load_seconds=models.load_seconds,
+            model_evictions=models.evictions,
+            model_evicted_seconds=models.evicted_seconds,
+            out_of_memory=models.short,
             lora_merges=merges,
             lora_seconds=seconds,
         )

@@ -16,10 +16,10 @@ import torch
 from katz_graph.compat.current import current
 from katz_graph.compat.device import compute_device
 from katz_graph.compat.missing import missing_names
-from katz_graph.errors import Cancelled
+from katz_graph.errors import Cancelled, OutOfMemory
 
 InterruptProcessingException = Cancelled
-OOM_EXCEPTION = torch.OutOfMemoryError
+OOM_EXCEPTION = (torch.OutOfMemoryError, OutOfMemory)  # torch's own, and what engines raise
 XFORMERS_IS_AVAILABLE = False
 __getattr__ = missing_names(
     __name__,

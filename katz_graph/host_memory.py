@@ -1,0 +1,74 @@
+"""How much of the host's memory this process may take: what the machine has, and the limits set for it. Never imports torch."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC = Path("/proc")
+CGROUPS = Path("/sys/fs/cgroup")
+ENDLESS = 1 << 60  # bytes: what version 1 of cgroups says for no limit is about as much
+
+
+def total_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
+    """The machine's memory, or the least of the limits of this process's cgroups. Infinite where neither can be read."""
+    return min([_of(proc / "meminfo", "MemTotal"), *(limit for limit, _ in _cgroups(proc, cgroups))])
+
+
+def free_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
+    """What can still be had: of the machine, of this process's cgroups, and of its RLIMIT_AS and RLIMIT_DATA."""
+    rooms = [_of(proc / "meminfo", "MemAvailable"), *(limit - used for limit, used in _cgroups(proc, cgroups))]
+    for limit, taken in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY:
+            rooms.append(most - status_bytes(taken, proc))
+    return max(0.0, min(rooms))
+
+
+def status_bytes(what: str, proc: Path = PROC) -> float:
+    """A figure of this process's status, as VmRSS; infinite where it cannot be read."""
+    return _of(proc / "self" / "status", what)
+
+
+def reset_peak(proc: Path = PROC) -> None:
+    """Have VmHWM count from now on, where the system allows it."""
+    with contextlib.suppress(OSError):
+        (proc / "self" / "clear_refs").write_text("5")
+
+
+def _of(file: Path, what: str) -> float:
+    found = re.search(rf"^{what}:\s+(\d+) kB$", _text(file), re.MULTILINE)
+    return math.inf if found is None else float(found[1]) * 1024
+
+
+def _cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[float, float]]:
+    """Limit and use, without files that the kernel would let go, of the groups that hold this process, whichever version they are."""
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        _, kinds, path = line.split(":", 2)
+        if not kinds:
+            yield from _limits(cgroups, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in kinds.split(","):
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            yield from _limits(cgroups / "memory", path, *names)
+
+
+def _limits(root: Path, path: str, limit: str, used: str, reclaimable: str) -> Iterator[tuple[float, float]]:
+    group = root / path.lstrip("/")
+    for folder in (group, *group.parents):
+        if not folder.is_relative_to(root):
+            return
+        most = _text(folder / limit).strip()
+        if most.isdigit() and int(most) < ENDLESS:
+            files = re.search(rf"^{reclaimable} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+            yield float(most), float(_text(folder / used) or 0) - (0.0 if files is None else float(files[1]))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,91 @@
+"""Workers with little memory: requests wait for each other, what does not fit is done in parts, or fails alone and says so."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.random_models import make_pipeline
+from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.errors import OutOfMemory
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.engine import Choices
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.models.identity import count_values
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.planner.program import Link
+
+ROOM = 300_000_000  # bytes besides what the worker takes with its models
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    torch.set_num_threads(1)
+    return random_models(tmp_path_factory.mktemp("sd1"), "sd1")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[ClusterEngine]:
+    with ClusterEngine([Assignment("cpu:0")], cache=tmp_path) as engine:
+        yield engine
+
+
+def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tmp_path: Path) -> None:
+    """UNets of two models on one worker, two ControlNets on the other: nobody keeps what it has while it waits for the rest."""
+    make_pipeline(tmp_path / "other", "sd1", seed=5)
+    pairs = [(pipeline, control) for pipeline in (models.pipeline, tmp_path / "other") for control in models.controls[:2]]
+    regions = [
+        sampler_region(Case("x", pipeline, False, "euler", 3, guidance=1.0, controls=(ControlCase(control, 0.8, 0.0, 1.0),)))
+        for pipeline, control in pairs
+    ]
+    model, clip, _ = pipeline_recipes(models.pipeline)
+    control = controlnet_recipe(models.controls[0]).control_net
+    rooms = {"cpu:0": (model.unet, clip.encoders[0].encoder), "cpu:1": (control,)}
+    assignments = [Assignment(name, model_bytes=4 * sum(map(count_values, parts)) + 1000) for name, parts in rooms.items()]
+    pins = {**dict.fromkeys(("text_encoder", "unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)), "controlnet": ("cpu:1",)}
+    launchers = dict.fromkeys(rooms, InProcess())
+    with ClusterEngine(assignments, Choices(pins, batching=False), tmp_path, Link(1e10, 1e-5), launchers=launchers) as engine:
+        one_by_one = [sample(engine, region) for region in regions]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(lambda region: sample(engine, region), regions))
+        assert engine.cluster.call("cpu:0", "model_use").value.evictions >= 3
+    assert all(torch.equal(one, other) for one, other in zip(together, one_by_one, strict=True))
+
+
+def painted(engine: ClusterEngine, models: Models) -> tuple[Tensor, Tensor]:
+    latent = sample(engine, sampler_region(Case("x", models.pipeline, False, "euler", 3)))
+    return latent, engine.decode_latent(pipeline_recipes(models.pipeline)[2], latent, bare_context(engine))
+
+
+def limit(pid: int, room: int) -> None:
+    taken = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (taken + room, taken + room))
+
+
+def test_a_limited_worker_does_what_it_can_and_survives_the_rest(engine: ClusterEngine, models: Models) -> None:
+    fresh = painted(engine, models)
+    (pid,) = engine.cluster.pids().values()
+    assert pid is not None
+    limit(pid, ROOM)
+    context = bare_context(engine)
+    large = torch.randn(1, 4, 160, 160, generator=torch.Generator().manual_seed(0))  # 1280 x 1280 pixels, 0.4 GB at once
+    picture = engine.decode_latent(pipeline_recipes(models.pipeline)[2], large, context)
+    assert picture.shape == (1, 1280, 1280, 3) and picture.isfinite().all()
+    assert context.warnings == ["vae decode: the whole picture does not fit into memory, so it was done in tiles"]
+    crowd = Case("x", models.pipeline, False, "euler", 3, latent=torch.zeros(32, 4, 256, 256))
+    with pytest.raises(OutOfMemory, match=r"sampler .* \(32 x 4 x 256 x 256\).*: out of memory.* of cpu are free.*smaller picture"):
+        sample(engine, sampler_region(crowd))
+    with pytest.raises(OutOfMemory, match="VAE decode of 1 x 4096 x 4096 pixels: needs"):
+        engine.decode_latent(pipeline_recipes(models.pipeline)[2], torch.zeros(1, 4, 512, 512), bare_context(engine))
+    again = painted(engine, models)
+    assert all(torch.equal(one, other) for one, other in zip(again, fresh, strict=True))
+    assert list(engine.cluster.pids().values()) == [pid]

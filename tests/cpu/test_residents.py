@@ -1,0 +1,326 @@
+"""All live modules of a device within one budget: what goes, what stays while it is used, and that pictures stay the same."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import single_files
+import torch
+from node_calls import registry
+from safetensors.torch import save_file
+from tiny_models import control_recipe, lora, pipeline_folder, recipes
+
+from katz_graph import host_memory
+from katz_graph.bench.parity import Models as Files
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.random_models import make_pipeline, make_refiner
+from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.errors import InputError, OutOfMemory
+from katz_graph.executor.assignment import Assignment
+from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.models import Models
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.models.identity import count_values
+from katz_graph.models.load import ModelStore
+from katz_graph.models.memory import DeviceMemory
+from katz_graph.models.merge import merged_model
+from katz_graph.models.residency import NoRoom
+from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.planner.program import Link as DeviceLink
+from katz_graph.recipe import ClipRecipe, ModelRecipe, Prompt, VaeRecipe
+from katz_graph.upscale.networks import CompactNet
+from katz_graph.upscale.recipe import Compact, UpscaleModelRecipe, upscale_model
+
+CPU = ("cpu", torch.float32)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where what is measured of devices is kept, so that it is once."""
+    return tmp_path_factory.mktemp("measured")
+
+
+def bytes_of(*parts: Any) -> int:
+    return 4 * sum(count_values(part) for part in parts)
+
+
+def upscaler(folder: Path) -> UpscaleModelRecipe:
+    save_file(CompactNet(Compact(64, 8, 2)).state_dict(), folder / "net.safetensors")
+    return upscale_model(folder / "net.safetensors")
+
+
+class Memory(DeviceMemory):
+    """Of `size` bytes, of which whoever is asked says what is taken; computing has taken `peaked`."""
+
+    def __init__(self, size: float) -> None:
+        super().__init__("cpu")
+        self.size, self.taken, self.peaked = size, lambda: 0.0, 0.0
+
+    @property
+    def total(self) -> float:
+        return self.size
+
+    def free(self) -> float:
+        return self.size - self.taken()
+
+    def peak(self) -> float:
+        return self.peaked
+
+
+def on(memory: Memory) -> ModelStore:
+    store = ModelStore(memory=memory)
+    memory.taken = lambda: float(store.residents._books.resident_bytes)
+    return store
+
+
+def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> None:
+    """Of each kind one is loaded, and is gone from memory after the next; together they would not fit."""
+    (model, clip, vae), net = recipes("sd1"), upscaler(tmp_path)
+    merged = merged_model(model, recipes("sd1")[0].with_lora(lora("sd1")), (("", 0.5, 0.5),))
+    largest = bytes_of(model.unet)
+    models = Models(store=ModelStore(model_bytes=largest))
+    uses: dict[str, Callable[[], Any]] = {
+        "unet": lambda: models.unet(model),
+        "merged": lambda: models.unet(merged),
+        "text": lambda: models.encode_text(Prompt(clip, "a star")),
+        "vae": lambda: models.decode_latent(vae, torch.zeros(1, 4, 2, 2)),
+        "upscaler": lambda: models.upscale(net, torch.zeros(1, 3, 8, 8)),
+        "control": lambda: models.control_net(control_recipe("sd1")),
+    }
+    seen = weakref.WeakSet[Any]()
+    for use in (*uses.values(), uses["unet"]):
+        use()
+        assert models.residents.use.resident_bytes <= largest
+        seen.update(one.module for one in models.residents._here.values())
+    gc.collect()
+    assert [type(module).__name__ for module in seen] == ["UNet2DConditionModel"]
+    assert models.residents.use.evictions >= 4
+
+
+def test_what_was_used_longest_ago_goes_and_it_is_said_for_what_and_what_it_cost() -> None:
+    model, clip, vae = recipes("sd1")
+    encoder = clip.encoders[0].encoder
+    store, said = ModelStore(model_bytes=bytes_of(model.unet, encoder, vae.vae)), []
+    store.residents.on_evicted = said.append
+    unet, decoder = store.unet(model.unet, *CPU), store.vae(vae.vae, *CPU)
+    store.text_encoder(encoder, *CPU)
+    store.vae(vae.vae, *CPU)
+    store.controlnet(control_recipe("sd1").control_net, *CPU)
+    assert store.vae(vae.vae, *CPU) is decoder
+    assert store.unet(model.unet, *CPU) is not unet
+    assert said[0].startswith("let go of unet sd1 (0.00 GB, loaded in ") and said[0].endswith(" s) for ControlNet sd1-controlnet-10")
+    use = store.residents.use
+    assert use.evictions == len(said) and 0 < use.evicted_seconds < use.load_seconds
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_of_a_file_that_is_replaced_only_the_newest_stays(tmp_path: Path, kind: str) -> None:
+    """Without a budget: what nobody can ask for any more is of no use."""
+    checkpoint = tmp_path / "model.safetensors" if kind == "file" else tmp_path / "model"
+    models = Models()
+    for _ in range(3):
+        if kind == "file":
+            shutil.copyfile(single_files.checkpoint("sd1"), checkpoint)
+        else:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            shutil.copytree(pipeline_folder("sd1"), checkpoint, copy_function=shutil.copyfile)
+        model, clip, vae = pipeline_recipes(checkpoint)
+        models.unet(model)
+        models.encode_text(Prompt(clip, "a star"))
+        models.decode_latent(vae, torch.zeros(1, 4, 2, 2))
+    assert models.residents.use.resident_bytes == bytes_of(model.unet, clip.encoders[0].encoder, vae.vae)
+
+
+def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
+    model, other = recipes("sd1")[0], recipes("sd2")[0]
+    models = Models(store=ModelStore(model_bytes=bytes_of(other.unet)))
+    plain = {name: weight.clone() for name, weight in models.unet(model).named_parameters()}
+    models.unet(model.with_lora(lora("sd1")))
+    (kept,) = models._sets.values()
+    gone = [weakref.ref(kept), *(weakref.ref(original) for original in kept.originals)]
+    del kept
+    models.unet(other)
+    gc.collect()
+    assert len(gone) > 10 and not any(one() is not None for one in gone)
+    assert all(torch.equal(weight, plain[name]) for name, weight in models.unet(model).named_parameters())
+
+
+def test_the_reserve_is_what_computing_needed_lately_and_only_as_far_as_something_can_go_for_it() -> None:
+    model, clip, _ = recipes("sd1")
+    encoder = clip.encoders[0].encoder
+    both = bytes_of(model.unet, encoder)
+    memory = Memory(both * 1.5)
+    store = on(memory)
+    store.unet(model.unet, *CPU)
+    store.text_encoder(encoder, *CPU)
+    assert store.residents.use.evictions == 0  # before it was measured an eighth is left
+    store.residents.drop(store.text_encoder_of(encoder, *CPU).key)
+    memory.peaked = both
+    with store.residents.using(store.unet_of(model.unet, *CPU)):
+        store.text_encoder(encoder, *CPU)
+    assert store.residents.use.evictions == 0  # it is in use: less is left for computing
+    assert store.residents.use.reserve_bytes == both
+    store.residents.drop(store.text_encoder_of(encoder, *CPU).key)
+    store.text_encoder(encoder, *CPU)
+    assert store.residents.use.evictions == 1
+
+
+def test_what_can_be_let_go_counts_as_free_for_the_planner() -> None:
+    model = recipes("sd1")[0]
+    memory = Memory(bytes_of(model.unet) * 2)
+    store = on(memory)
+    empty = store.residents.capacity
+    store.unet(model.unet, *CPU)
+    assert store.residents.capacity == empty
+    assert ModelStore(model_bytes=5, memory=memory).residents.capacity == 5
+
+
+def test_a_model_that_does_not_fit_at_all_is_named_with_the_sizes() -> None:
+    model = recipes("sd1")[0]
+    with pytest.raises(OutOfMemory, match=r"^unet sd1: takes 0\.00 GB, more than the 0\.00 GB that models may take \(--model-gb\)"):
+        ModelStore(model_bytes=1000).unet(model.unet, *CPU)
+    with pytest.raises(OutOfMemory, match=r"of 0\.00 GB of cpu are free, models in use take 0\.00 GB; take a smaller picture"):
+        on(Memory(1000)).unet(model.unet, *CPU)
+
+
+def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, clip, _ = recipes("sd1")
+    models, full = Models(), []
+    models.encode_text(Prompt(clip, "a star"))
+    move = torch.nn.Module.to
+
+    def to(self: Any, *arguments: Any, **more: Any) -> Any:
+        if not full:
+            full.append(models.residents.use.resident_bytes)
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        return move(self, *arguments, **more)
+
+    monkeypatch.setattr(torch.nn.Module, "to", to)
+    models.unet(model)
+    assert full == [bytes_of(clip.encoders[0].encoder, model.unet)]
+    assert models.residents.use.resident_bytes == bytes_of(model.unet)
+    assert models.residents.use.short == 1
+
+
+def test_requests_that_do_not_fit_together_wait_for_each_other(sd1: Files, tmp_path: Path, measured: Path) -> None:
+    """Four threads, two models, room for one of them: the pictures of running alone."""
+    other = tmp_path / "other"
+    make_pipeline(other, "sd1", seed=5)
+    control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
+    regions = [
+        sampler_region(Case("x", folder, False, "euler", 3, seed=number, controls=(control,)))
+        for number, folder in enumerate((sd1.pipeline, other, sd1.pipeline, other))
+    ]
+    with LocalEngine(EngineOptions(batching=False, cache=measured)) as engine:
+        alone = [sample(engine, region) for region in regions]
+    most = _request_bytes(sd1)
+    with LocalEngine(EngineOptions(batching=False, cache=measured, model_bytes=most)) as engine, ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda region: sample(engine, region), regions))
+        assert engine.models.residents.use.evictions >= 2
+        assert not engine.models.residents.in_use
+    assert all(torch.equal(one, other) for one, other in zip(made, alone, strict=True))
+
+
+def _request_bytes(models: Files) -> int:
+    model, clip, _ = pipeline_recipes(models.pipeline)
+    return bytes_of(model.unet, controlnet_recipe(models.controls[0]).control_net, *(one.encoder for one in clip.encoders))
+
+
+def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(sd1: Files, measured: Path) -> None:
+    model, _, _ = pipeline_recipes(sd1.pipeline)
+    region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
+    with LocalEngine(EngineOptions(cache=measured, model_bytes=bytes_of(model.unet) + 1000)) as engine:
+        with pytest.raises(OutOfMemory, match=r"sampler .*its models do not fit together: text encoder sd1: takes .* in use takes"):
+            sample(engine, region)
+        assert not engine.models.residents.in_use
+        assert engine.models.unet(model) is not None
+
+
+def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:
+    """A worker's request holds all that there is; an upscaler's turn comes when it has ended."""
+    models = Models(store=ModelStore(model_bytes=bytes_of(recipes("sd1")[0].unet)))
+    with models.holding(recipes("sd1")[0]), pytest.raises(NoRoom):
+        models.decode_latent(recipes("sd1")[2], torch.zeros(1, 4, 2, 2))
+    vae = pipeline_recipes(sd1.pipeline)[2]
+    region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 20))
+    with LocalEngine(EngineOptions(cache=measured, model_bytes=_request_bytes(sd1))) as engine:
+        job = engine.submit(engine.plan(region), bare_context(engine))
+        picture = engine.decode_latent(vae, torch.zeros(1, 4, 2, 2), bare_context(engine))
+        assert picture.shape == (1, 16, 16, 3)
+        assert torch.isfinite(job.result()[0]).all()
+
+
+def paint(engine: LocalEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe], second: Any, seed: int) -> torch.Tensor:
+    """Base and refiner: the second goes on with what the first left over."""
+    (model, clip, vae), (refiner, words, _) = first, second
+    shared = {"steps": 4, "cfg": 3.0, "sampler_name": "euler", "scheduler": "normal", "noise_seed": seed}
+    nodes = {
+        "text": NodeCall("CLIPTextEncode", {"clip": clip, "text": "a star"}),
+        "words": NodeCall("CLIPTextEncode", {"clip": words, "text": "a star"}),
+        "empty": NodeCall("EmptyLatentImage", {"width": 64, "height": 64, "batch_size": 1}),
+        "base": NodeCall(
+            "KSamplerAdvanced",
+            {
+                **{"model": model, "positive": Link("text", 0), "negative": Link("text", 0), "latent_image": Link("empty", 0), **shared},
+                **{"add_noise": "enable", "start_at_step": 0, "end_at_step": 3, "return_with_leftover_noise": "enable"},
+            },
+        ),
+        "refined": NodeCall(
+            "KSamplerAdvanced",
+            {
+                **{"model": refiner, "positive": Link("words", 0), "negative": Link("words", 0), "latent_image": Link("base", 0), **shared},
+                **{"add_noise": "disable", "start_at_step": 3, "end_at_step": 10, "return_with_leftover_noise": "disable"},
+            },
+        ),
+        "out": NodeCall("VAEDecode", {"samples": Link("refined", 0), "vae": vae}),
+    }
+    result = run_graph(Graph(nodes), registry(), bare_context(engine), ResultCache("none"), targets=["out"])
+    result.raise_failures()
+    return result.outputs["out"][0]
+
+
+def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(tmp_path: Path, measured: Path) -> None:
+    """`katz bench alternate` does it 50 times, on a server."""
+    make_pipeline(tmp_path / "second", "sd1", seed=5)
+    make_refiner(tmp_path / "refiner", seed=6)
+    first, second, refiner = recipes("sd1"), *(pipeline_recipes(tmp_path / name) for name in ("second", "refiner"))
+    with LocalEngine(EngineOptions(batching=False, cache=measured)) as engine:
+        alone = [paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))]
+    sizes = [bytes_of(model.unet, vae.vae, *(one.encoder for one in clip.encoders)) for model, clip, vae in (first, second, refiner)]
+    with LocalEngine(EngineOptions(batching=False, cache=measured, model_bytes=max(sizes))) as engine:
+        residents, most = engine.models.residents, []
+        residents.on_evicted = lambda line: most.append(residents.use.resident_bytes)
+        made = [paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))]
+        assert residents.use.evictions >= 10
+        assert max(most) <= max(sizes) and residents.use.resident_bytes <= max(sizes)
+    assert all(torch.equal(one, other) for one, other in zip(made, alone, strict=True))
+
+
+def test_the_planner_is_told_what_models_may_take(sd1: Files, measured: Path) -> None:
+    """Each worker's own budget, or equal parts of what they share; a model that no device has room for is refused before anything runs."""
+    region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
+
+    def engine(**given: int) -> ClusterEngine:
+        assignments = [Assignment(name, **given) for name in ("cpu:0", "cpu:1")]
+        launchers = {one.name: InProcess() for one in assignments}
+        return ClusterEngine(assignments, cache=measured, link=DeviceLink(1e10, 1e-5), launchers=launchers)
+
+    with engine(model_bytes=1_000_000) as tight:
+        assert [device.memory_bytes for device in tight.cluster.devices] == [1e6, 1e6]
+        with pytest.raises(InputError, match=r"its model needs 0\.00 GB, and no device that it may run on has it"):
+            tight.plan(region)
+    with engine() as shared:
+        half = host_memory.free_bytes() / 2
+        assert all(0.5 * half < device.memory_bytes < half * 1.1 for device in shared.cluster.devices)
+        assert len({device.memory_bytes for device in shared.cluster.devices}) == 1

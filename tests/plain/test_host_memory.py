@@ -1,0 +1,73 @@
+"""What a process may take of the host's memory: the least of the machine's, its cgroups' and its own limits."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from katz_graph.host_memory import free_bytes, total_bytes
+
+GB = 2**30
+MEMINFO = f"MemTotal:       {64 * GB // 1024} kB\nMemFree:        1 kB\nMemAvailable:   {40 * GB // 1024} kB\n"
+
+
+def machine(folder: Path, cgroup: str, groups: dict[str, dict[str, str]]) -> tuple[Path, Path]:
+    proc, cgroups = folder / "proc", folder / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(MEMINFO)
+    (proc / "self" / "cgroup").write_text(cgroup)
+    for group, files in groups.items():
+        (cgroups / group).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (cgroups / group / name).write_text(f"{text}\n")
+    return proc, cgroups
+
+
+SECOND = {"memory.max": str(16 * GB), "memory.current": str(12 * GB), "memory.stat": f"anon 1\ninactive_file {2 * GB}\nactive_file 7"}
+FIRST = {"memory.limit_in_bytes": str(8 * GB), "memory.usage_in_bytes": str(3 * GB), "memory.stat": f"total_inactive_file {GB}"}
+ENDLESS = {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "7"}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "groups", "total", "free"),
+    [
+        ("0::/\n", {}, 64, 40),
+        ("0::/a/b\n", {"a/b": {"memory.max": "max", "memory.current": "5"}}, 64, 40),
+        ("0::/a/b\n", {"a/b": {"memory.max": "max"}, "a": SECOND}, 16, 6),  # the limit of the group above counts too
+        ("0::/\n", {".": SECOND}, 16, 6),  # in a container the group is the root of what is seen
+        ("4:memory:/job\n0::/\n", {"memory/job": FIRST, "memory": ENDLESS}, 8, 6),
+        ("4:cpu,memory:/gone\n", {"memory": FIRST}, 8, 6),  # a path of the host's, which a container does not see
+        ("4:memory:/\n", {"memory": ENDLESS}, 64, 40),
+    ],
+)
+def test_the_least_limit_counts(tmp_path: Path, cgroup: str, groups: dict[str, dict[str, str]], total: int, free: int) -> None:
+    places = machine(tmp_path, cgroup, groups)
+    assert (total_bytes(*places), free_bytes(*places)) == (total * GB, free * GB)
+
+
+def test_where_nothing_can_be_read_there_is_no_limit(tmp_path: Path) -> None:
+    assert total_bytes(tmp_path, tmp_path) == free_bytes(tmp_path, tmp_path) == math.inf
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_limits_of_the_process_count(limit: str) -> None:
+    """What this says can be had can be had, and not much more."""
+    program = f"""
+import resource
+from katz_graph.host_memory import free_bytes
+resource.setrlimit(resource.{limit}, (400_000_000, 400_000_000))
+free = int(free_bytes())
+assert 100_000_000 < free < 400_000_000
+block = bytearray(free - 5_000_000)
+del block
+try:
+    bytearray(free + 20_000_000)
+except MemoryError:
+    print("as told")
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert told.stdout == "as told\n", told.stderr
