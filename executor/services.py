@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.context import Tile
+from katz_graph.devices import format_name
 from katz_graph.executor.calibrate import device_key, measure
 from katz_graph.executor.models import Models, Notes
 from katz_graph.models.features import TextEncoding
@@ -58,7 +59,7 @@ def identity(worker: Served) -> Mapping[str, Any]:
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else math.inf
     key = device_key(device, dtype, torch.get_num_threads())
     place = {"device": str(device), "host": socket.gethostname(), "pid": os.getpid()}
-    return {"key": key, **place, "value_bytes": dtype.itemsize, "memory_bytes": float(free)}
+    return {"key": key, **place, "dtype": format_name(dtype), "memory_bytes": float(free)}
 
 
 def load_control_net(worker: Served, recipe: ControlNetRecipe) -> None:

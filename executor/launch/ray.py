@@ -94,7 +94,8 @@ class RayCluster:
 
 
 def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Place, ...]:
-    """Every GPU, and a CPU of every machine without one; `number` 0: these, else so many of them, and then further CPUs.
+    """Every GPU, or where there is none a CPU of every machine: all devices of a run compute in one number format, and with a processor
+    among them that is float32. `number` other than 0: so many, first GPUs, then a CPU of every machine without one, then further CPUs.
 
     `nodes` as `ray.nodes()` tells them. InputError when there are fewer.
     """
@@ -106,10 +107,10 @@ def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Pl
         cpu = Place(node["NodeID"], node["NodeManagerAddress"], "cpu")
         processors += [cpu] * min(cpus, 1 if gpus == 0 else 0)
         further += [cpu] * max(cpus - (1 if gpus == 0 else 0), 0)
-    usual = accelerators + processors
-    found = (usual + further)[:number] if number else usual
+    everything = accelerators + processors + further
+    found = everything[:number] if number else accelerators or processors
     if not found or len(found) < number:
-        there = f"the Ray cluster has {len(usual + further)} on {len(alive)} machines"
+        there = f"the Ray cluster has {len(everything)} on {len(alive)} machines"
         raise InputError(f"--devices ray: {number or 'some'} devices were asked for; {there}")
     return tuple(found)
 

@@ -26,7 +26,8 @@ def open_engine(session: Session) -> LocalEngine | ClusterEngine:
 
     (choice,) = devices.choices
     threads = threads_for(devices, session.options.threads)
-    options = EngineOptions(choice.device, dtype_for(choice.device), cache=session.settings.cache, name=choice.name, threads=threads)
+    dtype = dtype_for([choice.device], session.dtype)
+    options = EngineOptions(choice.device, dtype, cache=session.settings.cache, name=choice.name, threads=threads)
     engine = LocalEngine(options, choices=choices(session))
     if choice.device == "cpu":
         leave_processors()
@@ -42,8 +43,8 @@ def open_cluster(session: Session, devices: DeviceList) -> ClusterEngine:
 
         packs = tuple(str(folder.absolute()) for folder in session.settings.packs)
         like = Assignment(threads=threads, packs=packs)
-        given = given_link(session)
-        engine = start_workers(devices, like, session.say, choices(session), session.settings.cache, given, ahead=ahead)
+        given, cache = given_link(session), session.settings.cache
+        engine = start_workers(devices, like, session.say, choices(session), cache, given, ahead=ahead, dtype=session.dtype)
         engine.opened.push(opened.pop_all())
         return engine
 

@@ -19,6 +19,7 @@ from diffusers.utils import logging as diffusers_logging
 from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
+from katz_graph.devices import format_name, narrower
 from katz_graph.errors import InputError, RunError
 from katz_graph.models import attention
 from katz_graph.models.convert import build
@@ -68,7 +69,7 @@ class ModelStore:
         if key not in self._kept:
             started = time.perf_counter()
             try:
-                self._kept[key] = _placed(self._load_controlnet(part, device, dtype, base), part, device)
+                self._kept[key] = _placed(self._load_controlnet(part, device, dtype, base), part, device, dtype)
             except BaseException:
                 self._residency.forget(key)
                 raise
@@ -142,7 +143,7 @@ class ModelStore:
         key = _key(part, device, dtype)
         with self._lock:
             if key not in self._kept:
-                self._kept[key] = _placed(load(), part, device)
+                self._kept[key] = _placed(load(), part, device, dtype)
             return self._kept[key]
 
 
@@ -221,11 +222,12 @@ def _attended(module: Any) -> Any:
     return module
 
 
-def _placed(module: Any, part: Component, device: torch.device | str) -> Any:
+def _placed(module: Any, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
     with suppress(torch.OutOfMemoryError):
         return module.to(device)
     del module  # what of it was moved goes with it: neither this error nor that one keeps it
-    raise RunError(f"{part.folder}: does not fit into the memory of {device}: free some, or use a smaller model or dtype")
+    ways_out = ", ".join(filter(None, ("free some", narrower(format_name(dtype)), "use a smaller model")))
+    raise RunError(f"{part.folder}: does not fit into the memory of {device}: {ways_out}")
 
 
 @lru_cache(maxsize=16)
