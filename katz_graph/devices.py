@@ -172,5 +172,9 @@ def threads_for(devices: DeviceList, threads: int | None) -> int:
     """Of every worker: as told, else all cores for one device and one core for each of several."""
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise InputError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return threads or (1 if devices.several else available)
+    return threads or (1 if devices.several else processors())
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -21,10 +21,11 @@ from typing import Any
 
 from katz_graph.errors import InputError, RunError
 from katz_graph.executor.launch.ahead import entry_for
-from katz_graph.executor.launch.worker_main import end_with, limit_threads
+from katz_graph.executor.launch.worker_main import end_with
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.handshake import accept, dial, listen
+from katz_graph.settings import prepare_to_compute
 
 START_TIMEOUT = 100.0  # seconds; less than the supervisor's, since this one knows more to say
 LOOK = 0.1  # seconds between looks whether a start has failed
@@ -168,7 +169,7 @@ class WorkerActor:
     """What Ray runs: connects to the driver, serves, and ends when told to and with the driver. Ray tells the driver of an error."""
 
     def work(self, host: str, port: int, token: bytes, entry: str, threads: int) -> None:
-        limit_threads(threads, crowded=True)
+        prepare_to_compute(threads)
         module, _, function = entry.partition(":")
         serve = getattr(importlib.import_module(module), function)
         self._connection = dial(host, port, token)  # stays open after an error, so that the process stays until Ray has told of it

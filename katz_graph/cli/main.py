@@ -11,7 +11,7 @@ import typer
 
 from katz_graph.cli.session import Options
 from katz_graph.errors import Cancelled, InputError, KatzError
-from katz_graph.settings import TOKEN
+from katz_graph.settings import TOKEN, prepare_to_compute
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0] if __doc__ else None
@@ -287,6 +287,7 @@ def bench(
 
 def main() -> None:
     """Entry point of `katz`: every error is a line, never a traceback."""
+    prepare_to_compute()
     try:
         result = app(standalone_mode=False)
         if result == Cancelled.exit_code:  # typer takes Ctrl-C for an exit
