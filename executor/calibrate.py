@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from katz_graph.devices import format_name
 from katz_graph.executor.costs import Contention, CostStore, Rates
 from katz_graph.planner.program import Device
 
@@ -40,7 +41,7 @@ def calibrated(name: str, device: torch.device, dtype: torch.dtype, store: CostS
     key = device_key(device, dtype, torch.get_num_threads())
     if again or store.rates(key) is None:
         store.keep_rates(key, Rates(*measure(device, dtype)))
-    return store.device(name, key, dtype.itemsize, torch_name=str(device))
+    return store.device(name, key, format_name(dtype), torch_name=str(device))
 
 
 def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> tuple[float, float, float, float]:

@@ -68,8 +68,7 @@ class ClusterEngine(Engine):
         choices = choices or Choices()
         self._fleet = Fleet(names, choices.reachable, choices.lane, time.monotonic, bool(choices.gone))
         assignments, claimed = _seated(assignments, launchers, ahead)
-        crowded = len(assignments) > 1 and not claimed.processors
-        launchers = launchers or {one.name: Spawn(one.threads, crowded, entry=entry_for(one.device), ahead=ahead) for one in assignments}
+        launchers = launchers or {one.name: Spawn(one.threads, entry=entry_for(one.device), ahead=ahead) for one in assignments}
         self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
         super().__init__(self.cluster, choices, Counts(self._store))
         self.opened = ExitStack()  # what is closed after the workers

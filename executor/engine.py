@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, cast
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.context import Context, Tile
+from katz_graph.devices import AUTO, number_format
 from katz_graph.events import Busy, Planned, Sampled
 from katz_graph.executor.planning import Resources, check_reachable, plan_region
 from katz_graph.executor.timing import Timing
@@ -169,6 +170,7 @@ class Engine:
         return called
 
 
-def dtype_for(device: str) -> torch.dtype:
-    """Half precision where a GPU runs it fast, float32 elsewhere."""
-    return torch.float16 if device.startswith("cuda") else torch.float32
+def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:
+    """As `number_format`, in torch's words."""
+    dtype: torch.dtype = getattr(torch, number_format(devices, wanted))
+    return dtype

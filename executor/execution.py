@@ -17,6 +17,7 @@ from torch import Tensor
 from katz_graph.adapters.lora import left_out
 from katz_graph.compat.current import running
 from katz_graph.context import Context
+from katz_graph.devices import format_name, wider
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.events import Evaluated, Previewed
 from katz_graph.executor.batching import on_device
@@ -341,9 +342,10 @@ class Execution:
         if not isinstance(prediction, Tensor):
             raise InputError(f"node {self.program.name}: StepEnd's prediction is a {type(prediction).__name__}, expected a tensor")
         if not torch.isfinite(prediction).all():
+            ways_out = ", ".join(filter(None, (wider(format_name(self._models.dtype)), "another VAE", "a lower guidance")))
             raise RunError(
                 f"node {self.program.name}: the latent became NaN or infinite in step {step.step + 1} "
-                f"(evaluation {step.index + 1} of {len(self.program.schedule)}); try another dtype, VAE or a lower guidance"
+                f"(evaluation {step.index + 1} of {len(self.program.schedule)}); try {ways_out}"
             )
 
 

@@ -65,11 +65,11 @@ class Host:
 
     def assign(self, assignment: Assignment) -> None:
         self._assignment = assignment
-        stay_on(assignment.processors)
         self._settings = Settings.read(packs=[Path(folder) for folder in assignment.packs])
         self._folders = self._settings.folders()
         self.models = _models(assignment)
         self._worker = Worker(assignment.name, assignment.threads, AWAKE if assignment.processors else 0.0)
+        stay_on(assignment.processors)
         self.mailbox = Mailbox(self._worker.wake)
         if (fault := _fault(torch.device(assignment.device))) is None:
             self._tell("assigned", {"name": assignment.name})

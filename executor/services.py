@@ -12,6 +12,7 @@ from torch import Tensor
 
 from katz_graph import host_memory
 from katz_graph.context import Tile
+from katz_graph.devices import format_name
 from katz_graph.executor.calibrate import device_key, measure
 from katz_graph.executor.models import Models, Notes
 from katz_graph.models.features import TextEncoding
@@ -56,7 +57,7 @@ def identity(worker: Served) -> Mapping[str, Any]:
     device, dtype = worker.models.device, worker.models.dtype
     key, room = device_key(device, dtype, torch.get_num_threads()), worker.models.residents.capacity
     place = {"device": str(device), "host": socket.gethostname(), "pid": os.getpid()}
-    return {"key": key, **place, "value_bytes": dtype.itemsize, "memory_bytes": room}
+    return {"key": key, **place, "dtype": format_name(dtype), "memory_bytes": room}
 
 
 def load_control_net(worker: Served, recipe: ControlNetRecipe) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from katz_graph.devices import DeviceList
+from katz_graph.devices import AUTO, DeviceList, format_name
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.engine import Choices, dtype_for
@@ -25,14 +25,16 @@ def start_workers(
     link: Link | None = None,
     spares: bool = False,
     ahead: Ahead | None = None,
+    dtype: str = AUTO,
 ) -> ClusterEngine:
     """A worker for each device, all `like` one: processes of this host, or Ray actors. RunError when one does not start; close the engine.
 
     `spares`: on every host another one waits, to stand in for one that is lost. `ahead`: processes for these devices that load already.
+    `dtype` as `--dtype` has it; InputError where the devices cannot compute in it.
     """
     if devices.launcher == "spawn":
-        say(f"starting {len(devices.choices)} workers: {', '.join(devices.names)}")
-        assignments = assigned({one.name: one.device for one in devices.choices}, like)
+        assignments = assigned({one.name: one.device for one in devices.choices}, like, dtype)
+        say(f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: {', '.join(devices.names)}")
         return ClusterEngine(assignments, choices, cache, link, spares, ahead=ahead)
     from katz_graph.executor.launch.ray import RayCluster
 
@@ -40,9 +42,11 @@ def start_workers(
         ray = opened.enter_context(RayCluster())
         found = ray.places(len(devices.choices))
         places = dict(zip(devices.names or [f"ray:{number}" for number in range(len(found))], found, strict=True))
-        say("starting workers: " + ", ".join(f"{name} ({place.device} on {place.host})" for name, place in places.items()))
+        assignments = assigned({name: place.device for name, place in places.items()}, like, dtype)
+        where = ", ".join(f"{name} ({place.device} on {place.host})" for name, place in places.items())
+        say(f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: {where}")
         engine = ClusterEngine(
-            assigned({name: place.device for name, place in places.items()}, like),
+            assignments,
             choices,
             cache,
             link,
@@ -54,7 +58,7 @@ def start_workers(
         return engine
 
 
-def assigned(devices: Mapping[str, str], like: Assignment) -> list[Assignment]:
-    """All workers of a run compute in one type, since they hand each other what they computed: that of the slowest kind of device."""
-    dtype = max((dtype_for(device) for device in devices.values()), key=lambda kind: kind.itemsize)
-    return [replace(like, name=name, device=device, dtype=dtype) for name, device in devices.items()]
+def assigned(devices: Mapping[str, str], like: Assignment, dtype: str = AUTO) -> list[Assignment]:
+    """One for each device, `devices`: names -> what torch calls them there; all compute in one number format."""
+    common = dtype_for(devices.values(), dtype)
+    return [replace(like, name=name, device=device, dtype=common) for name, device in devices.items()]

@@ -27,13 +27,13 @@ class Place:
     key: str
     host: str
     together: int
-    value_bytes: int
+    dtype: str
     memory_bytes: float
     torch_name: str
 
     def device(self, store: CostStore) -> Device:
         """The device as the planner sees it, with all that the store knows now."""
-        return store.device(self.name, self.key, self.value_bytes, self.host, self.together, self.memory_bytes, self.torch_name)
+        return store.device(self.name, self.key, self.dtype, self.host, self.together, self.memory_bytes, self.torch_name)
 
 
 def survey(names: Sequence[str], call: Call, store: CostStore, again: bool = False, hosts: Mapping[str, str] | None = None) -> list[Place]:
@@ -45,7 +45,7 @@ def survey(names: Sequence[str], call: Call, store: CostStore, again: bool = Fal
     host_of = {name: (hosts or {}).get(name, told[name]["host"]) for name in names}
     sizes = Counter(host_of.values())
     places = [
-        Place(name, one["key"], host_of[name], sizes[host_of[name]], one["value_bytes"], one["memory_bytes"], one["device"])
+        Place(name, one["key"], host_of[name], sizes[host_of[name]], one["dtype"], one["memory_bytes"], one["device"])
         for name, one in told.items()
     ]
     for key, equal in _grouped(places, lambda place: place.key).items():

@@ -6,9 +6,7 @@ Weights are patched in place, so a task runs only with its own weight set reside
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
 import threading
 import time
 import traceback
@@ -20,16 +18,13 @@ from typing import Any, Protocol
 import torch
 
 from katz_graph.errors import Cancelled
+from katz_graph.executor.processors import Awake, give_way
+from katz_graph.executor.spinning import SpinGuard
 from katz_graph.executor.turns import Turns
 from katz_graph.models.residency import NoRoom
 
 WeightSet = tuple[Hashable, Hashable]
 """A module and the set of LoRAs that is wanted in it; nothing is the empty tuple."""
-
-
-_give_way: Callable[[], object] = ctypes.CDLL(None).sched_yield if hasattr(os, "sched_yield") else lambda: time.sleep(0)
-"""Lets other threads run, without the interpreter's lock (which `os.sched_yield` keeps) and without an idle processor: `time.sleep(0)`
-takes 50 us, in which the processor halts. After a quarter of a second of either the next stage takes 15 to 30 % longer than after work."""
 
 
 class Task(Protocol):
@@ -133,11 +128,11 @@ class Job:
 
 class Worker:
     """Runs jobs until closed. `threads`: of torch, for what it computes. `awake`: seconds for which it keeps its processor busy while
-    requests wait for what others send, since one that was idle takes a while to be as fast again."""
+    requests wait for what others send, unless others want it (`processors.Awake`)."""
 
     def __init__(self, name: str, threads: int, awake: float = 0.0) -> None:
         self.name = name
-        self._threads, self._awake = threads, awake
+        self._threads, self._awake, self._guard = threads, Awake(awake), SpinGuard(threads)
         self._jobs: list[Job] = []
         self._turns: Turns[Job] = Turns()
         self._changed = threading.Condition()
@@ -175,6 +170,7 @@ class Worker:
         for job in jobs:
             job.cancel()
         self._thread.join()
+        self._guard.close()
 
     def _loop(self) -> None:
         torch.set_num_threads(self._threads)
@@ -186,6 +182,7 @@ class Worker:
     def _await(self) -> Job | None:
         """The job whose turn it is, once one has something to do; None when the worker was closed and all are done."""
         began = time.perf_counter()
+        self._awake.begin()
         while True:
             with self._changed:
                 seen, ready, now = self._changes, self._ready(), time.perf_counter()
@@ -195,11 +192,13 @@ class Worker:
                     return self._turns.choose(ready, self._needs_no_switch)
                 if self._closing and not self._jobs:
                     return None
-                if not self._jobs or now > began + self._awake:
+                if not self._jobs or not self._awake.goes_on:
+                    self._guard.rest()
                     self._changed.wait(lingers - now if ready else None)
+                    self._awake.slept()
                     continue
-            while self._changes == seen and time.perf_counter() < min(began + self._awake, lingers):
-                _give_way()
+            while self._changes == seen and self._awake.goes_on and time.perf_counter() < lingers:
+                give_way()
 
     def _patience(self, ready: Collection[Job]) -> float:
         users = [job for job in self._jobs if job.task.weight_set is not None and self._is_resident(job.task.weight_set)]
@@ -235,6 +234,7 @@ class Worker:
         switches = not self._is_resident(wanted)
         if job.cancelled:
             raise Cancelled("cancelled")
+        self._guard.begin()
         done = job.task.step()
         if wanted is not None:
             self._resident[wanted[0]] = wanted[1]

@@ -31,6 +31,6 @@ def in_force(programs: Iterable[Program]) -> list[str]:
     return ["stale-controlnet"] if any(program.delayed for program in programs) else []
 
 
-def made_with(devices: str, approximated: Sequence[str]) -> str:
+def made_with(devices: str, dtype: str, approximated: Sequence[str]) -> str:
     """The text chunk `katz` of a picture."""
-    return json.dumps({"approximations": list(approximated), "devices": devices, "version": version("katz-graph")})
+    return json.dumps({"approximations": list(approximated), "devices": devices, "dtype": dtype, "version": version("katz-graph")})

@@ -1,4 +1,4 @@
-"""`--devices`, `--place` and `--link` as data. Several devices are several worker processes, each with a name."""
+"""`--devices`, `--dtype`, `--place` and `--link` as data. Several devices are several worker processes, each with a name."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from katz_graph.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 STAGES = ("text_encoder", "unet_encoder", "unet_mid", "unet_decoder", "controlnet", "vae_encode", "vae_decode")
 GROUPS = {"unet": ("unet_encoder", "unet_mid", "unet_decoder", "unet_wrapped"), "vae": ("vae_encode", "vae_decode")}
 MOST_THREADS = 1024
 MOST_DEVICES = 64
+AUTO = "auto"
+DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
 PATTERN = re.compile(r"(cpu|cuda)(?::(\d+))?(?:\*(\d+))?")
 
 
@@ -96,6 +102,34 @@ def check_present(devices: DeviceList) -> None:
         raise InputError(f"--devices {devices.text}: torch sees {count} CUDA devices here; give cpu", absent)
 
 
+def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
+    """The format that all devices of a run compute in, since they hand each other what they computed. `devices`: as torch calls them.
+
+    `auto`: float16 where all are GPUs, else float32. InputError for an unknown one, and for float16 on a processor.
+    """
+    if dtype not in (AUTO, *DTYPES):
+        raise InputError(f"--dtype {dtype}: expected one of {', '.join((AUTO, *DTYPES))}")
+    some_processor = any(device == "cpu" for device in devices)
+    if dtype == "float16" and some_processor:
+        raise InputError("--dtype float16: processors take some twenty times as long for it; give bfloat16 or float32, or GPUs only")
+    return dtype if dtype != AUTO else "float32" if some_processor else "float16"
+
+
+def format_name(dtype: torch.dtype) -> str:
+    """What `--dtype` calls one of torch's number formats."""
+    return str(dtype).removeprefix("torch.")
+
+
+def wider(dtype: str) -> str:
+    """Advice where numbers became too large for a format: which ones hold larger ones; empty where none does."""
+    return {"float16": "--dtype bfloat16 or float32", "bfloat16": "--dtype float32"}.get(dtype, "")
+
+
+def check_dtype(dtype: str, devices: DeviceList) -> None:
+    """InputError unless the devices can compute in it; of a cluster's devices that is known when it is joined."""
+    number_format((choice.device for choice in devices.choices), dtype)
+
+
 def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
     """Stage -> the devices that it may run on; a stage that is given several times may run on any of them.
 
@@ -133,5 +167,9 @@ def threads_for(devices: DeviceList, threads: int | None) -> int:
     """Of every worker: as told, else all cores for one device and one core for each of several."""
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise InputError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return threads or (1 if devices.several else available)
+    return threads or (1 if devices.several else processors())
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

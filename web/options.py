@@ -38,9 +38,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """`data` holds the job store, users' files and logs of what crashed. `devices`, `place`, `link`, `allow`, `cache` are written as for
-    `katz run`. `jobs_at_once` None: one for each device. `devices_per_job`, besides those of the ControlNets, None: all. `token` None: none
-    is asked for, which only a loopback address allows."""
+    """`data` holds the job store, users' files and logs of what crashed. `devices`, `dtype`, `place`, `link`, `allow`, `cache` are written
+    as for `katz run`. `jobs_at_once` None: one for each device. `devices_per_job`, besides those of the ControlNets, None: all. `token`
+    None: none is asked for, which only a loopback address allows."""
 
     host: str = "127.0.0.1"
     port: int = 8188
@@ -54,6 +54,7 @@ class ServeOptions:
     output: Path | None = None
     extra_model_paths: tuple[Path, ...] = ()
     devices: str = "cpu"
+    dtype: str = "auto"
     threads: int | None = None
     place: tuple[str, ...] = ()
     link: str | None = None

@@ -38,13 +38,13 @@ class Begun:
     connected: socket.socket
 
 
-def begin(threads: int, crowded: bool, entry: str = ENTRY, prefix: Sequence[str] = (), background: bool = False) -> Begun:
+def begin(threads: int, entry: str = ENTRY, prefix: Sequence[str] = (), background: bool = False) -> Begun:
     """Start a worker process; see `Spawn`. It has a session of its own, so that Ctrl-C reaches the driver alone, and ends when the
     connection does. OSError when it cannot be started."""
     ours, theirs = socket.socketpair()
     python = [sys.executable, "-P", "-u", "-X", "faulthandler", "-m", MAIN]
     options = ["--descriptor", str(theirs.fileno()), "--threads", str(threads), "--entry", entry]
-    flags = [flag for flag, said in (("--crowded", crowded), ("--background", background)) if said]
+    flags = ["--background"] if background else []
     with theirs:
         try:
             process = subprocess.Popen(
@@ -70,11 +70,10 @@ class Ahead:
     def __init__(self, devices: DeviceList, threads: int) -> None:
         here = [choice.device for choice in devices.choices if devices.launcher == "spawn"]
         self.claimed = claim_seats([threads if device == "cpu" else 0 for device in here])
-        crowded = len(here) > 1 and not self.claimed.processors
         self._begun: Mapping[str, deque[Begun]] = {entry_for(device): deque() for device in here}
         with suppress(OSError):  # the launcher finds out as well, and says so
             for entry in map(entry_for, here):
-                self._begun[entry].append(begin(threads, crowded, entry))
+                self._begun[entry].append(begin(threads, entry))
 
     def __enter__(self) -> Self:
         return self

@@ -21,10 +21,11 @@ from typing import Any
 
 from katz_graph.errors import InputError, RunError
 from katz_graph.executor.launch.ahead import entry_for
-from katz_graph.executor.launch.worker_main import end_with, limit_threads
+from katz_graph.executor.launch.worker_main import end_with
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.handshake import accept, dial, listen
+from katz_graph.settings import prepare_to_compute
 
 START_TIMEOUT = 100.0  # seconds; less than the supervisor's, since this one knows more to say
 LOOK = 0.1  # seconds between looks whether a start has failed
@@ -94,7 +95,8 @@ class RayCluster:
 
 
 def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Place, ...]:
-    """Every GPU, and a CPU of every machine without one; `number` 0: these, else so many of them, and then further CPUs.
+    """Every GPU, or where there is none a CPU of every machine: all devices of a run compute in one number format, and with a processor
+    among them that is float32. `number` other than 0: so many, first GPUs, then a CPU of every machine without one, then further CPUs.
 
     `nodes` as `ray.nodes()` tells them. InputError when there are fewer.
     """
@@ -106,10 +108,10 @@ def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Pl
         cpu = Place(node["NodeID"], node["NodeManagerAddress"], "cpu")
         processors += [cpu] * min(cpus, 1 if gpus == 0 else 0)
         further += [cpu] * max(cpus - (1 if gpus == 0 else 0), 0)
-    usual = accelerators + processors
-    found = (usual + further)[:number] if number else usual
+    everything = accelerators + processors + further
+    found = everything[:number] if number else accelerators or processors
     if not found or len(found) < number:
-        there = f"the Ray cluster has {len(usual + further)} on {len(alive)} machines"
+        there = f"the Ray cluster has {len(everything)} on {len(alive)} machines"
         raise InputError(f"--devices ray: {number or 'some'} devices were asked for; {there}")
     return tuple(found)
 
@@ -167,7 +169,7 @@ class WorkerActor:
     """What Ray runs: connects to the driver, serves, and ends when told to and with the driver. Ray tells the driver of an error."""
 
     def work(self, host: str, port: int, token: bytes, entry: str, threads: int) -> None:
-        limit_threads(threads, crowded=True)
+        prepare_to_compute(threads)
         module, _, function = entry.partition(":")
         serve = getattr(importlib.import_module(module), function)
         self._connection = dial(host, port, token)  # stays open after an error, so that the process stays until Ray has told of it

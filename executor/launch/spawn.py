@@ -25,11 +25,10 @@ def to_standard_error(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """`threads` that a worker computes with, `crowded`: on processors that others use too; `prefix`: a command that starts it, say
-    `ip netns exec a`; `echo` gets what it prints. `ahead` has begun some that are the same, which are taken first."""
+    """`threads` that a worker computes with; `prefix`: a command that starts it, say `ip netns exec a`; `echo` gets what it prints. `ahead`
+    has begun some that are the same, which are taken first."""
 
     threads: int = 1
-    crowded: bool = True
     prefix: tuple[str, ...] = ()
     entry: str = ENTRY
     echo: Callable[[str], None] = to_standard_error
@@ -42,7 +41,7 @@ class Spawn:
     def launch(self, name: str, background: bool = False) -> Process:
         """Take a process that has begun, unless it may wait for others, or start one."""
         begun = None if background or self.ahead is None else self.ahead.take(self.entry)
-        begun = begun or begin(self.threads, self.crowded, self.entry, self.prefix, background)
+        begun = begun or begin(self.threads, self.entry, self.prefix, background)
         return Process(name, begun.process, Connection(begun.connected), self.echo)
 
 

@@ -17,6 +17,8 @@ import threading
 import traceback
 from typing import Any
 
+from katz_graph.settings import prepare_to_compute
+
 BACKGROUND_NICENESS = 10
 SWITCH = 5e-4  # seconds; what arrives is taken in beside the thread that computes, which else keeps the interpreter for 5 ms
 
@@ -26,14 +28,13 @@ def main() -> None:
     parser.add_argument("--descriptor", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--entry", required=True)
-    parser.add_argument("--crowded", action="store_true")
     parser.add_argument("--background", action="store_true")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(arguments.descriptor, False)
     connected = socket.socket(fileno=arguments.descriptor)
     end_with(connected.fileno())
-    limit_threads(arguments.threads, arguments.crowded)
+    prepare_to_compute(arguments.threads)
     try:
         if arguments.background:
             import_in_background(arguments.entry)
@@ -61,18 +62,6 @@ def end() -> None:
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
-
-
-def limit_threads(threads: int, crowded: bool) -> None:
-    """Before the libraries are loaded that read these. `crowded`: threads that wait sleep, since others need their processors; else they do
-    as OpenMP thinks best, whatever the process that started this one does."""
-    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[variable] = str(threads)
-    if crowded:
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    else:
-        os.environ.pop("OMP_WAIT_POLICY", None)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of addresses that have no names
 
 
 def import_in_background(entry: str) -> None:

@@ -29,7 +29,7 @@ def open_engine(session: Session, tells: bool = False) -> LocalEngine | ClusterE
     threads = threads_for(devices, session.options.threads)
     options = EngineOptions(
         choice.device,
-        dtype_for(choice.device),
+        dtype_for([choice.device], session.dtype),
         cache=session.settings.cache,
         name=choice.name,
         threads=threads,
@@ -52,8 +52,8 @@ def open_cluster(session: Session, devices: DeviceList, tells: bool = False) -> 
 
         packs = tuple(str(folder.absolute()) for folder in session.settings.packs)
         like = Assignment(threads=threads, packs=packs, model_bytes=gigabytes(session.options.model_gb), tells=tells)
-        given = given_link(session)
-        engine = start_workers(devices, like, session.say, choices(session), session.settings.cache, given, ahead=ahead)
+        given, cache = given_link(session), session.settings.cache
+        engine = start_workers(devices, like, session.say, choices(session), cache, given, ahead=ahead, dtype=session.dtype)
         engine.opened.push(opened.pop_all())
         return engine
 

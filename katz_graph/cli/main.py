@@ -11,7 +11,7 @@ import typer
 
 from katz_graph.cli.session import Options
 from katz_graph.errors import Cancelled, InputError, KatzError
-from katz_graph.settings import TOKEN
+from katz_graph.settings import TOKEN, prepare_to_compute
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0] if __doc__ else None
@@ -21,6 +21,7 @@ WorkflowArgument = Annotated[Path, typer.Argument(help="a workflow of any format
 Sets = Annotated[list[str] | None, typer.Option("--set", help="NODE.INPUT=VALUE, for example 3.steps=30")]
 Seed = Annotated[int | None, typer.Option(help="for every seed in the workflow", min=0)]
 Devices = Annotated[str | None, typer.Option(help="cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4, ray")]
+Dtype = Annotated[str | None, typer.Option(help="number format: auto, float32, bfloat16, float16; auto: float16 on GPUs, else float32")]
 Threads = Annotated[int | None, typer.Option(help="of each device; all cores for one device, one for each of several")]
 ModelGb = Annotated[
     float | None, typer.Option("--model-gb", min=0, help="of each device, for models; what is free less what computing needs, unless given")
@@ -45,6 +46,7 @@ def run(
     sets: Sets = None,
     seed: Seed = None,
     devices: Devices = None,
+    dtype: Dtype = None,
     threads: Threads = None,
     place: Place = None,
     link: LinkOption = None,
@@ -66,7 +68,7 @@ def run(
     from katz_graph.cli.run import run as run_workflow
 
     folders = (models or (), packs or (), input, output, extra_model_paths or ())
-    options = Options(workflow, sets or (), seed, devices, threads, place or (), link, allow, *folders, targets or (), model_gb)
+    options = Options(workflow, sets or (), seed, devices, threads, place or (), link, allow, *folders, targets or (), model_gb, dtype)
     run_workflow(options, RunOptions(trace, why, as_json, cache))
 
 
@@ -76,6 +78,7 @@ def plan(
     sets: Sets = None,
     seed: Seed = None,
     devices: Devices = None,
+    dtype: Dtype = None,
     threads: Threads = None,
     link: LinkOption = None,
     place: Place = None,
@@ -94,7 +97,7 @@ def plan(
     from katz_graph.cli.plan import plan as plan_workflow
 
     folders = (models or (), packs or (), input, None, extra_model_paths or ())
-    options = Options(workflow, sets or (), seed, devices, threads, place or (), link, allow, *folders)
+    options = Options(workflow, sets or (), seed, devices, threads, place or (), link, allow, *folders, dtype=dtype)
     plan_workflow(options, after, as_json, svg)
 
 
@@ -164,6 +167,7 @@ def profile(
     workflow: Annotated[Path | None, typer.Argument(help="measure every stage of its samplers too", show_default=False)] = None,
     sets: Sets = None,
     devices: Devices = None,
+    dtype: Dtype = None,
     threads: Threads = None,
     models: ModelFolders = None,
     extra_model_paths: ExtraPaths = None,
@@ -175,10 +179,10 @@ def profile(
     from katz_graph.cli.profile import profile_devices, profile_workflow
 
     if workflow is None:
-        profile_devices(devices or "cpu", threads, as_json)
+        profile_devices(devices or "cpu", dtype or "auto", threads, as_json)
         return
     folders = (models or (), packs or (), input, None, extra_model_paths or ())
-    profile_workflow(Options(workflow, sets or (), None, devices, threads, (), None, "", *folders), as_json)
+    profile_workflow(Options(workflow, sets or (), None, devices, threads, (), None, "", *folders, dtype=dtype), as_json)
 
 
 @app.command()
@@ -199,6 +203,7 @@ def serve(
     output: Annotated[Path | None, typer.Option("--output", "--output-directory", help="where pictures go")] = None,
     devices: Devices = None,
     cpu: Annotated[bool, typer.Option("--cpu", help="the same as --devices cpu")] = False,
+    dtype: Dtype = None,
     threads: Threads = None,
     place: Place = None,
     link: LinkOption = None,
@@ -249,6 +254,7 @@ def serve(
             output=output,
             extra_model_paths=tuple(extra_model_paths or ()),
             devices=devices or "cpu",
+            dtype=dtype or "auto",
             threads=threads,
             place=tuple(place or ()),
             link=link,
@@ -288,6 +294,7 @@ def bench(
 
 def main() -> None:
     """Entry point of `katz`: every error is a line, never a traceback."""
+    prepare_to_compute()
     try:
         result = app(standalone_mode=False)
         if result == Cancelled.exit_code:  # typer takes Ctrl-C for an exit

@@ -120,6 +120,7 @@ def compile_workflow(session: Session, after: str) -> list[Program]:
 
 def resources(session: Session) -> Resources:
     """Devices and links as far as they are known without starting a worker; devices of which nothing is known are measured, alone."""
+    from katz_graph.executor.engine import dtype_for
     from katz_graph.executor.estimate import estimated
 
     devices = session.devices
@@ -127,4 +128,5 @@ def resources(session: Session) -> Resources:
         raise InputError("--devices ray: what a cluster has is known when it is joined; use katz run, or name devices as cpu*2")
     use_threads(threads_for(devices, session.options.threads))
     wanted = {choice.name: choice.device for choice in devices.choices}
-    return estimated(wanted, session.settings.cache, given_link(session), choices(session))
+    dtype = dtype_for(wanted.values(), session.dtype)
+    return estimated(wanted, dtype, session.settings.cache, given_link(session), choices(session))

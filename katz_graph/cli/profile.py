@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from katz_graph.cli.engines import open_engine, use_threads
 from katz_graph.cli.plan import compile_workflow
 from katz_graph.cli.session import Options, open_session
-from katz_graph.devices import DeviceList, check_present, parse_devices, threads_for
+from katz_graph.devices import DeviceList, check_dtype, check_present, parse_devices, threads_for
 from katz_graph.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from katz_graph.planner.program import Device, Link
 
 
-def profile_devices(text: str, threads: int | None, as_json: bool) -> None:
+def profile_devices(text: str, dtype: str, threads: int | None, as_json: bool) -> None:
     """Measure devices anew, whatever was kept before: each alone, and several of a host together."""
     devices = parse_devices(text)
     check_present(devices)
+    check_dtype(dtype, devices)
     number = threads_for(devices, threads)
-    measured, links = _measured_together(devices, number) if devices.several else (_measured_here(devices, number), {})
+    measured, links = _measured_together(devices, dtype, number) if devices.several else (_measured_here(devices, dtype, number), {})
     if as_json:
         rates = [_rates(device, number) for device in measured]
         print(json.dumps({"devices": rates, "links": _link_rates(links)} if devices.several else rates[0]))
@@ -54,7 +55,7 @@ def profile_workflow(options: Options, as_json: bool) -> None:
         _print_table(times)
 
 
-def _measured_here(devices: DeviceList, threads: int) -> tuple[Device, ...]:
+def _measured_here(devices: DeviceList, dtype: str, threads: int) -> tuple[Device, ...]:
     import torch
 
     from katz_graph.executor.calibrate import calibrated
@@ -63,15 +64,16 @@ def _measured_here(devices: DeviceList, threads: int) -> tuple[Device, ...]:
 
     use_threads(threads)
     store = CostStore(Settings.read().cache)
-    return tuple(calibrated(one.name, torch.device(one.device), dtype_for(one.device), store, again=True) for one in devices.choices)
+    (choice,) = devices.choices
+    return (calibrated(choice.name, torch.device(choice.device), dtype_for([choice.device], dtype), store, again=True),)
 
 
-def _measured_together(devices: DeviceList, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], Link]]:
+def _measured_together(devices: DeviceList, dtype: str, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], Link]]:
     from katz_graph.executor.assignment import Assignment
     from katz_graph.executor.starting import start_workers
 
     like, say = Assignment(threads=threads), functools.partial(print, file=sys.stderr)
-    with start_workers(devices, like, say, None, Settings.read().cache) as engine:
+    with start_workers(devices, like, say, None, Settings.read().cache, dtype=dtype) as engine:
         engine.measure(again=True)
         engine.cluster.links = engine.measured_links(again=True)
         return engine.workers.devices, engine.workers.links
@@ -81,6 +83,7 @@ def _rates(device: Device, threads: int) -> dict[str, Any]:
     """What was measured of a device, for scripts."""
     return {
         "device": device.name,
+        "dtype": device.dtype,
         "threads": threads,
         "flops_per_second": device.flops_per_second,
         "bytes_per_second": device.bytes_per_second,
@@ -98,7 +101,7 @@ def _line(device: Device, threads: int, several: bool) -> str:
     rates = _rates(device, threads)
     line = (
         f"{device.name}: {device.flops_per_second / 1e9:.1f} GFLOP/s, {device.bytes_per_second / 1e9:.1f} GB/s, "
-        f"{device.seconds_per_kernel * 1e6:.1f} µs a kernel, {threads} threads"
+        f"{device.seconds_per_kernel * 1e6:.1f} µs a kernel, {threads} threads, {device.dtype}"
     )
     beside = f"; beside busy neighbours arithmetic takes {rates['contention']:.2f}, memory {rates['memory_contention']:.2f} times as long"
     return line + (beside if several else "")

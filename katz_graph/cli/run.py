@@ -61,14 +61,14 @@ def run(options: Options, how: RunOptions) -> None:
             session.say(str(text))
 
     with open_engine(session, how.why) as engine, EvaluationProgress(session.console) as progress:
-        texts = metadata(session)
+        texts = metadata(session, engine.device.dtype)
 
         def listen(event: Event) -> None:
             progress.listen(event)
             if isinstance(event, Busy):
                 spans.append(event)
             elif isinstance(event, Planned) and (approximated := in_force([event.program])):
-                texts["katz"] = made_with(session.devices.text, approximated)
+                texts["katz"] = made_with(session.devices.text, engine.device.dtype, approximated)
 
         context = RunContext(engine, session.folders, session.settings.output, texts, listen, session.warn)
         failure: KatzError | None = None
@@ -91,12 +91,12 @@ def run(options: Options, how: RunOptions) -> None:
         raise failure
 
 
-def metadata(session: Session) -> dict[str, str]:
+def metadata(session: Session, dtype: str) -> dict[str, str]:
     """The text chunks of written pictures: the graph as it runs, as the node editor opens it, and what the picture was made with."""
     texts = {"prompt": json.dumps(to_api(session.graph))}
     with contextlib.suppress(InputError):  # spare nodes may have links that lead nowhere, which the editor's format cannot say
         texts["workflow"] = json.dumps(to_ui(replace(session.workflow, graph=session.graph), signatures(session.registry)))
-    return texts | {"katz": made_with(session.devices.text, [])}
+    return texts | {"katz": made_with(session.devices.text, dtype, [])}
 
 
 def _tell(session: Session, how: RunOptions, measured: Measured, files: list[Path], total: float) -> None:

@@ -11,7 +11,7 @@ from typing import cast
 
 from katz_graph.approximations import allowed_names
 from katz_graph.cli.session import check_writable
-from katz_graph.devices import parse_devices, parse_link, parse_places
+from katz_graph.devices import check_dtype, parse_devices, parse_link, parse_places
 from katz_graph.errors import InputError
 from katz_graph.models.residency import POLICIES, PolicyName
 from katz_graph.web.options import ServeOptions
@@ -46,6 +46,7 @@ def serve(options: ServeOptions) -> None:
     """Check what can be checked at once, then serve until a signal. InputError names the option."""
     devices = parse_devices(options.devices)
     parse_places(options.place, devices.names)
+    check_dtype(options.dtype, devices)
     if devices.names and (options.devices_per_job or 1) > len(devices.names):
         raise InputError(f"--devices-per-job {options.devices_per_job}: this server has the devices {', '.join(devices.names)} only")
     allowed_names(options.allow)

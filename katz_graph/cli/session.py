@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from katz_graph.approximations import allowed_names
 from katz_graph.cli.overrides import find_node, set_inputs, set_seed
-from katz_graph.devices import DeviceList, check_present, parse_devices, parse_link, parse_places
+from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, parse_devices, parse_link, parse_places
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders
 from katz_graph.formats.read import read_workflow
@@ -45,6 +45,7 @@ class Options:
     extra_model_paths: Sequence[Path] = ()
     targets: Sequence[str] = ()
     model_gb: float | None = None
+    dtype: str | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +73,11 @@ class Session:
     @property
     def devices(self) -> DeviceList:
         return parse_devices(self.options.devices or self.workflow.run.get("devices") or "cpu")
+
+    @property
+    def dtype(self) -> str:
+        """The number format, as the command line or the file has it."""
+        return self.options.dtype or self.workflow.run.get("dtype") or AUTO
 
     @property
     def allowed(self) -> frozenset[str]:
@@ -114,11 +120,12 @@ def open_session(options: Options, partial: bool = False) -> Session:
     if session.problems and not (partial and session.targets):
         raise InputError("\n".join(session.problems))
     check_present(session.devices)
+    check_dtype(session.dtype, session.devices)
     parse_places(options.place, session.devices.names)
     return session
 
 
-RUN_OPTIONS: dict[str, type] = {"seed": int, "devices": str, "allow": str, "batching": bool}
+RUN_OPTIONS: dict[str, type] = {"seed": int, "devices": str, "dtype": str, "allow": str, "batching": bool}
 
 
 def check_run_options(run: Mapping[str, Any]) -> None:

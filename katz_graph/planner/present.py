@@ -36,6 +36,7 @@ def _lines(program: Program) -> Iterator[str]:
     if program.work:
         total = _loop_total(program)
         yield f"work: {_si(total[0])}FLOP and {_si(total[1])}B in the commonest evaluation, latent {'x'.join(map(str, program.shape))}"
+    yield f"computed in {program.devices[0].dtype}"
     if len(program.devices) > 1:
         yield from _where(program)
     if program.alternatives:
@@ -78,6 +79,7 @@ def as_json(program: Program) -> dict[str, Any]:
         "evaluations": len(program.schedule),
         "latent": list(program.shape),
         "devices": [device.name for device in program.devices],
+        "dtype": program.devices[0].dtype,
         "pinned_by": list(opaque_functions(program.region)),
         "hoisted": [operation.id for operation in program.before],
         "variants": [

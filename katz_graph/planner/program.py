@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from katz_graph.devices import DTYPES
 from katz_graph.planner.region import Operation, Ref, Region
 
 
@@ -67,7 +68,7 @@ class Device:
     flops_per_second: float
     bytes_per_second: float
     seconds_per_kernel: float = 0.0
-    value_bytes: int = 4  # of the number format that it computes in
+    dtype: str = "float32"  # the number format that it computes in
     memory_bytes: float = math.inf
     host: str = ""
     contention: float = 1.0
@@ -75,6 +76,10 @@ class Device:
     measured: Mapping[CostKey, float] = field(default_factory=dict)
     torch_name: str = "cpu"
     bus_bytes_per_second: float = math.inf
+
+    @property
+    def value_bytes(self) -> int:
+        return DTYPES[self.dtype]
 
     def seconds(self, work: Work, busy: bool = False) -> float:
         """Roofline: the larger of arithmetic and memory time, plus the start of each kernel (Williams et al. 2009)."""

@@ -25,6 +25,7 @@ from katz_graph.executor.launch.launched import hello
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.supervised import PATIENCE
 from katz_graph.executor.transport.faults import Closed
+from katz_graph.settings import WAITING
 
 
 def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,8 +37,8 @@ def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monk
     process = Spawn(threads=3, prefix=("env", "SPACE=blue"), entry="fake_worker:serve", echo=printed.append).launch("a", background=True)
     assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
     assert os.getsid(process.pid) == process.pid
-    process.connection.send("environment", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "SPACE"])
-    told = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "PASSIVE", "SPACE": "blue"}
+    process.connection.send("environment", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "SPACE"])
+    told = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "SPACE": "blue"}
     assert process.connection.receive() == ("environment", told)
     process.connection.send("niceness", None)
     assert process.connection.receive() == ("niceness", os.getpriority(os.PRIO_PROCESS, 0))  # only the import was in the background
@@ -52,18 +53,6 @@ def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monk
     process.connection.close()
 
 
-def test_a_worker_with_processors_of_its_own_does_not_inherit_how_its_parent_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
-    process = Spawn(crowded=False, entry="fake_worker:serve").launch("a")
-    assert process.connection.receive()[0] == "hello"
-    process.connection.send("environment", ["OMP_WAIT_POLICY"])
-    assert process.connection.receive() == ("environment", {"OMP_WAIT_POLICY": None})
-    process.kill()
-    assert process.wait(5)
-    process.connection.close()
-
-
 def test_a_process_that_cannot_be_started_leaves_no_descriptor() -> None:
     before = set(Path("/proc/self/fd").iterdir())
     with pytest.raises(FileNotFoundError):
@@ -71,9 +60,13 @@ def test_a_process_that_cannot_be_started_leaves_no_descriptor() -> None:
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
-def test_the_real_worker_starts() -> None:
+def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in WAITING:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")  # OpenMP says what it read when torch loaded it
+    printed: list[str] = []
     began = time.monotonic()
-    process = Spawn().launch("a")
+    process = Spawn(echo=printed.append).launch("a")
     assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
     print(f"a process of the real worker was ready after {time.monotonic() - began:.2f} s")
     process.connection.send("ping", {"number": 1})
@@ -81,6 +74,7 @@ def test_the_real_worker_starts() -> None:
     process.connection.close()
     eventually(lambda: not process.is_alive(), 2)
     assert process.wait(1)
+    assert [line.split("'")[1] for line in printed if "GOMP_SPINCOUNT" in line] == [WAITING["GOMP_SPINCOUNT"]]
 
 
 def test_a_thread_answers_and_ends() -> None:

@@ -83,7 +83,7 @@ class Machines:
         self.asked[device, f"{what} {' '.join(map(str, arguments))}".strip()] += 1
         host = "far" if device == "c" else "near"
         if what == "identity":
-            return {"key": f"kind of {host}", "device": "cuda:0", "host": host, "value_bytes": 4, "memory_bytes": 1e9}
+            return {"key": f"kind of {host}", "device": "cuda:0", "host": host, "dtype": "float32", "memory_bytes": 1e9}
         with self._changed:
             self._busy += 1
             self._changed.notify_all()

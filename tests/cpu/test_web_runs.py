@@ -47,7 +47,7 @@ def runs_in(
     wear_out: Callable[[str], None] = lambda why: None,
 ) -> Runs:
     folders = Folders((folder,), folder, folder)
-    place = Place(Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000)  # type: ignore[arg-type]
+    place = Place(Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", "float32", False, 1000)  # type: ignore[arg-type]
     return Runs(place, tell, UnkeptFiles(), wear_out)
 
 

@@ -161,9 +161,9 @@ def test_whatever_a_pack_shows_becomes_plain_data() -> None:
 
 def test_pictures_carry_what_the_client_wants_in_them_but_never_under_our_names() -> None:
     wanted = {"workflow": {"nodes": []}, "prompt": "forged", "katz": "forged", "bad\nname": 1, "€": 1, "": 1, "x" * 80: 1}
-    texts = pictures_texts(Order("j", {"1": {}}, ("1",), extra={"extra_pnginfo": wanted}), "cpu*2")
+    texts = pictures_texts(Order("j", {"1": {}}, ("1",), extra={"extra_pnginfo": wanted}), "cpu*2", "float32")
     assert set(texts) == {"workflow", "prompt", "katz"} and texts["prompt"] == '{"1": {}}' and "cpu*2" in texts["katz"]
-    assert set(pictures_texts(Order("j", {}, (), extra={"extra_pnginfo": "no object"}), "cpu")) == {"prompt", "katz"}
+    assert set(pictures_texts(Order("j", {}, (), extra={"extra_pnginfo": "no object"}), "cpu", "float32")) == {"prompt", "katz"}
 
 
 def test_times_are_since_the_epoch() -> None:

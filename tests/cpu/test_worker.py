@@ -59,7 +59,11 @@ with LocalEngine(EngineOptions(threads=3)) as engine:
 
 def test_only_the_device_computes_on_several_processors() -> None:
     told = subprocess.run(
-        [sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "2"}
+        [sys.executable, "-c", THREADS],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "1000"},
     )
     assert told.stdout == "3 threads 1\n", told.stderr  # this thread has none of OpenMP's besides
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import uuid
@@ -10,7 +11,33 @@ from pathlib import Path
 import pytest
 
 from katz_graph.executor import processors
-from katz_graph.executor.processors import claim
+from katz_graph.executor.processors import RESPITE, Awake, claim
+
+WAIT = """
+import subprocess, sys, time
+from resource import RUSAGE_SELF, getrusage
+from katz_graph.executor.processors import stay_on
+from katz_graph.executor.worker import Worker
+
+class Held:
+    weight_set, ready = None, False
+
+    def close(self):
+        pass
+
+stay_on([int(sys.argv[1])])
+other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+time.sleep(0.3)
+worker = Worker("waits", 1, awake=1.0)
+before = getrusage(RUSAGE_SELF).ru_nivcsw
+job = worker.submit(Held())
+time.sleep(1.0)
+print(getrusage(RUSAGE_SELF).ru_nivcsw - before)
+job.cancel()
+worker.close()
+other.kill()
+other.wait()
+"""
 
 HOLD = """
 import sys
@@ -111,3 +138,45 @@ waiting.set()
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert told.stdout == "True True True\n", told.stderr
+
+
+def test_a_worker_that_waits_leaves_its_processor_to_others_that_want_it() -> None:
+    processor = min(os.sched_getaffinity(0))
+    told = subprocess.run([sys.executable, "-c", WAIT, str(processor)], capture_output=True, text=True, timeout=120)
+    assert int(told.stdout) <= 15, told  # times that it had the processor and lost it; who keeps awake has it again every few milliseconds
+
+
+class Clocks:
+    """The wall's, and the one of this process, which runs while nobody else has the processor."""
+
+    def __init__(self) -> None:
+        self.wall = self.used = 100.0
+
+    def pass_by(self, seconds: float, others: float = 0.0) -> None:
+        self.wall += seconds + others
+        self.used += seconds
+
+
+def test_who_waits_keeps_awake_until_the_end_or_until_others_came_and_for_a_while_after() -> None:
+    clocks = Clocks()
+    awake = Awake(1.0, lambda: clocks.wall, lambda: clocks.used)
+
+    def waits(*looks: tuple[float, float]) -> list[bool]:
+        """What is said after each time that passed, of this process and of others."""
+        awake.begin()
+        said = []
+        for look in looks:
+            clocks.pass_by(*look)
+            said.append(awake.goes_on)
+        return said
+
+    assert waits((1e-4, 0.0), (0.9, 0.0), (0.2, 0.0)) == [True, True, False]  # another thread of this process had it for a while
+    assert waits(*[(1e-5, 1e-4)] * 20) == [True] * 20  # interrupts
+    assert waits((1e-5, 3e-3), (1e-5, 0.0)) == [False, False]
+    assert waits((1e-5, 0.0)) == [False]
+    clocks.pass_by(0.0, RESPITE)
+    assert waits((1e-5, 0.0)) == [True]
+    awake.begin()
+    clocks.pass_by(0.0, 0.3)
+    awake.slept()  # there was nothing to wait for
+    assert awake.goes_on

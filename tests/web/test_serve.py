@@ -13,15 +13,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
 
 from katz_graph.bench.served import Served, alive, painting, serving
+from katz_graph.settings import WAITING
 from katz_graph.web.jobs.store import JobStore
 
 PATIENCE = 120.0
 
 
-def test_paints_over_http_and_ends_in_order(tmp_path: Path) -> None:
+def test_paints_over_http_and_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in WAITING:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")  # OpenMP says what it read when torch loaded it
     with serving(tmp_path) as server:
         first = submit(server, painting(1, 2))
         entry = server.wait_for([first], PATIENCE)[first]
@@ -42,6 +47,8 @@ def test_paints_over_http_and_ends_in_order(tmp_path: Path) -> None:
         assert server.stop()[0] == 0
         until(lambda: not alive(family))
         assert "Traceback" not in server.log, server.log
+        looks = [line.split("'")[1] for line in server.log.splitlines() if "GOMP_SPINCOUNT" in line]
+        assert len(looks) >= 2 and set(looks) == {WAITING["GOMP_SPINCOUNT"]}  # the runner's and its device's
 
 
 def test_jobs_survive_signals_and_crashes(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class Devices:
         with ExitStack() as opened:
             given = None if link is None else Link(*link)
             preload()
-            started = start_workers(devices, like, _print, self.choices, settings.cache, given, options.spare, ahead)
+            started = start_workers(devices, like, _print, self.choices, settings.cache, given, options.spare, ahead, options.dtype)
             self._engine = opened.enter_context(started)
             self._cluster = self._engine.cluster
             self._restarts = 0
@@ -78,7 +78,7 @@ class Devices:
     def runs(self, registry: Registry, folders: Folders, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> Runs:
         """The jobs on these devices; `folders` is what their nodes see."""
         types, shown = limited(registry, self._options.limits), self._options.limits.shown
-        place = Place(self._engine, types, folders, self._caches, self._text, self._options.previews, shown)
+        place = Place(self._engine, types, folders, self._caches, self._text, self._engine.device.dtype, self._options.previews, shown)
         return Runs(place, tell, unkept, self._wear_out)
 
     def stats(self) -> Stats:

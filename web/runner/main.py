@@ -22,7 +22,8 @@ from filelock import FileLock, Timeout
 from katz_graph.devices import parse_devices, threads_for
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.ahead import Ahead
-from katz_graph.executor.launch.worker_main import end, limit_threads
+from katz_graph.executor.launch.worker_main import end
+from katz_graph.settings import prepare_to_compute
 from katz_graph.web.options import RUNNER_LOCK, START, RunnerStart
 from katz_graph.web.runner.unkept import UnkeptFiles
 from katz_graph.web.wire import Message, ThreadedEnd
@@ -65,7 +66,7 @@ def _serve(
 ) -> None:
     asked = parse_devices(start.options.devices)
     threads = threads_for(asked, start.options.threads)
-    limit_threads(threads, crowded=True)
+    prepare_to_compute(threads)
     try:
         with Ahead(asked.without(start.gone), threads) as ahead:
             from katz_graph.web.runner.service import Service

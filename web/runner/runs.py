@@ -39,13 +39,15 @@ NO_PREVIEWS = "none"  # a client's `preview_method` in the convention's `extra_d
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where jobs run: what they share. `devices` is the operator's list in his words, `shown` the limit of that name."""
+    """Where jobs run: what they share. `devices` is the operator's list in his words, `dtype` the number format that they compute in,
+    `shown` the limit of that name."""
 
     engine: ClusterEngine
     registry: Registry
     folders: Folders
     caches: Caches
     devices: str
+    dtype: str
     previews: bool
     shown: int
 
@@ -122,11 +124,11 @@ class Runs:
 
     def _context(self, order: Order, telling: Telling) -> RunContext:
         place = self._place
-        texts = pictures_texts(order, place.devices)
+        texts = pictures_texts(order, place.devices, place.dtype)
 
         def listen(event: Event) -> None:
             if isinstance(event, Planned) and (approximated := in_force([event.program])):
-                texts["katz"] = made_with(place.devices, approximated)
+                texts["katz"] = made_with(place.devices, place.dtype, approximated)
             telling.listen(event)
 
         def wrote(file: Path) -> None:
@@ -229,11 +231,11 @@ def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> 
     return [node for node in upstream(sources, targets) if node not in otherwise]
 
 
-def pictures_texts(order: Order, devices: str) -> dict[str, str]:
+def pictures_texts(order: Order, devices: str, dtype: str) -> dict[str, str]:
     """The text chunks of the pictures that a job writes: its prompt, what its client wants to be in them, and how they were made."""
     wanted = order.extra.get("extra_pnginfo")
     texts = {name: json.dumps(value) for name, value in (wanted if isinstance(wanted, dict) else {}).items() if _may_name_chunk(name)}
-    return {**texts, "prompt": json.dumps(order.prompt), "katz": made_with(devices, [])}
+    return {**texts, "prompt": json.dumps(order.prompt), "katz": made_with(devices, dtype, [])}
 
 
 def _may_name_chunk(name: Any) -> bool:

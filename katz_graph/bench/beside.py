@@ -1,0 +1,126 @@
+"""What a run takes beside two processes that compute, against its fair share of the processors, and what leaving them room costs when
+there are none. A part of `katz bench overhead`.
+
+Painters are processes that sample a shipped workflow when they are asked to, with their models loaded. They take turns, since a machine
+shared with others is slower at one time than at another; one waits as OpenMP does by itself, which a person may have too, by saying so.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from typing import Self
+
+from katz_graph.cli.engines import open_engine
+from katz_graph.cli.session import Options, open_session
+from katz_graph.devices import parse_devices, processors
+from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.context import RunContext
+from katz_graph.executor.graph_run import run_graph
+
+OTHERS, ROUNDS = 2, 9
+DEVICES = {"run": "cpu", "workers": "cpu*2"}
+QUIET_BOUND, BUSY_BOUND = 1.05, 3.0
+OPENMPS_OWN = {"GOMP_SPINCOUNT": "300001"}  # one look more than by itself: somebody has said it, so that we keep out
+BOUNDS = {"quiet_run": f"<= {QUIET_BOUND} x waiting as OpenMP does"} | {
+    f"busy_{name}": f"<= {BUSY_BOUND} x its fair share" for name in DEVICES
+}
+
+
+class Painter:
+    """A process with its models loaded, on these devices. `environment`: variables that it has beside those of this process."""
+
+    def __init__(self, devices: str, environment: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "katz_graph.bench.beside", devices],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+
+    def __enter__(self) -> Self:
+        self.seconds()  # loads
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def seconds(self) -> float:
+        """Of sampling, once more."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+
+@contextmanager
+def others() -> Iterator[None]:
+    """Processes that compute and never wait."""
+    with ExitStack() as opened:
+        for _ in range(OTHERS):
+            process = opened.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            opened.callback(process.kill)
+        yield
+
+
+def measure() -> dict[str, float]:
+    """Median seconds of sampling, and what is held to BOUNDS."""
+    with ExitStack() as opened:
+        painters = {name: opened.enter_context(Painter(devices)) for name, devices in DEVICES.items()}
+        openmp = opened.enter_context(Painter(DEVICES["run"], OPENMPS_OWN))
+        quiet = _in_turns({**painters, "openmp": openmp})
+        with others():
+            busy = _in_turns(painters)
+    figures = {f"{name}_seconds": seconds for name, seconds in quiet.items()}
+    figures |= {f"busy_{name}_seconds": seconds for name, seconds in busy.items()} | {"quiet_run": quiet["run"] / quiet["openmp"]}
+    return figures | {f"busy_{name}": busy[name] / quiet[name] / fair_share(devices) for name, devices in DEVICES.items()}
+
+
+def within_bounds(figures: Mapping[str, float]) -> bool:
+    return figures["quiet_run"] <= QUIET_BOUND and all(figures[f"busy_{name}"] <= BUSY_BOUND for name in DEVICES)
+
+
+def rows(figures: Mapping[str, float]) -> list[list[object]]:
+    quiet = ["sampling / with OpenMP's own waiting", figures["run_seconds"], figures["openmp_seconds"]]
+    busy = [
+        [f"sampling on {devices}, {OTHERS} others / none", figures[f"busy_{name}_seconds"], figures[f"{name}_seconds"]]
+        for name, devices in DEVICES.items()
+    ]
+    return [quiet, *busy]
+
+
+def fair_share(devices: str) -> float:
+    """How many times as long it takes who has no more than its share of the processors beside the others."""
+    return max(1.0, (len(parse_devices(devices).choices) + OTHERS) / processors())
+
+
+def _in_turns(painters: Mapping[str, Painter]) -> dict[str, float]:
+    seconds: dict[str, list[float]] = {name: [] for name in painters}
+    for _ in range(ROUNDS):
+        for name, painter in painters.items():
+            seconds[name].append(painter.seconds())
+    return {name: median(values) for name, values in seconds.items()}
+
+
+def main(devices: str) -> None:
+    """Sample whenever a line comes, and tell the seconds."""
+    workflow = Path(str(files("katz_graph.workflows") / "controlnet_lora.json"))
+    session = open_session(Options(workflow, devices=devices))
+    with open_engine(session) as engine, tempfile.TemporaryDirectory() as folder:
+        for _ in sys.stdin:
+            context = RunContext(engine, session.folders, Path(folder))
+            run_graph(session.graph, session.registry, context, ResultCache("none")).raise_failures()
+            print(context.measured.seconds["denoise"], flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

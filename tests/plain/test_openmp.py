@@ -1,0 +1,108 @@
+"""How OpenMP's threads wait for each other: as OpenMP has it where we are alone, asleep beside others, or as a person says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from katz_graph.devices import processors
+from katz_graph.executor.spinning import teams_beyond
+from katz_graph.settings import WAITING
+
+LOOKS = WAITING["GOMP_SPINCOUNT"]
+COMMAND = """
+import contextlib, sys
+from katz_graph.cli.main import main
+sys.argv = ["katz", "bench"]
+with contextlib.suppress(SystemExit):
+    main()
+import torch
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [({}, LOOKS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "30000000000")], ids=str
+)
+def test_a_command_decides_how_threads_wait_before_torch_is_loaded_and_heeds_who_has_said_it(said: dict[str, str], expected: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in WAITING} | said | {"OMP_DISPLAY_ENV": "VERBOSE"}
+    done = subprocess.run([sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=120, env=environment)
+    assert [line.split("'")[1] for line in done.stderr.splitlines() if "GOMP_SPINCOUNT" in line] == [expected], done.stderr
+
+
+BESIDE = """
+import subprocess, sys, time
+from katz_graph.settings import prepare_to_compute
+prepare_to_compute()
+import torch
+from katz_graph.executor.worker import Single, Worker
+
+layers = torch.nn.Sequential(*[torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(6)])
+picture = torch.rand(2, 64, 16, 16)
+
+def compute():
+    for _ in range(20):
+        result = layers(picture)
+    return result
+
+def measured(threads):
+    worker = Worker("computes", threads)
+    first = worker.submit(Single(compute)).result()
+    started = time.perf_counter()
+    again = worker.submit(Single(compute)).result()
+    seconds = time.perf_counter() - started
+    worker.close()
+    return seconds, torch.equal(first, again)
+
+others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+try:
+    (one, _), (two, same) = measured(1), measured(2)
+finally:
+    for other in others:
+        other.kill()
+        other.wait()
+print(two / one, same)
+"""
+
+
+@pytest.mark.skipif(processors() < 2, reason="threads have to run beside each other")
+def test_two_threads_beside_programs_that_compute_are_not_slower_than_one() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in WAITING}
+    done = subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, timeout=240, env=environment)
+    ratio, same = done.stdout.split()
+    assert float(ratio) <= 4.0, done  # measured: 0.4 to 0.7; when threads wait as OpenMP has them, 17 to 26
+    assert same == "True"
+
+
+def test_idle_teams_are_threads_and_change_nothing_for_others() -> None:
+    code = """
+import os, threading, torch
+from katz_graph.executor.spinning import idle_teams, teams_beyond
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+torch.set_num_threads(2)
+torch.zeros(2 * 32768).add_(1)
+torch.set_num_threads(1)
+before, said = threads(), []
+with idle_teams(2, 3):
+    while threads() < before + 2 * 3:
+        pass
+    asking = threading.Thread(target=lambda: said.append(torch.get_num_threads()))
+    asking.start()
+    asking.join()
+while threads() > before:
+    pass
+print(said, torch.get_num_threads())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[1] 1\n", done.stderr
+
+
+@pytest.mark.parametrize(("available", "threads", "teams"), [(2, 2, 1), (16, 16, 1), (16, 4, 5), (16, 1, 0), (2, 3, 0), (1, 1, 0)])
+def test_idle_teams_make_for_more_threads_than_processors(available: int, threads: int, teams: int) -> None:
+    assert teams_beyond(available, threads) == teams
+    assert not teams or 1 + (threads - 1) * (1 + teams) > available
