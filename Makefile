@@ -35,10 +35,9 @@ types:
 	for layer in $(LAYERS); do ln -s ../../../$$layer build/types/katz_graph/; done
 	cd build/types && ../../$(BIN)/mypy --strict -p katz_graph
 
-# Two at a time, the longest files first; then, one by one, what asserts how soon something happens, or computes on a GPU.
+# Two at a time, the longest files first.
 check:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not quiet' tests/cluster tests/web tests/cpu tests/plain
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m quiet tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/cluster tests/web tests/cpu tests/plain tests/gpu
 
 clean:
 	rm -rf build output
