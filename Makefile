@@ -37,7 +37,7 @@ types:
 
 # Two at a time, the longest files first.
 check:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/cluster tests/web tests/cpu tests/plain tests/gpu
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/cluster tests/web tests/cpu tests/plain tests/gpu
 
 clean:
 	rm -rf build output

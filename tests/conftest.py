@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 from filelock import FileLock
 
+from katz_graph.garbage import expect_imports, imports_are_done
+
 if TYPE_CHECKING:
     from katz_graph.bench.parity import Models
+
+expect_imports()
+
+
+def pytest_collection_finish() -> None:
+    imports_are_done()
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import Any
 
 from katz_graph.devices import parse_devices
+from katz_graph.garbage import imports_are_done
 from katz_graph.settings import Settings
 from katz_graph.web.answers import Concealment
 from katz_graph.web.app import build
@@ -37,6 +38,7 @@ log = logging.getLogger("katz.web")
 
 def serve(options: ServeOptions, say: Callable[[str], None]) -> None:
     """Serve until a signal. InputError: the address, a folder; RunError: the job store, or the runner cannot start."""
+    imports_are_done()
     check_reach(options.host, options.token)
     set_up(options.json_logs)
     listening = listen(options.host, options.port)

@@ -6,7 +6,6 @@ Imports nothing heavy itself: that the process ends with its driver has to hold 
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib
 import os
 import select
@@ -17,6 +16,7 @@ import threading
 import traceback
 from typing import Any
 
+from katz_graph.garbage import expect_imports, imports_are_done
 from katz_graph.settings import prepare_to_compute
 
 BACKGROUND_NICENESS = 10
@@ -35,6 +35,7 @@ def main() -> None:
     connected = socket.socket(fileno=arguments.descriptor)
     end_with(connected.fileno())
     prepare_to_compute(arguments.threads)
+    expect_imports()
     try:
         if arguments.background:
             import_in_background(arguments.entry)
@@ -81,7 +82,7 @@ def run_entry(entry: str, connected: socket.socket) -> None:
     module, _, function = entry.partition(":")
     serve: Any = getattr(importlib.import_module(module), function)
     sys.setswitchinterval(SWITCH)
-    gc.freeze()  # collections, which hold up all threads, do not look through what was imported
+    imports_are_done()
     from katz_graph.executor.transport.connection import Connection
 
     serve(Connection(connected))

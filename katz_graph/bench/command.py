@@ -9,6 +9,7 @@ from pathlib import Path
 
 from katz_graph.bench.result import BenchResult, report
 from katz_graph.errors import InputError, RunError
+from katz_graph.garbage import imports_are_done
 from katz_graph.wording import suggest
 
 BENCHES = {
@@ -48,6 +49,7 @@ def run_bench(name: str | None, as_json: bool, svg: Path | None = None, seed: in
     if name not in BENCHES:
         raise InputError(f"there is no bench {name!r}{suggest(name, BENCHES)}; `katz bench` lists them")
     run: Callable[..., BenchResult] = importlib.import_module(f"katz_graph.bench.{MODULES.get(name, name)}").run
+    imports_are_done()
     if seed is not None and "seed" not in signature(run).parameters:
         raise InputError(f"--seed: bench {name} draws nothing by chance")
     result = run() if seed is None else run(seed=seed)

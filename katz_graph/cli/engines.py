@@ -9,6 +9,7 @@ from katz_graph.cli.amounts import gigabytes
 from katz_graph.cli.session import Session
 from katz_graph.devices import DeviceList, parse_link, parse_places, threads_for
 from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.garbage import imports_are_done
 
 if TYPE_CHECKING:
     from katz_graph.executor.cluster_engine import ClusterEngine
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
 def open_engine(session: Session, tells: bool = False) -> LocalEngine | ClusterEngine:
     """Start what a session asks for; close the engine. `tells`: it says which models go for others. RunError if a worker does not start."""
     devices = session.devices
-    if devices.several:
-        return open_cluster(session, devices, tells)
+    engine = open_cluster(session, devices, tells) if devices.several else _open_local(session, devices, tells)
+    imports_are_done()
+    return engine
+
+
+def _open_local(session: Session, devices: DeviceList, tells: bool) -> LocalEngine:
     from katz_graph.executor.engine import dtype_for
     from katz_graph.executor.local import EngineOptions, LocalEngine
 

@@ -11,6 +11,7 @@ import typer
 
 from katz_graph.cli.session import Options
 from katz_graph.errors import Cancelled, InputError, KatzError
+from katz_graph.garbage import expect_imports
 from katz_graph.settings import TOKEN, prepare_to_compute
 
 app = typer.Typer(
@@ -295,6 +296,7 @@ def bench(
 def main() -> None:
     """Entry point of `katz`: every error is a line, never a traceback."""
     prepare_to_compute()
+    expect_imports()
     try:
         result = app(standalone_mode=False)
         if result == Cancelled.exit_code:  # typer takes Ctrl-C for an exit

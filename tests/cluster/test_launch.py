@@ -123,4 +123,4 @@ def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(tmp_pat
     assert PATIENCE.frozen < slow_cuda.SECONDS
     CostStore(tmp_path).keep_rates(f"{METHOD}/{slow_cuda.NAME}/float32/torch {torch.__version__}", Rates(1e12, 1e11, 1e-5))
     with ClusterEngine([Assignment("cuda:0", "cuda:0")], cache=tmp_path, patience=replace(PATIENCE, deaths=1)) as engine:
-        assert engine.cluster.call("cuda:0", "identity").value["memory_bytes"] == 8 << 30
+        assert engine.cluster.call("cuda:0", "identity").value["memory_bytes"] == 7 << 30  # of 8, less what is kept for computing

@@ -225,7 +225,7 @@ def test_a_module_that_is_let_go_takes_its_originals_with_it():
     models.unet(recipes("sd1")[0].with_lora(lora("sd1")))
     kept = [weakref.ref(tensor) for tensor in next(iter(models._sets.values())).originals]
     assert kept
-    models.store.clear()
+    models.store.residents.clear()
     gc.collect()
     assert not any(tensor() is not None for tensor in kept)
 

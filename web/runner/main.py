@@ -23,6 +23,7 @@ from katz_graph.devices import parse_devices, threads_for
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.worker_main import end
+from katz_graph.garbage import expect_imports
 from katz_graph.settings import prepare_to_compute
 from katz_graph.web.options import RUNNER_LOCK, START, RunnerStart
 from katz_graph.web.runner.unkept import UnkeptFiles
@@ -67,6 +68,7 @@ def _serve(
     asked = parse_devices(start.options.devices)
     threads = threads_for(asked, start.options.threads)
     prepare_to_compute(threads)
+    expect_imports()
     try:
         with Ahead(asked.without(start.gone), threads) as ahead:
             from katz_graph.web.runner.service import Service

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from katz_graph.errors import KatzError
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.formats.object_info_write import object_info_json
+from katz_graph.garbage import imports_are_done
 from katz_graph.packs import load_registry
 from katz_graph.settings import Settings
 from katz_graph.shipped import template
@@ -97,6 +98,7 @@ class Service:
 
     def _begin(self, devices: Devices) -> None:
         self._devices, self._runs = devices, devices.runs(self._registry, self._folders, self._tell, self._unkept)
+        imports_are_done()
         self._wire.send("ready", FACTS.dump_python(self._facts(devices)))
         early, self._early = self._early, []
         for message in early:
