@@ -11,12 +11,11 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(VENV)/.installed
 
-# All cores compile the libraries, which pip would do on one.
+# Byte code is made of what is used, when it is first used: of everything takes longer.
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) 'torch>=2.11,<2.14'
 	$(PIP) -e '.[dev]'
-	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null 2>&1
 	touch $@
 
 run: setup

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from command import Katz, command
 from filelock import FileLock
 
 from katz_graph.garbage import expect_imports, imports_are_done
@@ -54,3 +55,8 @@ def made_once(folder: Path, family: str) -> Models:
 
     with FileLock(folder / f"{family}.lock"):
         return random_models(folder / family, family)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def katz(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path, costs: Path) -> Katz:
+    return command(monkeypatch, capfd, tmp_path, costs)

@@ -108,8 +108,8 @@ def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple
     """For each encoder its rows of (token, weight), with words a third number that says no word."""
     from katz_graph.models.family import config
     from katz_graph.models.learned import vectors
-    from katz_graph.models.load import load_tokenizer
     from katz_graph.models.prompt import weighted_segments
+    from katz_graph.models.tokenizer import load_tokenizer
     from katz_graph.models.tokens import row_length, token_rows
 
     ending = (0,) if with_words else ()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,9 +20,11 @@ from katz_graph.models import attention
 from katz_graph.models.convert import build
 from katz_graph.models.family import config, expect_class
 from katz_graph.models.identity import check_unchanged, count_values, value_types, variant
+from katz_graph.models.loading import first_line, quiet
 from katz_graph.models.memory import DeviceMemory
 from katz_graph.models.residency import PolicyName
 from katz_graph.models.residents import Loadable, Residents
+from katz_graph.models.tokenizer import load_tokenizer
 from katz_graph.out_of_memory import is_out_of_memory
 from katz_graph.recipe import Component, FileIdentity, MergedComponent
 
@@ -159,13 +157,13 @@ def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
     check_unchanged(*part.files)
     if model.__module__.startswith("diffusers"):
         expect_class(part, model.__name__)
-    with LOADING, quiet():
+    with LOADING, quiet(diffusers_logging, transformers_logging):
         try:
             module, report = _from_folder(model, part, dtype) if part.configuration is None else build(model, part, dtype)
         except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
             if is_out_of_memory(error):
                 raise
-            raise InputError(f"{part.folder}: cannot be loaded as {model.__name__}: {_first_line(error)}") from error
+            raise InputError(f"{part.folder}: cannot be loaded as {model.__name__}: {first_line(error)}") from error
     _check_report(part, model.__name__, report)
     check_unchanged(*part.files)
     if part.rounding is not None:
@@ -221,34 +219,3 @@ def _check_report(part: Component, name: str, report: dict[str, Any]) -> None:
 def _attended(module: Any) -> Any:
     attention.install(module)
     return module
-
-
-@lru_cache(maxsize=16)
-def load_tokenizer(part: Component) -> Any:
-    """A CLIPTokenizer; loaded once. InputError when the files are not one."""
-    with quiet():
-        try:
-            return transformers.CLIPTokenizer.from_pretrained(part.folder, local_files_only=True, **json.loads(part.configuration or "{}"))
-        except Exception as error:  # the tokenizers library raises bare Exception
-            raise InputError(f"{part.folder}: cannot be loaded as CLIPTokenizer: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the libraries' progress bars and notes: what matters of them becomes an error of ours."""
-    libraries = (diffusers_logging, transformers_logging)
-    before = [(library, library.get_verbosity(), library.is_progress_bar_enabled()) for library in libraries]
-    for library in libraries:
-        library.set_verbosity(logging.CRITICAL)
-        library.disable_progress_bar()
-    try:
-        yield
-    finally:
-        for library, level, bars in before:
-            library.set_verbosity(level)
-            if bars:
-                library.enable_progress_bar()

@@ -7,8 +7,8 @@ from typing import Any
 
 from katz_graph.models.family import config
 from katz_graph.models.learned import pieces, vectors
-from katz_graph.models.load import load_tokenizer
 from katz_graph.models.prompt import Token, chunks, weighted_segments
+from katz_graph.models.tokenizer import load_tokenizer
 from katz_graph.recipe import Prompt
 
 

@@ -7,7 +7,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.sampling.diffusers_process import DiffusersProcess
 from katz_graph.sampling.evaluation import Evaluation, Step
 from katz_graph.sampling.mask import REDRAWN_MASK_NOISE, LatentMask
 from katz_graph.sampling.noise import initial_noise
@@ -50,6 +49,8 @@ def start_process(spec: Spec, latent: Tensor, table: NoiseTable, device: torch.d
     A diffusers scheduler brings its own noise table.
     """
     if isinstance(spec, DiffusersSpec):
+        from katz_graph.sampling.diffusers_process import DiffusersProcess  # loads diffusers
+
         return DiffusersProcess(spec, latent, device, dtype)
     return SamplingProcess(spec, latent, table, device, dtype)
 

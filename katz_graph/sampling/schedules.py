@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy.special import betaincinv
 from torch import Tensor
 
 from katz_graph.errors import InputError
@@ -64,6 +63,8 @@ def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -
     shorter than `steps` where two fall on the same index. InputError unless both parameters are above 0."""
     if alpha <= 0 or beta <= 0:
         raise InputError(f"beta schedule: a Beta distribution has alpha and beta above 0, got {alpha:g} and {beta:g}")
+    from scipy.special import betaincinv  # loads for longer than all else here
+
     quantiles = 1 - np.linspace(0, 1, steps, endpoint=False)
     indices = np.rint(betaincinv(alpha, beta, quantiles) * (len(table.sigmas) - 1)).astype(int)
     return end_in_zero(table.sigmas[list(dict.fromkeys(indices.tolist()))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from katz_graph.sampling.diffusers_process import prepare_scheduler
 from katz_graph.sampling.evaluation import Evaluation
 from katz_graph.sampling.noise_table import NoiseTable
 from katz_graph.sampling.samplers import evaluations, solver_of
@@ -12,6 +11,8 @@ from katz_graph.sampling.spec import DiffusersSpec, Spec
 def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
     """All calls of the model that the run will make, in order."""
     if isinstance(spec, DiffusersSpec):
+        from katz_graph.sampling.diffusers_process import prepare_scheduler  # loads diffusers
+
         return prepare_scheduler(spec, "cpu").evaluations
     return evaluations(solver_of(spec.choice, spec.sigmas).sampler, spec.sigmas)
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from command import use_threads
 
 from katz_graph.bench import controlnet, pipeline
 from katz_graph.bench.placed import Scale
@@ -18,7 +19,8 @@ TOY = Scale(channels=(16, 24, 32), side=8, steps=3, runs=1)
 
 
 @pytest.mark.slow
-def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ideal() -> None:
+def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ideal(monkeypatch: pytest.MonkeyPatch, costs: Path) -> None:
+    use_threads(monkeypatch, controlnet, costs)
     result = controlnet.run(TOY)
     metrics = json.loads(result.line())["metrics"]
     assert metrics["difference"] == 0

@@ -1,27 +1,16 @@
-"""`katz profile` on two worker processes: stages alone and beside a busy neighbour, devices, and links."""
+"""`katz profile` on two workers: stages alone and beside a busy neighbour, devices, and links."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+
+from command import Katz
 
 WORKFLOW = Path(__file__).parents[2] / "workflows" / "txt2img.json"
 
 
-def katz(cache: Path, *arguments: object) -> Any:
-    code = "from katz_graph.cli.main import main\nmain()"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env={**os.environ, "KATZ_CACHE": str(cache)}, cwd=cache)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def test_stages_and_devices_are_measured_beside_each_other(tmp_path: Path) -> None:
-    times = katz(tmp_path, "profile", WORKFLOW, "--devices", "cpu*2", "--set", "KSampler.steps=4", "--json")
+def test_stages_and_devices_are_measured_beside_each_other(katz_on_threads: Katz) -> None:
+    times = katz_on_threads("profile", WORKFLOW, "--devices", "cpu*2", "--set", "KSampler.steps=4", "--json").data
     for device in ("cpu:0", "cpu:1"):
         loop = [time for time in times if time["device"] == device and time["stage"].startswith("unet_")]
         assert {(time["stage"], time["members"]) for time in loop} == {
@@ -29,7 +18,7 @@ def test_stages_and_devices_are_measured_beside_each_other(tmp_path: Path) -> No
         }
         assert all(0 < time["alone"] < 10 and 0 < time["busy"] < 10 for time in loop)
 
-    rates = katz(tmp_path, "profile", "--devices", "cpu*2", "--json")
+    rates = katz_on_threads("profile", "--devices", "cpu*2", "--json").data
     assert [device["device"] for device in rates["devices"]] == ["cpu:0", "cpu:1"]
     assert all(device["contention"] >= 1 and device["memory_contention"] >= 1 and device["threads"] == 1 for device in rates["devices"])
     assert {(link["from"], link["to"]) for link in rates["links"]} == {("cpu:0", "cpu:1"), ("cpu:1", "cpu:0")}

@@ -59,10 +59,17 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def cache(request: pytest.FixtureRequest, tmp_path: Path, costs: Path) -> Path:
+    """Where measured costs are kept: those of all tests, or, for a test in which they are measured, its own."""
+    if getattr(request, "param", None) is None:
+        return costs
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def run(tmp_path: Path, cache: Path) -> Iterator[Run]:
     terminal, other_side = pty.openpty()
-    cache = tmp_path / "cache"
-    cache.mkdir()
     shared = set(Path("/dev/shm").iterdir())
     arguments = ["run", str(WORKFLOW), "--devices", "cpu*2", "--link", "10,0.1", "--set", "KSampler.steps=3000"]
     process = subprocess.Popen(
@@ -82,7 +89,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["importing", "loading", "sampling"])
+@pytest.mark.parametrize(("phase", "cache"), [("importing", None), ("loading", "own"), ("sampling", None)], indirect=["cache"])
 def test_ctrl_c_is_one_line_and_leaves_nothing(run: Run, phase: str) -> None:
     run.reach(phase)
     workers = below(run.process.pid)
@@ -108,9 +115,9 @@ def test_nothing_outlives_a_run_that_is_killed(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_in_the_driver_leaves_nothing(tmp_path: Path) -> None:
+def test_an_error_in_the_driver_leaves_nothing(costs: Path) -> None:
     workers: set[int] = set()
-    with pytest.raises(ZeroDivisionError), engine(["cpu:0", "cpu:1"], tmp_path):
+    with pytest.raises(ZeroDivisionError), engine(["cpu:0", "cpu:1"], costs):
         workers = below(os.getpid())
         assert len(workers) >= 2
         raise ZeroDivisionError
@@ -119,12 +126,12 @@ def test_an_error_in_the_driver_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["device", "entry"])
-def test_a_worker_that_cannot_start_is_told_in_one_line(tmp_path: Path, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_cannot_start_is_told_in_one_line(costs: Path, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     before = below(os.getpid())
     names = ["cpu:0", "cuda:77" if broken == "device" else "cpu:1"]
     with pytest.raises(RunError) as error:
-        engine(names, tmp_path, "fake_worker:broken" if broken == "entry" else None)
+        engine(names, costs, "fake_worker:broken" if broken == "entry" else None)
     print(error.value)
     assert f"device {names[1]}" in str(error.value) and "\n" not in str(error.value)
     assert below(os.getpid()) <= before

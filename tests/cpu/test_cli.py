@@ -17,7 +17,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Katz
+from command import Katz
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Katz
+from command import Katz
 from test_cli import workflow, write
 
 from katz_graph.bench.parity import Models

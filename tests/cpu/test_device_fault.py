@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Katz
+from command import Katz
 
 from katz_graph.errors import RunError
 from katz_graph.executor import stages

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import Katz
+from command import Katz
 from PIL import Image
 from safetensors.torch import save_file
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Katz
+from command import Katz
 from foreign_packs import forgetting_shims
 from PIL import Image
 from region_pack import COMBINED, guided_by_pack

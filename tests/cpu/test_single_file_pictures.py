@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from conftest import Katz
+from command import Katz
 from PIL import Image
 from safetensors.torch import save_file
 from single_files import (

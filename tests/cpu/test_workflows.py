@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from conftest import Katz
+from command import Katz
 from PIL import Image
 
 WORKFLOWS = sorted((Path(__file__).parents[2] / "workflows").glob("*.json"))

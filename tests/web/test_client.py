@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 from PIL import Image
+from processes import eventually
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from katz_graph.bench.served import Served, painting, serving
+from katz_graph.bench.served import Served, alive, painting, serving
+from katz_graph.settings import WAITING
 
 EVALUATIONS = 6
+PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("server")) as running:
-        yield running
-        assert running.stop()[0] == 0
+    """It ends in order, and leaves nothing."""
+    with pytest.MonkeyPatch.context() as environment:
+        for variable in WAITING:
+            environment.delenv(variable, raising=False)
+        environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")  # OpenMP says what it read when torch loaded it
+        with serving(tmp_path_factory.mktemp("server")) as running:
+            yield running
+            family = running.family()
+            assert len(family) >= 3  # the runner and its device
+            assert running.stop()[0] == 0
+            eventually(lambda: not alive(family), 60)
+            assert "Traceback" not in running.log, running.log
+            looks = [line.split("'")[1] for line in running.log.splitlines() if "GOMP_SPINCOUNT" in line]
+            assert len(looks) >= 2 and set(looks) == {WAITING["GOMP_SPINCOUNT"]}  # the runner's and its device's
 
 
 def ask(server: Served, path: str, body: Any = None) -> Any:
@@ -84,6 +100,23 @@ def test_queue_watch_and_get_the_picture(server: Served) -> None:
     image = picture(server, shown["images"][0])
     assert image.size == (64, 64)
     assert json.loads(image.info["prompt"])["5"]["inputs"]["seed"] == 1
+
+
+def test_paints_over_http(server: Served, tmp_path: Path) -> None:
+    first = submit(server, painting(100, 2))
+    entry = server.wait_for([first], PATIENCE)[first]
+    assert entry["status"]["status_str"] == "success", entry
+    (png,) = server.pictures(entry)
+    again = submit_picture(server, png)  # a picture is a prompt too
+    (same,) = server.pictures(server.wait_for([again], PATIENCE)[again])
+    assert pixels(same) == pixels(png)
+    assert "KSampler" in server.get("/object_info").data
+    refused = server.submit({"1": {"class_type": "NoSuchNode", "inputs": {}}})
+    assert (refused.status, refused.data["error"]["type"]) == (400, "missing_node_type")
+    assert str(tmp_path.parent).encode() not in refused.body
+    metrics = server.get("/metrics").body.decode()
+    assert 'katz_job_seconds_count{status="completed"} 3.0' in metrics
+    assert 'katz_nodes_total{cached="true"}' in metrics  # of the last job
 
 
 def test_the_same_again_is_cached_and_still_shows_its_picture(server: Served) -> None:
@@ -178,3 +211,25 @@ def test_a_lost_line_cancels_nothing_and_the_client_finds_everything(server: Ser
         events = texts(newer, identifier)
         assert any(event["type"] == "progress" for event in events)
     assert server.finished()[identifier]["status"]["status_str"] == "success"
+
+
+def submit(server: Served, prompt: Mapping[str, Any]) -> str:
+    answer = server.submit(prompt)
+    assert answer.status == 200, answer.body
+    return str(answer.data["prompt_id"])
+
+
+def submit_picture(server: Served, png: bytes) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    try:
+        connection.request("POST", "/prompt", png, {"Content-Type": "image/png"})
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body
+        return str(json.loads(body)["prompt_id"])
+    finally:
+        connection.close()
+
+
+def pixels(png: bytes) -> bytes:
+    return Image.open(io.BytesIO(png)).tobytes()

@@ -1,0 +1,28 @@
+"""What loading with a library has in common: its notes are not shown, and its errors are one line."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+
+@contextmanager
+def quiet(*libraries: ModuleType) -> Iterator[None]:
+    """Without progress bars and notes of libraries, told by their modules for logging: what matters of them becomes an error of ours."""
+    before = [(library, library.get_verbosity(), library.is_progress_bar_enabled()) for library in libraries]
+    for library in libraries:
+        library.set_verbosity(logging.CRITICAL)
+        library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for library, level, bars in before:
+            library.set_verbosity(level)
+            if bars:
+                library.enable_progress_bar()
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

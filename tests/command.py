@@ -1,0 +1,66 @@
+"""`katz` without a subprocess; and with workers that are threads, where a test is not about processes: one takes seconds to start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """The last line of the output, as JSON."""
+        return json.loads(self.out.strip().splitlines()[-1])
+
+    @property
+    def errors(self) -> list[str]:
+        return [line for line in self.err.splitlines() if line.startswith("error: ")]
+
+
+Katz = Callable[..., Result]
+
+
+def command(monkeypatch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str], folder: Path, costs: Path) -> Katz:
+    """`katz ARGUMENT...` in a folder, with the costs that are kept in another."""
+    from katz_graph.cli.main import main
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("KATZ_CACHE", str(costs))
+
+    def run(*arguments: object) -> Result:
+        captured.readouterr()
+        monkeypatch.setattr("sys.argv", ["katz", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        output = captured.readouterr()
+        assert "Traceback" not in output.err
+        return Result(int(ended.value.code or 0), output.out, output.err)
+
+    return run
+
+
+def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path) -> None:
+    """Have the engines that a module makes start their workers so, with what was measured of the machine."""
+    from katz_graph.cli import engines
+    from katz_graph.executor.cluster_engine import ClusterEngine
+    from katz_graph.executor.launch.in_process import InProcess
+
+    def engine(assignments: Any, choices: Any = None, _: Any = None, *rest: Any, **named: Any) -> ClusterEngine:
+        named |= {"launchers": {one.name: InProcess() for one in assignments}, "cache": cache, "ahead": None}
+        return ClusterEngine(assignments, choices, link=rest[0] if rest else None, **named)
+
+    monkeypatch.setattr(module, "ClusterEngine", engine)
+    monkeypatch.setattr(engines, "Ahead", lambda devices, threads: contextlib.nullcontext())
+    monkeypatch.setattr(contextlib, "redirect_stdout", lambda target: contextlib.nullcontext())  # of all threads, and they would mix it up
