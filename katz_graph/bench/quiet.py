@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from katz_graph.models.load import quiet as quiet_libraries
+from katz_graph.models.load import LIBRARIES
+from katz_graph.models.loading import quiet as quiet_libraries
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Until the end of the block."""
-    with quiet_libraries(), warnings.catch_warnings():
+    with quiet_libraries(*LIBRARIES), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

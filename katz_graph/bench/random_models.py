@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from katz_graph.models.family import Family as Family
-from katz_graph.models.load import quiet
+from katz_graph.models.load import LIBRARIES
+from katz_graph.models.loading import quiet
 
 Naming = Literal["diffusers", "peft", "kohya"]
 
@@ -171,7 +172,7 @@ def _save(model: Any, folder: Path) -> None:
         if isinstance(module, nn.GroupNorm | nn.LayerNorm):
             nn.init.normal_(module.weight, 1.0, 0.1)
             nn.init.normal_(module.bias, 0.0, 0.1)
-    with quiet():
+    with quiet(*LIBRARIES):
         model.save_pretrained(folder)
 
 

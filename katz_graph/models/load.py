@@ -36,6 +36,9 @@ LOADING = Lock()  # diffusers patches torch.nn while it builds a module, for all
 TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection}
 
 
+LIBRARIES = (diffusers_logging, transformers_logging)  # whose notes matter only as errors of ours
+
+
 class ModelStore:
     """Live modules by component, device and dtype, in eval mode and without gradients: what is equal is loaded once and shared.
 
@@ -157,7 +160,7 @@ def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
     check_unchanged(*part.files)
     if model.__module__.startswith("diffusers"):
         expect_class(part, model.__name__)
-    with LOADING, quiet(diffusers_logging, transformers_logging):
+    with LOADING, quiet(*LIBRARIES):
         try:
             module, report = _from_folder(model, part, dtype) if part.configuration is None else build(model, part, dtype)
         except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:

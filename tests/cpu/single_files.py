@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from diffusers import AutoencoderKL, ControlNetModel, ControlNetUnionModel, EulerDiscreteScheduler, UNet2DConditionModel
-from diffusers.utils import logging as diffusers_logging
 from safetensors.torch import save_file
 from tiny_models import folder
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
-from transformers.utils import logging as transformers_logging
 
+from katz_graph.models.load import LIBRARIES
 from katz_graph.models.loading import quiet
 from katz_graph.models.single_file import TOKENIZER
 
@@ -120,7 +119,7 @@ def pipeline_folder(kind: str, in_channels: int = 4) -> Path:
     """A pipeline in diffusers' folder layout."""
     place = folder() / f"single-{kind}-{in_channels}"
     index: dict[str, Any] = {"_class_name": "StableDiffusionXLPipeline" if kind in POOLED else "StableDiffusionPipeline"}
-    with quiet(diffusers_logging, transformers_logging):
+    with quiet(*LIBRARIES):
         for name, module in parts(kind, in_channels).items():
             module.save_pretrained(place / name)
             index[name] = [type(module).__module__.split(".")[0], type(module).__name__]
