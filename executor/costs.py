@@ -140,6 +140,11 @@ class CostStore:
         row = (source, target, transport, link.bytes_per_second, link.latency)
         self._write("insert or replace into links values (?, ?, ?, ?, ?)", [row])
 
+    @property
+    def has_formulas(self) -> bool:
+        """Whether any work was ever counted here."""
+        return bool(self._read("select 1 from formulas limit 1"))
+
     def formula(self, key: str) -> str | None:
         """What was counted of a stage of a model, as `models.counts` writes it; None when it never was."""
         rows = self._read("select formula from formulas where key = ?", key)

@@ -32,10 +32,12 @@ class Resources:
     stranded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def preload() -> None:
-    """Begin to load what the first plan needs, in a thread: it takes seconds, in which workers load as well."""
-    models = ("diffusers.models.unets.unet_2d_condition", "transformers.models.clip.tokenization_clip")  # that are named when they are used
-    names = ("katz_graph.planner.compile", "katz_graph.planner.count", "katz_graph.models.tokens", *models)
+def preload(counted: bool) -> None:
+    """Begin to load what the first plan needs, in a thread: it takes seconds, in which workers load as well. `counted`: whether what the
+    stages of models take was counted before, which is all that models are needed for."""
+    models = () if counted else ("katz_graph.models.shapes", "diffusers.models.unets.unet_2d_condition")
+    tokenizer = "transformers.models.clip.tokenization_clip"  # is named when it is used
+    names = ("katz_graph.planner.compile", "katz_graph.planner.count", "katz_graph.models.tokens", tokenizer, *models)
     threading.Thread(target=lambda: [import_module(name) for name in names], name="katz-planner", daemon=True).start()
 
 

@@ -14,6 +14,7 @@ from katz_graph.approximations import allowed_names
 from katz_graph.devices import check_present, parse_devices, parse_link, parse_places, threads_for
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Choices
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.planning import preload
@@ -61,7 +62,7 @@ class Devices:
         )
         with ExitStack() as opened:
             given = None if link is None else Link(*link)
-            preload()
+            preload(CostStore(settings.cache).has_formulas)
             started = start_workers(devices, like, _print, self.choices, settings.cache, given, options.spare, ahead, options.dtype)
             self._engine = opened.enter_context(started)
             self._cluster = self._engine.cluster
