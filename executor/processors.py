@@ -20,7 +20,8 @@ TOPOLOGY = Path("/sys/devices/system/cpu")
 GROUPS, GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 NAMESPACE, OUTERMOST = Path("/proc/self/ns/pid"), "pid:[4026531836]"  # the kernel's number of the one that holds all others
 NAME = "katz-graph/processor"
-TAKEN = 1e-3  # seconds that a thread had to do without its processor, after which others want it too
+TAKEN = 1e-3  # seconds that a thread had to do without its processor; fewer are an interrupt's
+WINDOW, MUCH = 0.05, 0.01  # seconds, and how many of them had to be done without where others compute; a machine's own services take fewer
 RESPITE = 0.5  # seconds for which it is left to them then
 
 
@@ -40,7 +41,7 @@ class Awake:
         self, seconds: float, clock: Callable[[], float] = time.perf_counter, used: Callable[[], float] = time.process_time
     ) -> None:
         self._seconds, self._clock, self._used = seconds, clock, used
-        self._resumes = 0.0
+        self._resumes = self._since = self._lost = 0.0
 
     def begin(self) -> None:
         """A wait begins."""
@@ -56,8 +57,11 @@ class Awake:
     def goes_on(self) -> bool:
         """Whether to look again instead of going to sleep."""
         now = self._clock()
-        if now - self._looked > TAKEN and now - self._used() - self._without > TAKEN:
-            self._ends, self._resumes = now, now + RESPITE
+        if now - self._looked > TAKEN and (lost := now - self._used() - self._without) > TAKEN:
+            self._without += lost
+            self._since, self._lost = (now, lost) if now - self._since > WINDOW else (self._since, self._lost + lost)
+            if self._lost > MUCH:
+                self._ends, self._resumes = now, now + RESPITE
         self._looked = now
         return now < self._ends
 

@@ -21,8 +21,8 @@ import torch
 from katz_graph.devices import processors
 from katz_graph.settings import waiting_is_ours
 
-LOOK = 0.05  # seconds between looks
-WANTED = 0.2  # processors that this process's threads had to do without, above which others want them
+LOOK = 0.1  # seconds between looks
+WANTED = 0.3  # processors that this process's threads had to do without, above which others want them
 FIRST, LONGEST = 1.0, 8.0  # seconds for which idle teams are held, until the next look; twice as long each time that others are still there
 THREADS = Path("/proc/self/task")
 GRAIN = 32768  # values that torch gives a thread at least

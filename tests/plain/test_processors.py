@@ -172,7 +172,9 @@ def test_who_waits_keeps_awake_until_the_end_or_until_others_came_and_for_a_whil
 
     assert waits((1e-4, 0.0), (0.9, 0.0), (0.2, 0.0)) == [True, True, False]  # another thread of this process had it for a while
     assert waits(*[(1e-5, 1e-4)] * 20) == [True] * 20  # interrupts
-    assert waits((1e-5, 3e-3), (1e-5, 0.0)) == [False, False]
+    assert waits(*[(0.06, 3e-3)] * 10) == [True] * 10  # a service of the machine, now and then
+    clocks.pass_by(1.0)
+    assert waits(*[(1e-5, 3e-3)] * 5) == [True, True, True, False, False]
     assert waits((1e-5, 0.0)) == [False]
     clocks.pass_by(0.0, RESPITE)
     assert waits((1e-5, 0.0)) == [True]
