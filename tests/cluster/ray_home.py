@@ -18,14 +18,21 @@ HERE = Path(__file__).parent
 UNSHARE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 
 
-def run_session(script: str, costs: Path, timeout: float = 300) -> dict[str, Any]:
+def run_session(script: str, costs: Path, models: Path, timeout: float = 300) -> dict[str, Any]:
     """What a script of this folder has seen. Skips where Ray, or the right to make namespaces, is missing."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
     if shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:
         pytest.skip("this user may not make network namespaces")
     home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
-    environment = {**os.environ, "HOME": home, "RAY_TMPDIR": home, "PYTHONPATH": str(HERE), "KATZ_CACHE": str(costs)}
+    environment = {
+        **os.environ,
+        "HOME": home,
+        "RAY_TMPDIR": home,
+        "PYTHONPATH": str(HERE),
+        "KATZ_CACHE": str(costs),
+        "TEST_MODELS": str(models),
+    }
     command = 'ip link set lo up && exec "$@"'
     try:
         done = subprocess.run(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,33 +22,32 @@ from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.network import Network
 
 
-def pictures(ray: RayCluster, costs: Path) -> dict[str, Any]:
+def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
     """Whether each placement gave the bits of one device; attempts, bits and seconds of the request whose worker was killed."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        regions = cases(random_models(Path(folder), "sdxl"))[::3]
-        with LocalEngine(EngineOptions(batching=False, cache=costs)) as local:
-            expected = [sample(local, region) for region in regions]
-        places = {f"ray:{number}": place for number, place in enumerate(ray.places(2))}
-        launchers = {name: ray.launcher(place) for name, place in places.items()}
-        network = Network(tuple(places), {name: place.host for name, place in places.items()})
-        assignments = [Assignment(name) for name in places]
-        with ClusterEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, network=network) as engine:
-            equal = []
-            for number, (region, latent) in enumerate(zip(regions, expected, strict=True)):
-                made = engine.cluster.run(scattered(engine, region, 200 + number), bare_context(engine)).samples
-                equal.append(torch.equal(made, latent))
-            eventually(lambda: "spare 0" in engine.cluster.pids(), 60)
-            pid = engine.cluster.call("ray:1", "identity").value["pid"]
-            program, killed = scattered(engine, regions[-1], 3), list[float]()
-            context = bare_context(engine)
+    regions = cases(random_models(models, "sdxl"))[::3]
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as local:
+        expected = [sample(local, region) for region in regions]
+    places = {f"ray:{number}": place for number, place in enumerate(ray.places(2))}
+    launchers = {name: ray.launcher(place) for name, place in places.items()}
+    network = Network(tuple(places), {name: place.host for name, place in places.items()})
+    assignments = [Assignment(name) for name in places]
+    with ClusterEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, network=network) as engine:
+        equal = []
+        for number, (region, latent) in enumerate(zip(regions, expected, strict=True)):
+            made = engine.cluster.run(scattered(engine, region, 200 + number), bare_context(engine)).samples
+            equal.append(torch.equal(made, latent))
+        eventually(lambda: "spare 0" in engine.cluster.pids(), 60)
+        pid = engine.cluster.call("ray:1", "identity").value["pid"]
+        program, killed = scattered(engine, regions[-1], 3), list[float]()
+        context = bare_context(engine)
 
-            def listen(event: Event) -> None:
-                if isinstance(event, Evaluated) and event.done == 2 and not killed:
-                    killed.append(time.monotonic())
-                    os.kill(pid, signal.SIGKILL)
+        def listen(event: Event) -> None:
+            if isinstance(event, Evaluated) and event.done == 2 and not killed:
+                killed.append(time.monotonic())
+                os.kill(pid, signal.SIGKILL)
 
-            context.listener = listen
-            outcome = engine.cluster.run(program, context)
-            after = [outcome.attempts, torch.equal(outcome.samples, expected[-1]), time.monotonic() - killed[0]]
+        context.listener = listen
+        outcome = engine.cluster.run(program, context)
+        after = [outcome.attempts, torch.equal(outcome.samples, expected[-1]), time.monotonic() - killed[0]]
     return {"equal": equal, "after a kill": after}

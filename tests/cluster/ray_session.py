@@ -62,7 +62,7 @@ def others() -> list[str]:
 began = time.monotonic()
 with RayCluster() as cluster:
     seen["init"] = time.monotonic() - began
-    seen["pictures"] = pictures(cluster, Path(os.environ["KATZ_CACHE"]))
+    seen["pictures"] = pictures(cluster, Path(os.environ["KATZ_CACHE"]), Path(os.environ["TEST_MODELS"]))
     cluster.entry = "fake_worker:serve"
     seen["places"] = [(place.host, place.device) for place in cluster.places(2)]
     try:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from ray_home import run_session
 
+from katz_graph.bench.parity import Models
 from katz_graph.errors import InputError
 from katz_graph.executor.launch.ray import Place, RayCluster, find_places
 
 
 @pytest.fixture(scope="module")
-def session(costs: Path) -> dict[str, Any]:
-    return run_session("ray_session.py", costs)
+def session(costs: Path, shared_folder: Path, sdxl: Models) -> dict[str, Any]:
+    return run_session("ray_session.py", costs, shared_folder / sdxl.name)
 
 
 def test_placements_by_chance_give_the_same_bits(session: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.devices import check_present, parse_devices
@@ -26,15 +26,15 @@ PINS = {"controlnet": ("cuda:7",), "vae_decode": ("cuda:7",), "vae_encode": ("cu
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def models(sd1: Models) -> Models:
     torch.set_num_threads(1)
-    return random_models(tmp_path_factory.mktemp("sd1"), "sd1")
+    return sd1
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[ClusterEngine]:
+def engine(costs: Path) -> Iterator[ClusterEngine]:
     choices = Choices(PINS, gone=frozenset({"cuda:7"}))
-    with ClusterEngine([Assignment("cpu:0")], choices, tmp_path, launchers={"cpu:0": InProcess()}) as engine:
+    with ClusterEngine([Assignment("cpu:0")], choices, costs, launchers={"cpu:0": InProcess()}) as engine:
         yield engine
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import bare_context, sample, sampler_region
@@ -28,18 +28,18 @@ ROOM = 300_000_000  # bytes besides what the worker takes with its models
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def models(sd1: Models) -> Models:
     torch.set_num_threads(1)
-    return random_models(tmp_path_factory.mktemp("sd1"), "sd1")
+    return sd1
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[ClusterEngine]:
-    with ClusterEngine([Assignment("cpu:0")], cache=tmp_path) as engine:
+def engine(costs: Path) -> Iterator[ClusterEngine]:
+    with ClusterEngine([Assignment("cpu:0")], cache=costs) as engine:
         yield engine
 
 
-def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tmp_path: Path) -> None:
+def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tmp_path: Path, costs: Path) -> None:
     """UNets of two models on one worker, two ControlNets on the other: nobody keeps what it has while it waits for the rest."""
     make_pipeline(tmp_path / "other", "sd1", seed=5)
     pairs = [(pipeline, control) for pipeline in (models.pipeline, tmp_path / "other") for control in models.controls[:2]]
@@ -53,7 +53,7 @@ def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tm
     assignments = [Assignment(name, model_bytes=4 * sum(map(count_values, parts)) + 1000) for name, parts in rooms.items()]
     pins = {**dict.fromkeys(("text_encoder", "unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)), "controlnet": ("cpu:1",)}
     launchers = dict.fromkeys(rooms, InProcess())
-    with ClusterEngine(assignments, Choices(pins, batching=False), tmp_path, Link(1e10, 1e-5), launchers=launchers) as engine:
+    with ClusterEngine(assignments, Choices(pins, batching=False), costs, Link(1e10, 1e-5), launchers=launchers) as engine:
         one_by_one = [sample(engine, region) for region in regions]
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(lambda region: sample(engine, region), regions))

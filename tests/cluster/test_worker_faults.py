@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from katz_graph.bench.parity import Models, random_models
+from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.placed import reference
 from katz_graph.bench.requests import bare_context, sampler_region
@@ -40,9 +40,9 @@ STEPS = 12
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+def models(sd1: Models) -> Models:
     torch.set_num_threads(1)
-    return random_models(tmp_path_factory.mktemp("sd1"), "sd1")
+    return sd1
 
 
 @pytest.fixture(scope="module")
