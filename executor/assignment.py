@@ -1,4 +1,4 @@
-"""Which device a worker serves, and how: what the driver tells it first."""
+"""Tells a worker, first of all, the device that it serves and how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a device is, measured once and kept: arithmetic, memory, what starting one kernel costs, and what busy neighbours cost."""
+"""Measures a device once and keeps it: rates of arithmetic and memory, seconds to start a kernel, slow-down by busy neighbours."""
 
 from __future__ import annotations
 

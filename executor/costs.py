@@ -1,4 +1,4 @@
-"""What was measured of devices, stages and links, and counted of models, kept in a SQLite file that processes share. Knows neither torch
+"""Keeps measured costs of devices, stages and links, and counted work of models, in a SQLite file that processes share. Knows neither torch
 nor how to measure.
 
 The file only saves time: whatever is wrong with it, what was measured in this process holds here, and one warning is logged at most.

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 import sys
 
+from katz_graph.errors import with_causes
+from katz_graph.wording import first_line
+
 FAULT = re.compile(
     r"CUDA (driver )?error|Triton Error \[CUDA\]|(cuBLAS|cuDNN|cuFFT|cuSOLVER) error: .*_(EXECUTION_FAILED|EXEC_FAILED|INTERNAL_ERROR)"
 )
@@ -23,18 +26,9 @@ def is_device_fault(error: BaseException) -> bool:
     torch = sys.modules.get("torch")
     if torch is None or isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
         return False
-    return (isinstance(error, torch.AcceleratorError) or FAULT.match(str(error)) is not None) and not REFUSAL.search(_first_line(error))
+    return (isinstance(error, torch.AcceleratorError) or FAULT.match(str(error)) is not None) and not REFUSAL.search(first_line(error))
 
 
 def device_fault(error: BaseException) -> str:
     """What a device's failure was called, in one line, where an error or what led to it is one; else nothing."""
-    met: list[BaseException] = [error]
-    for one in met:
-        if is_device_fault(one):
-            return _first_line(one)
-        met += [other for other in (one.__cause__, one.__context__) if other is not None and other not in met]
-    return ""
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return next((first_line(one) for one in with_causes(error) if is_device_fault(one)), "")

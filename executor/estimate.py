@@ -1,4 +1,4 @@
-"""What a plan may rest on before any worker was started: what the store remembers, and what one device of this process measures."""
+"""Estimates devices and links for a plan before any worker was started: from the store, and from one device of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong in a node, as one line that names the node. The cause stays attached for those who debug."""
+"""Turns an exception of a node into one line that names the node. The cause stays attached for those who debug."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from katz_graph import out_of_memory
 from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
 from katz_graph.executor.device_fault import device_fault
 from katz_graph.out_of_memory import is_out_of_memory
@@ -15,7 +16,6 @@ from katz_graph.wording import one_line, shorten, show
 
 LONGEST = 400  # characters of a foreign message
 FULL = (errno.ENOSPC, errno.EDQUOT)
-OUT_OF_MEMORY = "the device is out of memory; use a smaller size or batch, or another device"
 
 
 def node_failure(name: str, error: BaseException) -> KatzError:
@@ -43,10 +43,8 @@ def _lines(error: BaseException) -> list[str]:
         return [one_line(line) for line in str(error).split("\n")]
     if isinstance(error, ValidationError):
         return [f"{'.'.join(map(str, part['loc']))}: got {show(part.get('input'))}; {part['msg']}" for part in error.errors()]
-    if isinstance(error, MemoryError):
-        return ["out of memory; use a smaller size or batch"]
     if is_out_of_memory(error):
-        return [OUT_OF_MEMORY]
+        return [out_of_memory.in_words(error)]
     if fault := device_fault(error):
         return [f"the device failed ({fault}); nothing more can be computed on it in this process, so run it again"]
     if isinstance(error, OSError) and error.errno is not None:

@@ -1,4 +1,4 @@
-"""Which devices a request gets where several are served at once: a lane of base devices, and for each ControlNet a member of their pool.
+"""Decides the devices of each of several requests: a lane of base devices, and for each ControlNet a member of their pool.
 
 Only decides; `cluster_engine` asks before it plans and tells what became of it. Katz, section 5: ControlNets as a service of their own.
 """

@@ -1,4 +1,4 @@
-"""What the driver knows of a request that workers carry out: who takes part, which attempt it is, and what came back.
+"""Books a request that workers carry out: its devices, its attempt, and what came back.
 
 Plain bookkeeping, told by `cluster`; sends nothing itself.
 """

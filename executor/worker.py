@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import torch
 
-from katz_graph.errors import Cancelled
-from katz_graph.executor.processors import Awake, give_way
+from katz_graph.errors import Cancelled, with_causes
+from katz_graph.executor.awake import Awake, give_way
 from katz_graph.executor.spinning import SpinGuard
 from katz_graph.executor.turns import Turns
 from katz_graph.models.residency import NoRoom
@@ -128,7 +128,7 @@ class Job:
 
 class Worker:
     """Runs jobs until closed. `threads`: of torch, for what it computes. `awake`: seconds for which it keeps its processor busy while
-    requests wait for what others send, unless others want it (`processors.Awake`)."""
+    requests wait for what others send, unless others want it (`awake.Awake`)."""
 
     def __init__(self, name: str, threads: int, awake: float = 0.0) -> None:
         self.name = name
@@ -261,7 +261,5 @@ class Worker:
 
 def clear_frames(error: BaseException) -> None:
     """Empty the frames of an error's traceback, and of the errors behind it. It still tells where they were, but keeps nothing alive."""
-    met: list[BaseException] = [error]
-    for one in met:
+    for one in with_causes(error):
         traceback.clear_frames(one.__traceback__)
-        met += [other for other in (one.__cause__, one.__context__) if other is not None and other not in met]

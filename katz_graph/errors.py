@@ -12,6 +12,14 @@ class KatzError(Exception):
         self.devices = devices
 
 
+def with_causes(error: BaseException) -> list[BaseException]:
+    """An error, and those that it was raised from or while handling, each once."""
+    met = [error]
+    for one in met:
+        met += [other for other in (one.__cause__, one.__context__) if other is not None and other not in met]
+    return met
+
+
 class InputError(KatzError):
     """The input is wrong: a file, a node, a value. One line per problem."""
 

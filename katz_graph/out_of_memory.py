@@ -49,6 +49,11 @@ class RanOut:
         return "out of memory" if self.asked is None else f"out of memory: {self.asked / GB:.2f} GB more could not be had"
 
 
+def in_words(error: BaseException) -> str:
+    """For people: what could not be had, and the way out."""
+    return f"{RanOut.of(error)}; {WAY_OUT}"
+
+
 def attempt(work: Callable[[], Result]) -> Result | RanOut:
     """What `work` gives, or that memory ran out; by then everything that it had made is gone."""
     try:

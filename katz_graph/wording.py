@@ -18,6 +18,11 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else " " if char in "\n\r\t" else char.encode("unicode_escape").decode() for char in text)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; of one without a message its class."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def shorten(text: str, limit: int = SHOWN) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 

@@ -1,4 +1,4 @@
-"""What a worker runs, whatever started it. Importing this module loads torch, diffusers and transformers."""
+"""The entry points of a worker, whatever started it. Importing this module loads torch, diffusers and transformers."""
 
 from __future__ import annotations
 

@@ -11,13 +11,14 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Self
 
+from katz_graph.bench.neighbours import computing
 from katz_graph.cli.engines import open_engine
 from katz_graph.cli.session import Options, open_session
 from katz_graph.devices import parse_devices, processors
@@ -62,23 +63,13 @@ class Painter:
         return float(self._process.stdout.readline())
 
 
-@contextmanager
-def others() -> Iterator[None]:
-    """Processes that compute and never wait."""
-    with ExitStack() as opened:
-        for _ in range(OTHERS):
-            process = opened.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            opened.callback(process.kill)
-        yield
-
-
 def measure() -> dict[str, float]:
     """Median seconds of sampling, and what is held to BOUNDS."""
     with ExitStack() as opened:
         painters = {name: opened.enter_context(Painter(devices)) for name, devices in DEVICES.items()}
         openmp = opened.enter_context(Painter(DEVICES["run"], OPENMPS_OWN))
         quiet = _in_turns({**painters, "openmp": openmp})
-        with others():
+        with computing(OTHERS):
             busy = _in_turns(painters)
     figures = {f"{name}_seconds": seconds for name, seconds in quiet.items()}
     figures |= {f"busy_{name}_seconds": seconds for name, seconds in busy.items()} | {"quiet_run": quiet["run"] / quiet["openmp"]}

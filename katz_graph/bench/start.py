@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from katz_graph.bench.neighbours import computing
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.served import Served, processor_seconds
 from katz_graph.bench.stranger import visit
@@ -50,7 +48,7 @@ def run(scale: Scale | None = None) -> BenchResult:
     with tempfile.TemporaryDirectory() as name:
         _started(Path(name), 0)  # measures the device, and has the files read
         quiet = [_started(Path(name), number) for number in range(scale.starts)]
-        with _computing(scale.others):
+        with computing(scale.others):
             busy = [_started(Path(name), number) for number in range(scale.busy)]
     metrics: dict[str, Any] = {"starts": len(quiet) + len(busy), "without_picture": (quiet + busy).count(None)}
     metrics |= _medians("", quiet) | _medians("busy_", busy)
@@ -78,18 +76,6 @@ def _started(folder: Path, seed: int) -> _Start | None:
     finally:
         server.kill()
     return _Start(seen.port, seen.object_info, seen.first_picture, processor)
-
-
-@contextmanager
-def _computing(others: int) -> Iterator[None]:
-    """Beside so many processes that each keep a processor busy."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def _medians(prefix: str, starts: Sequence[_Start | None]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from katz_graph.errors import InputError, RunError
 from katz_graph.models.identity import read_header
-from katz_graph.wording import one_line
+from katz_graph.wording import first_line, one_line
 
 CONNECTING = 30.0  # seconds until a server must answer
 SILENCE = 60.0  # seconds without a byte
@@ -94,4 +94,4 @@ def _reason(error: BaseException) -> str:
     status = getattr(error, "status", None)  # of aiohttp's answers; the rest of their text is the address, keys included
     if isinstance(status, int):
         return f"the server answered {status} {getattr(error, 'message', '')}".rstrip()
-    return SECRET.sub("", one_line((str(error).strip() or type(error).__name__).splitlines()[0]))
+    return SECRET.sub("", one_line(first_line(error)))

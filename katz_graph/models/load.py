@@ -20,23 +20,22 @@ from katz_graph.models import attention
 from katz_graph.models.convert import build
 from katz_graph.models.family import config, expect_class
 from katz_graph.models.identity import check_unchanged, count_values, value_types, variant
-from katz_graph.models.loading import first_line, quiet
+from katz_graph.models.loading import quiet
 from katz_graph.models.memory import DeviceMemory
 from katz_graph.models.residency import PolicyName
 from katz_graph.models.residents import Loadable, Residents
 from katz_graph.models.tokenizer import load_tokenizer
 from katz_graph.out_of_memory import is_out_of_memory
 from katz_graph.recipe import Component, FileIdentity, MergedComponent
+from katz_graph.wording import first_line
 
 SHOWN = 3  # mismatches that an error names
 PIPELINE_PARTS = ("unet", "vae", "text_encoder")  # folders whose names say nothing without the one they are in
 VALUE_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as safetensors calls them
+LIBRARIES = (diffusers_logging, transformers_logging)  # whose notes matter only as errors of ours
 LOADING = Lock()  # diffusers patches torch.nn while it builds a module, for all threads
 
 TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWithProjection": transformers.CLIPTextModelWithProjection}
-
-
-LIBRARIES = (diffusers_logging, transformers_logging)  # whose notes matter only as errors of ours
 
 
 class ModelStore:
@@ -57,21 +56,21 @@ class ModelStore:
         self._overflowing: set[Component] = set()
 
     def unet(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
-        return self._once(self.unet_of(part, device, dtype))
+        return self.residents.get(self.unet_of(part, device, dtype))
 
     def unet_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
         return loadable("unet", part, device, dtype, lambda: _attended(_load(diffusers.UNet2DConditionModel, part, dtype)))
 
     def controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Any:
         """base: the UNet that the weights in the file are differences to."""
-        return self._once(self.controlnet_of(part, device, dtype, base))
+        return self.residents.get(self.controlnet_of(part, device, dtype, base))
 
     def controlnet_of(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Loadable:
         made = loadable("ControlNet", part, device, dtype, lambda: _load_controlnet(part, dtype, base), () if base is None else base.files)
         return replace(made, key=(part, base, str(torch.device(device)), dtype), control_net=True)
 
     def vae(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
-        return self._once(self.vae_of(part, device, dtype))
+        return self.residents.get(self.vae_of(part, device, dtype))
 
     def vae_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
         """In float32 once it is known that another type overflows."""
@@ -83,7 +82,7 @@ class ModelStore:
         self._overflowing.add(part)
 
     def text_encoder(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
-        return self._once(self.text_encoder_of(part, device, dtype))
+        return self.residents.get(self.text_encoder_of(part, device, dtype))
 
     def text_encoder_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
         names = config(part).get("architectures") or ["CLIPTextModel"]
@@ -93,9 +92,6 @@ class ModelStore:
 
     def tokenizer(self, part: Component) -> Any:
         return load_tokenizer(part)
-
-    def _once(self, wanted: Loadable) -> Any:
-        return self.residents.get(wanted)
 
 
 def loadable(

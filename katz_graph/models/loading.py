@@ -1,4 +1,4 @@
-"""What loading with a library has in common: its notes are not shown, and its errors are one line."""
+"""Keeps the libraries that load models from printing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,3 @@ def quiet(*libraries: ModuleType) -> Iterator[None]:
             library.set_verbosity(level)
             if bars:
                 library.enable_progress_bar()
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

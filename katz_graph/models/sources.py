@@ -29,6 +29,7 @@ from katz_graph.models.single_file import (
     vae_component,
 )
 from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, MergedComponent, ModelRecipe, TextEncoderRecipe, VaeRecipe
+from katz_graph.wording import first_line
 
 HUB_FILES = ("model_index.json", "config.json", "diffusion_pytorch_model*.safetensors", "*/*.json", "*/*.txt", "*/*.safetensors")
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
@@ -166,7 +167,7 @@ def _local(source: str | Path) -> Path:
         doubled = [file for file in present if ".fp16." in file and file.replace(".fp16.", ".") in present]
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), ignore_patterns=[*HUB_LEFT_OUT, *doubled]))
     except Exception as problem:  # the hub's client lets errors of several network libraries through
-        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        reason = first_line(problem)
     try:
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), local_files_only=True))
     except Exception:

@@ -10,8 +10,9 @@ import transformers
 from transformers.utils import logging
 
 from katz_graph.errors import InputError
-from katz_graph.models.loading import first_line, quiet
+from katz_graph.models.loading import quiet
 from katz_graph.recipe import Component
+from katz_graph.wording import first_line
 
 
 @lru_cache(maxsize=16)

@@ -17,6 +17,7 @@ from katz_graph.sampling.evaluation import Evaluation, Step
 from katz_graph.sampling.noise import seeded
 from katz_graph.sampling.prediction import to_denoised
 from katz_graph.sampling.spec import DiffusersSpec
+from katz_graph.wording import first_line
 
 PREDICTIONS = ("epsilon", "v_prediction", "sample")  # those whose denoised latent we can tell
 NEEDED = ("set_timesteps", "scale_model_input", "add_noise", "step")
@@ -47,7 +48,7 @@ def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> Prepar
         if not hasattr(scheduler, "init_noise_sigma"):
             raise ValueError("it is not made for Stable Diffusion's latents")
     except Exception as error:  # its constructor takes anything and fails in any way
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         raise InputError(f"scheduler {spec.scheduler_class} with {spec.steps} steps cannot be set up: {reason}") from error
     first = (spec.steps - min(int(spec.steps * spec.strength), spec.steps)) * scheduler.order
     timesteps = scheduler.timesteps[first:]

@@ -17,6 +17,7 @@ from katz_graph.compat.v1 import V1Class
 from katz_graph.executor.cache import ResultCache
 from katz_graph.folders import Folders
 from katz_graph.node import Node, NodeType
+from katz_graph.planner.program import Device
 from katz_graph.web.channel import QueueView
 from katz_graph.web.convention import ConventionChannel
 from katz_graph.web.events import Ended, JobEvent, Started
@@ -37,6 +38,8 @@ from trivial_nodes import TYPES, node
 class Engine:
     """Only lets go of models, which there are none of."""
 
+    device = Device("cpu", 1.0, 1.0)
+
     def unload(self) -> None: ...
 
 
@@ -47,7 +50,7 @@ def runs_in(
     wear_out: Callable[[str], None] = lambda why: None,
 ) -> Runs:
     folders = Folders((folder,), folder, folder)
-    place = Place(Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", "float32", False, 1000)  # type: ignore[arg-type]
+    place = Place(Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000)  # type: ignore[arg-type]
     return Runs(place, tell, UnkeptFiles(), wear_out)
 
 

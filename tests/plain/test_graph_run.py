@@ -654,7 +654,7 @@ def raise_line() -> int:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("MemoryError", 'node 2 (Fail "upscale"): out of memory; use a smaller size or batch'),
+        ("MemoryError", 'node 2 (Fail "upscale"): out of memory; take a smaller picture or batch, tiles, a number format'),
         ("full disk", 'node 2 (Fail "upscale"): the disk is full (/out/picture.png); free some space or choose another --output'),
         ("exit", 'node 2 (Fail "upscale"): SystemExit: 3'),
     ],
@@ -682,7 +682,10 @@ def test_out_of_device_memory() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB\n(GPU 0 ...)")
 
     (error,) = run({"1": node("Big"), "2": node("Save", value=["1", 0])}, types=custom("Big", allocate)).result.failures.values()
-    assert str(error) == "node 1 (Big): the device is out of memory; use a smaller size or batch, or another device"
+    assert str(error) == (
+        "node 1 (Big): out of memory: 21.47 GB more could not be had; "
+        "take a smaller picture or batch, tiles, a number format of fewer bytes (--dtype) or a smaller model"
+    )
 
 
 def test_wrong_input_found_while_running_is_wrong_input() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from katz_graph.executor import processors
-from katz_graph.executor.processors import RESPITE, Awake, claim
+from katz_graph.executor.awake import RESPITE, Awake
+from katz_graph.executor.processors import claim
 
 WAIT = """
 import subprocess, sys, time

@@ -79,7 +79,7 @@ class Devices:
     def runs(self, registry: Registry, folders: Folders, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> Runs:
         """The jobs on these devices; `folders` is what their nodes see."""
         types, shown = limited(registry, self._options.limits), self._options.limits.shown
-        place = Place(self._engine, types, folders, self._caches, self._text, self._engine.device.dtype, self._options.previews, shown)
+        place = Place(self._engine, types, folders, self._caches, self._text, self._options.previews, shown)
         return Runs(place, tell, unkept, self._wear_out)
 
     def stats(self) -> Stats:

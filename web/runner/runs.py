@@ -39,15 +39,13 @@ NO_PREVIEWS = "none"  # a client's `preview_method` in the convention's `extra_d
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where jobs run: what they share. `devices` is the operator's list in his words, `dtype` the number format that they compute in,
-    `shown` the limit of that name."""
+    """Where jobs run: what they share. `devices` is the operator's list in his words, `shown` the limit of that name."""
 
     engine: ClusterEngine
     registry: Registry
     folders: Folders
     caches: Caches
     devices: str
-    dtype: str
     previews: bool
     shown: int
 
@@ -124,11 +122,11 @@ class Runs:
 
     def _context(self, order: Order, telling: Telling) -> RunContext:
         place = self._place
-        texts = pictures_texts(order, place.devices, place.dtype)
+        texts = pictures_texts(order, place.devices, place.engine.device.dtype)
 
         def listen(event: Event) -> None:
             if isinstance(event, Planned) and (approximated := in_force([event.program])):
-                texts["katz"] = made_with(place.devices, place.dtype, approximated)
+                texts["katz"] = made_with(place.devices, place.engine.device.dtype, approximated)
             telling.listen(event)
 
         def wrote(file: Path) -> None:
