@@ -204,6 +204,9 @@ class CostStore:
         if not path.exists():
             return
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", timeout=PATIENCE, uri=True)) as file:
+            file.execute("begin")  # one view of all tables, whatever another process writes meanwhile
+            if not file.execute("select 1 from sqlite_schema").fetchall():
+                return  # another process has just made the file
             for table in TABLES:
                 rows = file.execute(f"select * from {table}").fetchall()
                 if rows:
@@ -213,7 +216,7 @@ class CostStore:
         try:
             with closing(sqlite3.connect(path, timeout=PATIENCE)) as file, file:
                 file.execute("pragma synchronous = off")  # what a power failure spoils is measured anew
-                file.executescript(SCHEMA)
+                file.executescript(f"begin immediate; {SCHEMA}")  # all tables or none are there for others
                 file.executemany(statement, rows)
         except sqlite3.DatabaseError as error:
             if error.sqlite_errorcode & 0xFF not in DAMAGED:

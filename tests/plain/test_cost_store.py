@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -201,6 +202,21 @@ def test_several_processes_keep_at_once(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0 and not err, err
     assert len(CostStore(tmp_path).stages("cpu")) == 4 * 25 + 1
+
+
+def test_a_file_that_another_process_has_just_made_is_no_damage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def write(folder: Path) -> None:
+        CostStore(folder).keep_rates("cpu", RATES)
+
+    for number in range(60):
+        folder = tmp_path / str(number)
+        writer = threading.Thread(target=write, args=(folder,))
+        writer.start()
+        while writer.is_alive():
+            assert CostStore(folder).rates("cpu") in (None, RATES)
+        writer.join()
+        assert CostStore(folder).rates("cpu") == RATES
+    assert not warnings_in(caplog)
 
 
 def test_a_process_that_is_killed_while_it_writes_spoils_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
