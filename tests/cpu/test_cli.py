@@ -117,7 +117,7 @@ def test_a_trace_has_a_lane_per_device_and_an_event_per_segment(katz: Katz, mode
 
 
 def test_plan_runs_no_model_and_writes_nothing(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.models.load.ModelStore._once", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("katz_graph.models.residents.Residents.get", lambda *_: pytest.fail("a model was loaded"))
     path = write(workflow())
     text = katz("plan", path, "--models", model_folder)
     assert text.code == 0 and "series-parallel tree: P(S(" in text.out and "predicted" in text.out
