@@ -19,6 +19,7 @@ from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Choices, Engine
 from katz_graph.executor.fleet import Fleet, Ticket
 from katz_graph.executor.launch.ahead import Ahead, entry_for
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.network import Network
@@ -46,7 +47,8 @@ class ClusterEngine(Engine):
     """Starts a worker for each assignment, with `launchers` by device name or one process each, and measures what the planner has to know.
 
     `cache` keeps what was measured; `link`: what links are said to be, instead of measuring; `spares`: one worker waits, loaded, to stand
-    in for one that is lost; `ahead`: workers of this host that load already. RunError when a worker does not start; nothing is left then.
+    in for one that is lost; `ahead`: what those of this host are forked from, which loads already. RunError when a worker
+    does not start; nothing is left then.
     """
 
     def __init__(
@@ -68,11 +70,11 @@ class ClusterEngine(Engine):
         choices = choices or Choices()
         self._fleet = Fleet(names, choices.reachable, choices.lane, time.monotonic, bool(choices.gone))
         assignments, claimed = _seated(assignments, launchers, ahead)
-        launchers = launchers or {one.name: Spawn(one.threads, entry=entry_for(one.device), ahead=ahead) for one in assignments}
-        self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
-        super().__init__(self.cluster, choices, Counts(self._store))
         self.opened = ExitStack()  # what is closed after the workers
         self.opened.push(claimed)
+        launchers = launchers or self._launchers(assignments, ahead)
+        self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
+        super().__init__(self.cluster, choices, Counts(self._store))
         self._tending = Tending(self._fleet, self.cluster)
         self.cluster.on_vanished = self._fleet.lost
         try:
@@ -89,6 +91,14 @@ class ClusterEngine(Engine):
         self._close_local()
         super().close()
         self.opened.close()
+
+    def _launchers(self, assignments: Sequence[Assignment], ahead: Ahead | None) -> Mapping[str, Launcher]:
+        """Processes of this host; those with as many threads are forked from one."""
+        servers = {} if ahead is None else {ahead.server.threads: ahead.server}
+        for one in assignments:
+            if one.threads not in servers:
+                servers[one.threads] = self.opened.enter_context(ForkServer(one.threads))
+        return {one.name: Spawn(servers[one.threads], entry_for(one.device)) for one in assignments}
 
     def measure(self, again: bool = False) -> None:
         """Learn the rates of the devices, from what was kept or by measuring."""

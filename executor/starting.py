@@ -29,8 +29,8 @@ def start_workers(
 ) -> ClusterEngine:
     """A worker for each device, all `like` one: processes of this host, or Ray actors. RunError when one does not start; close the engine.
 
-    `spares`: on every host another one waits, to stand in for one that is lost. `ahead`: processes for these devices that load already.
-    `dtype` as `--dtype` has it; InputError where the devices cannot compute in it.
+    `spares`: on every host another one waits, to stand in for one that is lost. `ahead`: what processes of this host are forked from,
+    which loads already. `dtype` as `--dtype` has it; InputError where the devices cannot compute in it.
     """
     if devices.launcher == "spawn":
         assignments = assigned({one.name: one.device for one in devices.choices}, like, dtype)

@@ -1,11 +1,8 @@
-"""Workers as processes on this host, connected by a socket pair. Nothing is forked from a process that holds torch."""
+"""Workers as processes on this host, connected by a socket pair."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,7 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from katz_graph.executor.launch.ahead import ENTRY, Ahead, begin
+from katz_graph.executor.launch.ahead import ENTRY
+from katz_graph.executor.launch.fork_server import Forked, ForkServer
 from katz_graph.executor.transport.connection import Connection
 
 KEPT_LINES = 20
@@ -25,52 +23,42 @@ def to_standard_error(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """`threads` that a worker computes with; `prefix`: a command that starts it, say `ip netns exec a`; `echo` gets what it prints. `ahead`
-    has begun some that are the same, which are taken first."""
+    """`server` makes the processes, which run `entry`; `echo` gets what they print."""
 
-    threads: int = 1
-    prefix: tuple[str, ...] = ()
+    server: ForkServer
     entry: str = ENTRY
     echo: Callable[[str], None] = to_standard_error
-    ahead: Ahead | None = None
 
     @property
     def any_device(self) -> bool:
         return True
 
     def launch(self, name: str, background: bool = False) -> Process:
-        """Take a process that has begun, unless it may wait for others, or start one."""
-        begun = None if background or self.ahead is None else self.ahead.take(self.entry)
-        begun = begun or begin(self.threads, self.entry, self.prefix, background)
-        return Process(name, begun.process, Connection(begun.connected), self.echo)
+        return Process(name, self.server.fork(self.entry), self.echo)
 
 
 class Process:
     """A worker process. A thread passes on what it prints and keeps the last lines."""
 
-    def __init__(self, name: str, started: subprocess.Popen[str], connection: Connection, echo: Callable[[str], None]) -> None:
+    def __init__(self, name: str, forked: Forked, echo: Callable[[str], None]) -> None:
         self.name = name
-        self.pid = started.pid
-        self.connection = connection
-        self._process = started
+        self.connection = Connection(forked.connected)
+        self._forked = forked
         self._echo = echo
-        self._reaping = threading.Lock()
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._reader = threading.Thread(target=self._pass_on, name=f"katz-output-{name}", daemon=True)
         self._reader.start()
 
+    @property
+    def pid(self) -> int | None:
+        return self._forked.pid
+
     def is_alive(self) -> bool:
-        with self._reaping:
-            if self._process.returncode is not None:
-                return False
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        return not self._forked.is_over
 
     def kill(self) -> None:
         """SIGKILL to its whole session: a process that a pack started ends with it."""
-        with self._reaping:
-            if self._process.returncode is None:  # not waited for, so the number still means this session
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.pid, signal.SIGKILL)
+        self._forked.kill()
 
     def wait(self, timeout: float) -> bool:
         deadline = time.monotonic() + timeout
@@ -78,23 +66,23 @@ class Process:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.005)
-        self.kill()  # what it started and left
-        with self._reaping:
-            self._process.wait()
+        self._forked.let_go()  # with what it started and left
         self._reader.join(1.0)
         return True
 
     def last_words(self) -> str:
-        code = self._process.returncode
-        if code is None:
+        if self.is_alive():
             return ""
-        how = f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        code = self._forked.code
+        if code is None:
+            how = "nobody saw how it ended"
+        else:
+            how = f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
         last = next((line.strip() for line in reversed(list(self._lines)) if line.strip()), "")
         return f"{how}; it last printed: {last}" if last else how
 
     def _pass_on(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as output:
+        with self._forked.output as output:
             for line in output:
                 self._lines.append(line)
                 self._echo(line)

@@ -14,13 +14,19 @@ import socket
 import sys
 import threading
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from katz_graph.garbage import expect_imports, imports_are_done
 from katz_graph.settings import prepare_to_compute
 
-BACKGROUND_NICENESS = 10
+PYTHON = (sys.executable, "-P", "-u", "-X", "faulthandler")
 SWITCH = 5e-4  # seconds; what arrives is taken in beside the thread that computes, which else keeps the interpreter for 5 ms
+
+
+def worker_command(descriptor: int, threads: int, entry: str) -> list[str]:
+    """What starts a process as a worker whose connection is there."""
+    options = ["--descriptor", str(descriptor), "--threads", str(threads), "--entry", entry]
+    return [*PYTHON, "-m", "katz_graph.executor.launch.worker_main", *options]
 
 
 def main() -> None:
@@ -28,18 +34,20 @@ def main() -> None:
     parser.add_argument("--descriptor", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--entry", required=True)
-    parser.add_argument("--background", action="store_true")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.set_inheritable(arguments.descriptor, False)
-    connected = socket.socket(fileno=arguments.descriptor)
-    end_with(connected.fileno())
     prepare_to_compute(arguments.threads)
     expect_imports()
+    run_worker(arguments.entry, arguments.descriptor)
+
+
+def run_worker(entry: str, descriptor: int) -> NoReturn:
+    """Be a worker that ends with its connection; the last that this process does."""
     try:
-        if arguments.background:
-            import_in_background(arguments.entry)
-        run_entry(arguments.entry, connected)
+        os.set_inheritable(descriptor, False)
+        connected = socket.socket(fileno=descriptor)
+        end_with(connected.fileno())
+        run_entry(entry, connected)
     except BaseException:
         traceback.print_exc()
         os._exit(1)  # whatever threads there are
@@ -58,23 +66,11 @@ def _watch(watched: select.poll) -> None:
     end()
 
 
-def end() -> None:
+def end() -> NoReturn:
     """End this process now, with what a pack started in its session."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
-
-
-def import_in_background(entry: str) -> None:
-    """Import in a thread of low priority. On Linux a thread has its own, so the process serves with full priority later."""
-    importing = threading.Thread(target=_import_nicely, args=(entry.partition(":")[0],))
-    importing.start()
-    importing.join()
-
-
-def _import_nicely(module: str) -> None:
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BACKGROUND_NICENESS)
-    importlib.import_module(module)
 
 
 def run_entry(entry: str, connected: socket.socket) -> None:
@@ -83,7 +79,7 @@ def run_entry(entry: str, connected: socket.socket) -> None:
     serve: Any = getattr(importlib.import_module(module), function)
     sys.setswitchinterval(SWITCH)
     imports_are_done()
-    from katz_graph.executor.transport.connection import Connection
+    from katz_graph.executor.transport.connection import Connection  # loads torch
 
     serve(Connection(connected))
 

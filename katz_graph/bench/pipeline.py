@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,6 +22,7 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.errors import RunError
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.network import Network
 from katz_graph.executor.planning import Resources, plan_region
@@ -105,12 +107,15 @@ def compare(engine: ClusterEngine, region: Region, shape: Callable[[float], None
 
 def _engine(folder: Path, link: Wire) -> ClusterEngine:
     sides = {BASE: link.first, CONTROL: link.second}
-    return ClusterEngine(
-        [Assignment(name) for name in sides],
-        cache=folder,
-        launchers={name: Spawn(prefix=side.prefix) for name, side in sides.items()},
-        network=Network(tuple(sides), {name: side.address for name, side in sides.items()}),
-    )
+    with ExitStack() as opened:
+        engine = ClusterEngine(
+            [Assignment(name) for name in sides],
+            cache=folder,
+            launchers={name: Spawn(opened.enter_context(ForkServer(prefix=side.prefix))) for name, side in sides.items()},
+            network=Network(tuple(sides), {name: side.address for name, side in sides.items()}),
+        )
+        engine.opened.push(opened.pop_all())
+        return engine
 
 
 def pipelined(engine: ClusterEngine, region: Region) -> tuple[Program, float]:

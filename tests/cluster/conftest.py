@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command import Katz, use_threads
 
 from katz_graph.executor import starting
+from katz_graph.executor.launch.fork_server import ForkServer
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """What real workers are forked from."""
+    with ForkServer() as server:
+        server.begin()
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_server() -> Iterator[ForkServer]:
+    """What fake workers are forked from: entries of `fake_worker`."""
+    with ForkServer(module="fake_worker", prefix=("env", f"PYTHONPATH={Path(__file__).parent}")) as server:
+        server.begin()
+        yield server
 
 
 @pytest.fixture

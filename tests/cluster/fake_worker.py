@@ -33,8 +33,6 @@ def serve(connection: Connection) -> None:
                     connection.send("environment", {name: os.environ.get(name) for name in body})
                 case "process":
                     connection.send("process", os.getpid())
-                case "niceness":
-                    connection.send("niceness", os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
                 case "hold":
                     ctypes.PyDLL(None).usleep(int(body * 1e6))  # with the interpreter lock held
                 case "child":

@@ -25,10 +25,12 @@ DRIVER = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
 sys.path.insert(0, {here!r})
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.supervisor import Supervisor
 ignore = lambda *told: None
-supervisor = Supervisor(dict.fromkeys("ab", Spawn(entry="fake_worker:serve")), ignore, ignore, ignore, ignore, spares=True)
+server = ForkServer(module="fake_worker")
+supervisor = Supervisor(dict.fromkeys("ab", Spawn(server, "fake_worker:serve")), ignore, ignore, ignore, ignore, spares=True)
 print("starting", flush=True)
 try:
     connections = supervisor.start()

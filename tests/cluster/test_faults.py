@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import below, eventually
+from processes import below, eventually, runs
 from torch import Tensor
 
 from katz_graph.bench.parity import Models
@@ -26,6 +26,7 @@ from katz_graph.executor import serve as serving
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.host import Host
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.network import Network
@@ -78,12 +79,13 @@ class TestProcesses:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def engine(cls, costs: Path) -> Iterator[ClusterEngine]:
-        assignments = [Assignment(name) for name in DEVICES]
-        with ClusterEngine(assignments, cache=costs, link=LINK, spares=True, patience=FORGIVING) as engine:
+    def engine(cls, costs: Path, fork_server: ForkServer) -> Iterator[ClusterEngine]:
+        before = below(os.getpid())
+        assignments, launchers = [Assignment(name) for name in DEVICES], dict.fromkeys(DEVICES, Spawn(fork_server))
+        with ClusterEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, patience=FORGIVING) as engine:
             yield engine
-            known = below(os.getpid())
-        assert len(known) >= len(DEVICES) and not known & below(os.getpid())
+            known = below(os.getpid()) - before
+        assert len(known) >= len(DEVICES) and not any(map(runs, known))
 
     @pytest.fixture
     def program(self, engine: ClusterEngine, region: Region) -> Program:
@@ -281,10 +283,10 @@ def open_descriptors(hosts: list[Host]) -> int:
 @pytest.mark.slow
 def test_shared_memory_that_cannot_be_had_is_told(region: Region, costs: Path) -> None:
     """No file, and so no memory file, may be larger than 32 KiB."""
-    launcher = Spawn(1, prefix=("prlimit", "--fsize=32768"), echo=lambda line: None)
     before, shared = below(os.getpid()), set(Path("/dev/shm").iterdir())
-    launchers = dict.fromkeys((BASE, CONTROL), launcher)
-    with ClusterEngine([Assignment(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as engine:
+    limited = ForkServer(prefix=("prlimit", "--fsize=32768"))
+    launchers = dict.fromkeys((BASE, CONTROL), Spawn(limited, echo=lambda line: None))
+    with limited, ClusterEngine([Assignment(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as engine:
         with pytest.raises(RunError, match="shared memory between two workers cannot be had"):
             engine.cluster.run(placed(engine, region, dict(pins(BASE, CONTROL))), bare_context(engine))
         alone = placed(engine, region, dict(pins(BASE, BASE)))

@@ -20,28 +20,33 @@ from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.costs import CostStore, Rates
 from katz_graph.executor.launch import ahead as beginning
 from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.launched import hello
-from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.launch.spawn import Process, Spawn
 from katz_graph.executor.supervised import PATIENCE
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.settings import WAITING
 
+HERE = Path(__file__).parent
+
 
 def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     (tmp_path / "random.py").write_text("raise SystemExit('the current folder is no place to import from')")
     monkeypatch.chdir(tmp_path)
     printed: list[str] = []
-    process = Spawn(threads=3, prefix=("env", "SPACE=blue"), entry="fake_worker:serve", echo=printed.append).launch("a", background=True)
+    with ForkServer(3, "fake_worker", ("env", "SPACE=blue")) as server:
+        live_and_end(Spawn(server, "fake_worker:serve", printed.append).launch("a"), printed)
+
+
+def live_and_end(process: Process, printed: list[str]) -> None:
     assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
-    assert os.getsid(process.pid) == process.pid
+    assert process.pid is not None and os.getsid(process.pid) == process.pid
     process.connection.send("environment", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "SPACE"])
     told = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "SPACE": "blue"}
     assert process.connection.receive() == ("environment", told)
-    process.connection.send("niceness", None)
-    assert process.connection.receive() == ("niceness", os.getpriority(os.PRIO_PROCESS, 0))  # only the import was in the background
     assert process.is_alive() and process.last_words() == ""
     process.connection.send("exit", None)
     with pytest.raises(Closed):
@@ -56,25 +61,27 @@ def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monk
 def test_a_process_that_cannot_be_started_leaves_no_descriptor() -> None:
     before = set(Path("/proc/self/fd").iterdir())
     with pytest.raises(FileNotFoundError):
-        Spawn(prefix=("/no/such/program",)).launch("a")
+        Spawn(ForkServer(prefix=("/no/such/program",))).launch("a")
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
-def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     for variable in WAITING:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("OMP_DISPLAY_ENV", "VERBOSE")  # OpenMP says what it read when torch loaded it
-    printed: list[str] = []
     began = time.monotonic()
-    process = Spawn(echo=printed.append).launch("a")
-    assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
-    print(f"a process of the real worker was ready after {time.monotonic() - began:.2f} s")
-    process.connection.send("ping", {"number": 1})
-    assert process.connection.receive() == ("pong", {"number": 1})
-    process.connection.close()
-    eventually(lambda: not process.is_alive(), 2)
-    assert process.wait(1)
-    assert [line.split("'")[1] for line in printed if "GOMP_SPINCOUNT" in line] == [WAITING["GOMP_SPINCOUNT"]]
+    with ForkServer() as server:
+        process = Spawn(server).launch("a")
+        assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
+        seconds = time.monotonic() - began
+        process.connection.send("ping", {"number": 1})
+        assert process.connection.receive() == ("pong", {"number": 1})
+        process.connection.close()
+        eventually(lambda: not process.is_alive(), 2)
+        assert process.wait(1)
+    told = capfd.readouterr().err.splitlines()
+    assert [line.split("'")[1] for line in told if "GOMP_SPINCOUNT" in line] == [WAITING["GOMP_SPINCOUNT"]]
+    print(f"a process of the real worker was ready after {seconds:.2f} s")
 
 
 def test_a_thread_answers_and_ends() -> None:
@@ -96,29 +103,17 @@ def test_a_thread_tells_what_it_died_of() -> None:
     thread.connection.close()
 
 
-def test_workers_that_began_ahead_are_taken_first_and_the_rest_ends() -> None:
-    """They load while their driver does; a spare is none of them."""
-    with Ahead(parse_devices("cpu*3"), 1) as ahead:
-        begun = set(below(os.getpid()))
-        assert len(begun) == 3
-        launcher = Spawn(ahead=ahead, echo=lambda line: None)
-        spare, first = launcher.launch("spare", background=True), launcher.launch("a")
-        assert first.pid in begun and spare.pid not in begun
-    left = begun - {first.pid}
-    eventually(lambda: not any(map(runs, left)), 10)
-    assert first.is_alive() and spare.is_alive()
-    for process in (first, spare):
-        process.kill()
-        assert process.wait(10)
-
-
-def test_nothing_begins_ahead_for_a_cluster() -> None:
-    with Ahead(parse_devices("ray*2"), 1) as ahead:
-        assert ahead.take() is None
+def test_what_workers_need_is_loaded_ahead_where_this_host_serves() -> None:
+    before = below(os.getpid())
+    with Ahead(parse_devices("ray*2"), 1):
+        assert below(os.getpid()) == before
+    with Ahead(parse_devices("cpu*3"), 1):
+        assert len(begun := below(os.getpid()) - before) == 1
+    assert not any(map(runs, begun))
 
 
 def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
     monkeypatch.setattr(beginning, "ENTRY_ON_GPU", "slow_cuda:work_on_gpu")
     assert PATIENCE.frozen < slow_cuda.SECONDS
     CostStore(tmp_path).keep_rates(f"{METHOD}/{slow_cuda.NAME}/float32/torch {torch.__version__}", Rates(1e12, 1e11, 1e-5))

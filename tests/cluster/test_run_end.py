@@ -19,6 +19,8 @@ from processes import below, eventually, runs
 from katz_graph.errors import RunError
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.launch.ahead import ENTRY
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 
 WORKFLOW = Path(__file__).parents[2] / "workflows" / "controlnet_lora.json"
@@ -115,10 +117,10 @@ def test_nothing_outlives_a_run_that_is_killed(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_in_the_driver_leaves_nothing(costs: Path) -> None:
-    workers: set[int] = set()
-    with pytest.raises(ZeroDivisionError), engine(["cpu:0", "cpu:1"], costs):
-        workers = below(os.getpid())
+def test_an_error_in_the_driver_leaves_nothing(costs: Path, fork_server: ForkServer) -> None:
+    before, workers = below(os.getpid()), set[int]()
+    with pytest.raises(ZeroDivisionError), engine(["cpu:0", "cpu:1"], costs, fork_server):
+        workers = below(os.getpid()) - before
         assert len(workers) >= 2
         raise ZeroDivisionError
     assert not any(map(runs, workers))
@@ -126,21 +128,19 @@ def test_an_error_in_the_driver_leaves_nothing(costs: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", ["device", "entry"])
-def test_a_worker_that_cannot_start_is_told_in_one_line(costs: Path, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+def test_a_worker_that_cannot_start_is_told_in_one_line(costs: Path, broken: str, fork_server: ForkServer) -> None:
     before = below(os.getpid())
     names = ["cpu:0", "cuda:77" if broken == "device" else "cpu:1"]
     with pytest.raises(RunError) as error:
-        engine(names, costs, "fake_worker:broken" if broken == "entry" else None)
+        engine(names, costs, fork_server, "no_such_module:serve" if broken == "entry" else ENTRY)
     print(error.value)
     assert f"device {names[1]}" in str(error.value) and "\n" not in str(error.value)
     assert below(os.getpid()) <= before
 
 
-def engine(names: list[str], cache: Path, entry: str | None = None) -> ClusterEngine:
+def engine(names: list[str], cache: Path, server: ForkServer, last: str = ENTRY) -> ClusterEngine:
     """Workers on this host, the last with another entry."""
-    usual = Spawn(1, echo=lambda line: None)
-    launchers = dict.fromkeys(names, usual) | ({names[-1]: Spawn(1, entry=entry, echo=lambda line: None)} if entry else {})
+    launchers = {name: Spawn(server, last if name == names[-1] else ENTRY, echo=lambda line: None) for name in names}
     return ClusterEngine(
         [Assignment(name, name.split(":")[0] if "cpu" in name else name) for name in names], cache=cache, launchers=launchers
     )

@@ -15,6 +15,7 @@ from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.launch.spawn import Spawn
@@ -88,7 +89,7 @@ def test_the_planner_s_own_choice_gives_the_same_picture(threads: ClusterEngine,
         assert difference(made(threads, threads.plan(region)), latent) <= 1e-5  # equal stages may share a call: float rounding
 
 
-def test_worker_processes_give_the_same_bits(models: Models, expected: list[Tensor], costs: Path) -> None:
-    with engine_of(2, Spawn(1), costs) as engine:
+def test_worker_processes_give_the_same_bits(models: Models, expected: list[Tensor], costs: Path, fork_server: ForkServer) -> None:
+    with engine_of(2, Spawn(fork_server), costs) as engine:
         for number, (region, latent) in enumerate(zip(cases(models), expected, strict=True)):
             assert torch.equal(made(engine, scattered(engine, region, 100 + number)), latent)

@@ -17,27 +17,22 @@ import torch
 from processes import below, eventually, runs
 
 from katz_graph.errors import RunError
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.supervised import Patience
 from katz_graph.executor.supervisor import Supervisor
 from katz_graph.executor.transport.faults import Closed
 
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
-
 
 class Told:
     """What a supervisor told, with times."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: ForkServer) -> None:
+        self._server = server
         self.items: queue.Queue[tuple[Any, ...]] = queue.Queue()
 
     def make(self, entry: str = "serve", names: tuple[str, ...] = ("a",), **options: Any) -> Supervisor:
-        launcher = Spawn(entry=f"fake_worker:{entry}", echo=lambda line: None)
+        launcher = Spawn(self._server, f"fake_worker:{entry}", echo=lambda line: None)
         return Supervisor(
             dict.fromkeys(names, launcher),
             on_message=lambda name, kind, body: self.items.put((kind, name, body, time.monotonic())),
@@ -55,8 +50,8 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def told(fake_server: ForkServer) -> Told:
+    return Told(fake_server)
 
 
 @pytest.fixture(autouse=True)
@@ -124,8 +119,8 @@ def test_a_spare_replaces_at_once(told: Told) -> None:
         print(f"replaced by the spare after {replaced - killed:.3f} s")
         assert replaced - killed < 1.0
         assert supervisor.pids()["a"] == pids["spare 0"]
-        connection.send("niceness", None)
-        assert told.next("niceness")[1] == os.getpriority(os.PRIO_PROCESS, 0)
+        connection.send("echo", "here")
+        assert told.next("echo")[:2] == ("a", "here")
         eventually(lambda: "spare 0" in supervisor.pids(), 30)  # the next one
 
 

@@ -34,7 +34,7 @@ from katz_graph.web.runner_facts import DeviceFacts, Stats
 
 
 class Devices:
-    """Starts a worker for each device that the operator asks for and that is left, of those that began `ahead`. KatzError with one line
+    """Starts a worker for each device that the operator asks for and that is left, forked from what loads `ahead`. KatzError with one line
     when one cannot be started. `wear_out(why, devices)` is called when this process is to be replaced, as devices were lost for good."""
 
     def __init__(self, start: RunnerStart, settings: Settings, ahead: Ahead, wear_out: Callable[..., None]) -> None:

@@ -43,8 +43,8 @@ STARTED = "started"  # what this process tells itself
 
 
 class Service:
-    """Starts all that jobs need, with the workers that began `ahead`, and tells `ready` on the wire. `post` puts a message where those of
-    the server come from: what arrives is obeyed in one thread. What needs devices waits for them."""
+    """Starts all that jobs need, and tells `ready` on the wire; what workers are forked from loads `ahead`. `post` puts a message where
+    those of the server come from: what arrives is obeyed in one thread. What needs devices waits for them."""
 
     def __init__(self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Message], None], ahead: Ahead) -> None:
         self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead

@@ -1,0 +1,191 @@
+"""The main program of a fork server: load what workers need, then make each of them by forking, as the driver asks.
+
+Only a process that is one thread, and in which nothing has touched CUDA, can be forked. Where a library has done otherwise, what is forked
+begins anew as `worker_main`, and loads for itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+from katz_graph.executor.launch.worker_main import end, run_worker, worker_command
+from katz_graph.garbage import expect_imports, imports_are_done
+from katz_graph.settings import prepare_to_compute
+
+CONNECTION = "katz_graph.executor.transport.connection"
+LONGEST = 1 << 12  # bytes of a message
+LOOKS, LOOK = 10, 0.005  # seconds
+THREADS = Path("/proc/self/task")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--descriptor", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--module", required=True)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.set_inheritable(arguments.descriptor, False)
+    control = socket.socket(fileno=arguments.descriptor)
+    prepare_to_compute(arguments.threads)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else it makes its threads when it is loaded
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # libraries ask torch for GPUs when they are loaded; this answers without CUDA
+    expect_imports()
+    with ended_by(control), suppress(BaseException):  # what cannot be loaded here fails in the workers as well, and there somebody is told
+        for module in (CONNECTION, arguments.module):
+            importlib.import_module(module)
+    imports_are_done()
+    Server(control, arguments.threads).serve()
+
+
+@contextmanager
+def ended_by(control: socket.socket) -> Iterator[None]:
+    """End this process when the other side is gone; by a thread that has ended, too, after the block."""
+    done, finish = socket.socketpair()
+    watched = select.poll()
+    watched.register(control.fileno(), select.POLLRDHUP)
+    watched.register(done.fileno(), select.POLLRDHUP)
+
+    def watch() -> None:
+        if any(descriptor == control.fileno() for descriptor, _ in watched.poll()):
+            end()
+
+    watching = threading.Thread(target=watch, name="katz-end")
+    watching.start()
+    try:
+        yield
+    finally:
+        finish.close()
+        watching.join()
+        done.close()
+
+
+class Server:
+    """Forks until nobody is connected to `control` any more. A process stays uncollected, and its number its own, until its driver lets go
+    of it."""
+
+    def __init__(self, control: socket.socket, threads: int) -> None:
+        self._control, self._threads = control, threads
+        self._awaited = selectors.DefaultSelector()
+        self._await(control.fileno(), self._fork)
+
+    def serve(self) -> None:
+        while True:
+            key, _ = self._awaited.select()[0]  # one at a time: to act on it may end what else was awaited
+            key.data()
+
+    def _fork(self) -> None:
+        asked, descriptors, _, _ = socket.recv_fds(self._control, LONGEST, 3, socket.MSG_CMSG_CLOEXEC)
+        if not asked:
+            os._exit(0)
+        connected, output, life = descriptors
+        pid = None if _is_gone(life) else self._forked(asked.decode(), connected, output, life)
+        os.close(connected)
+        os.close(output)
+        if pid is None:
+            os.close(life)
+            return
+        _tell(life, pid=pid)
+        running = os.pidfd_open(pid)
+        self._await(running, lambda: self._has_ended(running, life))
+        self._await(life, lambda: self._let_go(pid, running, life))
+
+    def _forked(self, entry: str, connected: int, output: int, life: int) -> int | None:
+        """The number of a process that becomes a worker; None where there can be none."""
+        alone = _is_alone()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.write(output, f"a process could not be forked: {error}\n".encode())
+            return None
+        if pid == 0:
+            self._become(entry, connected, output, life, alone)
+        return pid
+
+    def _has_ended(self, running: int, life: int) -> None:
+        ended = os.waitid(os.P_PIDFD, running, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        self._awaited.unregister(running)
+        _tell(life, code=ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+
+    def _let_go(self, pid: int, running: int, life: int) -> None:
+        """The driver is gone, or has no more use for a process: kill what is left of its session, and collect it."""
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED)
+        with suppress(KeyError):
+            self._awaited.unregister(running)
+        self._awaited.unregister(life)
+        os.close(running)
+        os.close(life)
+
+    def _become(self, entry: str, connected: int, output: int, life: int, alone: bool) -> NoReturn:
+        """Be a worker."""
+        try:
+            os.setsid()
+            for number in (1, 2):
+                os.dup2(output, number)
+            for key in list(self._awaited.get_map().values()):
+                if key.fd != self._control.fileno():
+                    os.close(key.fd)
+            self._awaited.close()
+            self._control.close()
+            os.close(output)
+            os.close(life)
+            prepare_to_compute(self._threads)
+            if not alone or _has_touched_cuda():
+                os.set_inheritable(connected, True)
+                os.execv(sys.executable, worker_command(connected, self._threads, entry))
+            run_worker(entry, connected)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)  # whatever threads there are
+
+    def _await(self, descriptor: int, act: Callable[[], None]) -> None:
+        self._awaited.register(descriptor, selectors.EVENT_READ, act)
+
+
+def _is_gone(life: int) -> bool:
+    """Whether the driver has let go of what it asked for."""
+    asked = select.poll()
+    asked.register(life, select.POLLRDHUP)
+    return bool(asked.poll(0))
+
+
+def _is_alone() -> bool:
+    """Whether this process is one thread; one that has just ended may be there for a moment."""
+    for _ in range(LOOKS):
+        if len(list(THREADS.iterdir())) == 1:
+            return True
+        time.sleep(LOOK)
+    return False
+
+
+def _has_touched_cuda() -> bool:
+    """Whether CUDA, which no process inherits, was initialised in the one that this one was forked from."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda._is_in_bad_fork())
+
+
+def _tell(life: int, **told: int) -> None:
+    with suppress(OSError):  # it was let go
+        os.write(life, json.dumps(told).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""A process of this host that loads once what workers need, and makes each of them by forking: they begin at once, and share its memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import IO, Self
+
+from katz_graph.executor.launch.worker_main import PYTHON
+
+MAIN = "katz_graph.executor.launch.fork_main"
+MODULE = "katz_graph.executor.launch.work"
+"""What has all that a worker needs."""
+LONGEST = 1 << 12  # bytes of a message
+ENDING = 2.0  # seconds that a process may take to end when nobody is connected to it any more
+
+
+class ForkServer:
+    """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork` on, until `close`; a context manager.
+
+    `prefix`: a command that starts it, say `ip netns exec a`; what is forked is where that is. Any thread may ask. When it is lost, what it
+    had forked goes on, and another one takes its place.
+    """
+
+    def __init__(self, threads: int = 1, module: str = MODULE, prefix: Sequence[str] = ()) -> None:
+        self.threads = threads
+        self._command = [*prefix, *PYTHON, "-m", MAIN, "--threads", str(threads), "--module", module]
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def begin(self) -> None:
+        """Start loading. OSError when the process cannot be started."""
+        with self._lock:
+            if self._control is None:
+                self._start()
+
+    def fork(self, entry: str) -> Forked:
+        """A process that runs `entry` (module:function) as soon as all is loaded. It has a session of its own, so that Ctrl-C reaches the
+        driver alone, and ends when the connection does. OSError when there can be none."""
+        with ExitStack() as ours, ExitStack() as theirs:
+            connected, its_end = _pair(ours, theirs, socket.SOCK_STREAM)
+            life, its_life = _pair(ours, theirs, socket.SOCK_SEQPACKET)
+            reading, writing = os.pipe()
+            output = ours.enter_context(os.fdopen(reading, errors="replace"))
+            theirs.callback(os.close, writing)
+            self._ask(entry, [its_end.fileno(), writing, its_life.fileno()])
+            ours.pop_all()
+            return Forked(connected, output, life)
+
+    def close(self) -> None:
+        """End it. What it has forked is not ended, and its numbers are not known for its own any more."""
+        with self._lock:
+            self._end()
+
+    def _ask(self, entry: str, descriptors: Sequence[int]) -> None:
+        with self._lock:
+            if self._control is not None:
+                with suppress(OSError):
+                    socket.send_fds(self._control, [entry.encode()], descriptors)
+                    return
+            self._end()
+            socket.send_fds(self._start(), [entry.encode()], descriptors)
+
+    def _start(self) -> socket.socket:
+        with ExitStack() as ours, ExitStack() as theirs:
+            control, its_end = _pair(ours, theirs, socket.SOCK_SEQPACKET)
+            self._process = subprocess.Popen(
+                [*self._command, "--descriptor", str(its_end.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[its_end.fileno()],
+                start_new_session=True,
+            )
+            ours.pop_all()
+            self._control = control
+            return control
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(ENDING)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+
+class Forked:
+    """A process that a fork server makes: the driver's end of the connection to it, what it prints, and how it is.
+
+    Its number means this process until `let_go`, and no other one, whenever it ended: the server collects it only then.
+    """
+
+    def __init__(self, connected: socket.socket, output: IO[str], life: socket.socket) -> None:
+        self.connected, self.output = connected, output
+        self._life, self._lock = life, threading.Lock()
+        life.setblocking(False)
+        self._pid: int | None = None
+        self._code: int | None = None
+        self._is_over = False
+
+    @property
+    def pid(self) -> int | None:
+        """None while the server still loads."""
+        with self._lock:
+            self._look()
+            return self._pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit status, or the signal that killed it as a negative number; None before, and where the server was lost."""
+        with self._lock:
+            self._look()
+            return self._code
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, or cannot be made, or nobody can tell as the server was lost."""
+        with self._lock:
+            self._look()
+            return self._is_over
+
+    def kill(self) -> None:
+        """End it at once, with what it started in its session; where it is not made yet, before that. Does not wait."""
+        with self._lock:
+            if self._life.fileno() < 0:
+                return
+            self._look()
+            if self._pid is None:
+                self._let_go()
+            elif self._code is not None or not self._is_over:  # else its number may be another's by now
+                with suppress(ProcessLookupError):
+                    os.killpg(self._pid, signal.SIGKILL)
+
+    def let_go(self) -> None:
+        """Have it collected, and killed before where it is not over."""
+        with self._lock:
+            self._look()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._is_over = True
+        self._life.close()
+
+    def _look(self) -> None:
+        """Take what the server told: first the number, at last the exit status; the lock is held."""
+        while True:
+            try:
+                told = self._life.recv(LONGEST)
+            except BlockingIOError:
+                return
+            except OSError:  # the server is lost, or the process was let go
+                told = b""
+            if not told:
+                self._is_over = True
+                return
+            self._take(json.loads(told))
+
+    def _take(self, told: dict[str, int]) -> None:
+        self._pid = told.get("pid", self._pid)
+        if "code" in told:
+            self._code, self._is_over = told["code"], True
+
+
+def _pair(ours: ExitStack, theirs: ExitStack, kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:
+    here, there = socket.socketpair(socket.AF_UNIX, kind)
+    return ours.enter_context(here), theirs.enter_context(there)

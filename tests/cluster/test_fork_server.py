@@ -1,0 +1,170 @@
+"""Processes that are forked from one that has loaded what they need: how they begin and end, and what becomes of them when it is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import below, eventually, runs
+
+from katz_graph.executor.launch.fork_server import Forked, ForkServer
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.faults import Closed
+
+CODE = """
+import os, subprocess, sys, threading, time
+from pathlib import Path
+{loaded}
+def tell(connection):
+    command = Path("/proc/self/cmdline").read_text().split("\\0")
+    connection.send("told", [os.getpid(), command, len(os.listdir("/proc/self/fd")), os.environ["OPENBLAS_NUM_THREADS"]])
+    while connection.receive()[0] == "child":
+        connection.send("child", subprocess.Popen(["sleep", "600"]).pid)
+    os._exit(7)
+"""
+Make = Callable[..., ForkServer]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """A server of a module that does something when it is loaded."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    made: list[ForkServer] = []
+
+    def server(loaded: str = "") -> ForkServer:
+        (tmp_path / "made_for_a_test.py").write_text(CODE.format(loaded=loaded))
+        made.append(ForkServer(3, "made_for_a_test"))
+        return made[-1]
+
+    yield server
+    for one in made:
+        one.close()
+
+
+def told(forked: Forked) -> tuple[Connection, Any]:
+    """Its connection, and what it says of itself."""
+    connection = Connection(forked.connected)
+    return connection, connection.receive()[1]
+
+
+def began_anew(command: list[str]) -> bool:
+    return "katz_graph.executor.launch.worker_main" in command
+
+
+def test_all_are_alike_and_none_holds_what_is_of_another(make: Make) -> None:
+    server = make("time.sleep(1)")
+    forked = [server.fork("made_for_a_test:tell") for _ in range(3)]
+    connections, said = zip(*map(told, forked), strict=True)
+    began = time.monotonic()
+    last, (_, _, descriptors, _) = told(forked := server.fork("made_for_a_test:tell"))
+    assert time.monotonic() - began < 0.9  # nothing is loaded again
+    assert len({pid for pid, _, _, _ in said}) == 3
+    assert {descriptors} == {count for _, _, count, _ in said}
+    assert {threads for _, _, _, threads in said} == {"3"}
+    assert not any(began_anew(command) for _, command, _, _ in said)
+    for connection in (*connections, last):
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "loaded",
+    [
+        pytest.param("threading.Thread(target=time.sleep, args=(600,), daemon=True).start()", id="thread"),
+        pytest.param("import torch\ntorch.cuda._is_in_bad_fork = lambda: os.getppid() != DRIVER", id="CUDA"),
+    ],
+)
+def test_who_cannot_be_forked_begins_anew(make: Make, loaded: str) -> None:
+    """In the same process: whoever has its number finds it there."""
+    forked = make(loaded.replace("DRIVER", str(os.getpid()))).fork("made_for_a_test:tell")
+    connection, (pid, command, _, threads) = told(forked)
+    assert began_anew(command) and pid == forked.pid and threads == "3"
+    connection.send("end")
+    eventually(lambda: forked.is_over, 10)
+    assert forked.code == 7
+    forked.let_go()
+    connection.close()
+
+
+def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(make: Make) -> None:
+    forked = make().fork("made_for_a_test:tell")
+    connection, (pid, *_) = told(forked)
+    connection.send("child")
+    child = connection.receive()[1]
+    connection.send("end")
+    eventually(lambda: forked.is_over, 10)
+    assert forked.code == 7 and forked.pid == pid
+    assert Path(f"/proc/{pid}").exists() and runs(child)
+    forked.let_go()
+    eventually(lambda: not Path(f"/proc/{pid}").exists() and not runs(child), 10)
+    forked.kill()  # again, and nobody who may have its number now
+    assert forked.code == 7 and forked.is_over
+    connection.close()
+
+
+def test_it_is_killed_with_what_it_started(make: Make) -> None:
+    forked = make().fork("made_for_a_test:tell")
+    connection, _ = told(forked)
+    connection.send("child")
+    child = connection.receive()[1]
+    forked.kill()
+    eventually(lambda: forked.is_over and not runs(child), 10)
+    assert forked.code == -signal.SIGKILL
+    forked.let_go()
+    connection.close()
+
+
+def test_it_is_killed_before_it_is_made(make: Make) -> None:
+    server = make("time.sleep(1)")
+    forked = server.fork("made_for_a_test:tell")
+    assert forked.pid is None and not forked.is_over
+    forked.kill()
+    assert forked.is_over and forked.code is None
+    with pytest.raises(Closed):
+        Connection(forked.connected).receive()
+    connection, _ = told(server.fork("made_for_a_test:tell"))  # the next is not struck
+    connection.close()
+
+
+def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place(make: Make) -> None:
+    server = make()
+    before = below(os.getpid())
+    first = server.fork("made_for_a_test:tell")
+    connection, (pid, *_) = told(first)
+    (lost,) = below(os.getpid()) - before - {pid}
+    os.kill(lost, signal.SIGKILL)
+    eventually(lambda: not runs(lost), 10)
+    connection.send("child")
+    assert runs(connection.receive()[1])
+    eventually(lambda: first.is_over, 10)
+    assert first.code is None  # nobody can tell
+    second, (other, *_) = told(server.fork("made_for_a_test:tell"))
+    assert other != pid
+    connection.send("end")
+    eventually(lambda: not runs(pid), 10)
+    second.close()
+
+
+def test_a_module_that_cannot_be_loaded_is_told_by_who_needs_it(make: Make) -> None:
+    forked = make("raise ImportError('libcuda.so.1: cannot open shared object file')").fork("made_for_a_test:tell")
+    eventually(lambda: forked.is_over, 30)
+    assert forked.code == 1
+    assert forked.output.read().splitlines()[-1] == "ImportError: libcuda.so.1: cannot open shared object file"
+    forked.let_go()
+    forked.connected.close()
+
+
+def test_it_ends_with_its_driver_while_it_loads_and_afterwards(make: Make) -> None:
+    for loaded in ("time.sleep(600)", ""):
+        before = below(os.getpid())
+        server = make(loaded)
+        server.begin()
+        time.sleep(0.3)
+        (pid,) = below(os.getpid()) - before
+        assert runs(pid)
+        server._control.close()  # as when the driver is killed
+        eventually(lambda pid=pid: not runs(pid), 10)  # type: ignore[misc]
