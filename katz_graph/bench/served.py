@@ -38,10 +38,12 @@ class Answer:
 
 
 class Served:
-    """`katz serve` in `folder`, with the miniature models. Started again on the same folder it is the same server."""
+    """`katz serve` in `folder`, with the miniature models. Started again on the same folder it is the same server. `cache`: where it keeps
+    what it measures; in the folder as well, unless told."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, cache: Path | None = None) -> None:
         self.folder = folder
+        self._cache = cache or folder / "cache"
         self.port = _free_port()
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,7 +62,7 @@ class Served:
         command = [sys.executable, "-m", "katz_graph.cli.main", "serve", "--port", str(self.port), *self._options]
         for name, place in places.items():
             command += [f"--{name}", str(place)]
-        environment = {**os.environ, "KATZ_CACHE": str(self.folder / "cache")}
+        environment = {**os.environ, "KATZ_CACHE": str(self._cache)}
         with (self.folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=self.folder)
         if wait:
@@ -171,9 +173,9 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Served]:
+def serving(folder: Path, *options: str, cache: Path | None = None) -> Iterator[Served]:
     """A server that is ready, and is killed at the end unless it ended."""
-    with Served(folder, *options) as server:
+    with Served(folder, *options, cache=cache) as server:
         yield server
 
 

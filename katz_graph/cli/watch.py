@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ PATIENCE = 120.0  # seconds without a connection
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)  # between attempts; the last one again and again
 FRAME_BYTES = 512 * 2**20
 CLOSING = 1.0  # seconds
+LOOK = 0.25  # seconds; Ctrl-C that comes just before a wait is seen at its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,10 @@ def open_line(server: Server, client: str) -> ClientConnection:
 
 def _read(socket: ClientConnection) -> Mapping[str, Any]:
     """The next frame; empty for one that is none of ours. ConnectionClosed when the server ends the line, in whatever way."""
-    data = socket.recv()
-    return msgpack.unpackb(data) if isinstance(data, bytes) else {}
+    while True:
+        with suppress(TimeoutError):
+            data = socket.recv(LOOK)
+            return msgpack.unpackb(data) if isinstance(data, bytes) else {}
 
 
 def _events(frame: Mapping[str, Any], job: str, queued: Callable[[int], None]) -> Iterator[JobEvent]:

@@ -37,7 +37,7 @@ from katz_graph.planner.decompose import COSTED
 from katz_graph.planner.program import Program
 from katz_graph.planner.region import Region
 
-STEPS = 16
+STEPS = 10
 BASE, CONTROL, OTHER = DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 NOTICED = {signal.SIGKILL: 1.0, signal.SIGSTOP: 2 * Patience().frozen}  # seconds
 RECOVERED = 5.0  # seconds, with a spare

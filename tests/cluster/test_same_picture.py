@@ -44,7 +44,7 @@ def cases(models: Models) -> list[Region]:
             for sampler in ("euler", "heun"):
                 loras = ((models.loras[0], 0.7),) if number == 3 else ()
                 name = f"{number} ControlNets, guidance {guidance}, {sampler}"
-                case = Case(name, models.pipeline, models.xl, sampler, 4, guidance=guidance, controls=controls, loras=loras)
+                case = Case(name, models.pipeline, models.xl, sampler, 3, guidance=guidance, controls=controls, loras=loras)
                 regions.append(sampler_region(case))
     return regions
 

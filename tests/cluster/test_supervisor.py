@@ -63,7 +63,7 @@ def nothing_left() -> Iterator[None]:
 
     before, open_before, shared = below(os.getpid()), descriptors(), set(Path("/dev/shm").iterdir())
     yield
-    assert below(os.getpid()) <= before
+    eventually(lambda: below(os.getpid()) <= before, 5)
     assert descriptors() <= open_before
     assert set(Path("/dev/shm").iterdir()) <= shared
 

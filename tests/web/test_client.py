@@ -27,13 +27,13 @@ PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[Served]:
     """It ends in order, and leaves nothing."""
     with pytest.MonkeyPatch.context() as environment:
         for variable in WAITING:
             environment.delenv(variable, raising=False)
         environment.setenv("OMP_DISPLAY_ENV", "VERBOSE")  # OpenMP says what it read when torch loaded it
-        with serving(tmp_path_factory.mktemp("server")) as running:
+        with serving(tmp_path_factory.mktemp("server"), cache=costs) as running:
             yield running
             family = running.family()
             assert len(family) >= 3  # the runner and its device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import logging
 import shutil
 import subprocess
@@ -98,10 +99,12 @@ class Driver:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(tmp_path_factory.mktemp("runner"))
-    yield driver
-    driver.close()
+def driver(tmp_path_factory: pytest.TempPathFactory, costs: Path) -> Iterator[Driver]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("KATZ_CACHE", str(costs))
+        driver = Driver(tmp_path_factory.mktemp("runner"))
+        yield driver
+        driver.close()
 
 
 def picture(driver: Driver, name: str) -> bytes:
@@ -286,11 +289,12 @@ def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Drive
     assert driver.runner.restarts == 1
 
 
-def test_a_runner_whose_server_is_killed_undoes_what_is_not_on_record_and_ends(tmp_path: Path) -> None:
+def test_a_runner_whose_server_is_killed_undoes_what_is_not_on_record_and_ends(tmp_path: Path, costs: Path) -> None:
     """A job that will run again must not find its own files from before; what was put on record stays."""
     (tmp_path / "packs").mkdir()
     shutil.copy(PACK, tmp_path / "packs")
-    server = subprocess.Popen([sys.executable, Path(__file__).with_name("short_server.py"), tmp_path], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, Path(__file__).with_name("short_server.py"), tmp_path]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KATZ_CACHE": str(costs)})
     try:
         assert server.stdout is not None and server.stdout.readline() == "written\n"
         family = below(server.pid)

@@ -319,9 +319,10 @@ def test_a_start_that_is_given_up_leaves_nothing() -> None:
     """Ctrl-C while packs are being imported."""
 
     async def start() -> None:
+        before = below(os.getpid())
         runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, ("-c", "import time; time.sleep(1000)"))
         starting = asyncio.create_task(runner.start())
-        while not (family := below(os.getpid())):
+        while not (family := below(os.getpid()) - before):
             await asyncio.sleep(0.01)
         starting.cancel()
         began = time.monotonic()

@@ -16,9 +16,9 @@ from katz_graph.web.jobs.store import JobStore
 PATIENCE = 120.0
 
 
-def test_jobs_survive_signals_and_crashes(tmp_path: Path) -> None:
+def test_jobs_survive_signals_and_crashes(tmp_path: Path, costs: Path) -> None:
     """One data folder, three servers: the first is asked to end, the second is killed, the third is hurried."""
-    with serving(tmp_path) as server:
+    with serving(tmp_path, cache=costs) as server:
         server.wait_for([submit(server, painting(0, 1))], PATIENCE)  # models are loaded now
         running = submit(server, painting(1, 20))
         waiting = [submit(server, painting(seed, 2)) for seed in (2, 3)]
