@@ -7,7 +7,7 @@ LAYERS := nodes executor kernels web workflows
 # Tests start hundreds of processes; without caches of byte code each of them compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test lint types check clean
+.PHONY: setup run test lint types bytecode check clean
 
 setup: $(VENV)/.installed
 
@@ -21,7 +21,9 @@ $(VENV)/.installed: pyproject.toml
 run: setup
 	$(BIN)/katz run workflows/controlnet_lora.json --output output
 
-test: setup lint types check
+test: setup lint
+	$(MAKE) --no-print-directory --jobs 2 types bytecode
+	$(MAKE) --no-print-directory check
 
 lint:
 	$(BIN)/ruff check .
@@ -34,9 +36,13 @@ types:
 	for layer in $(LAYERS); do ln -s ../../../$$layer build/types/katz_graph/; done
 	cd build/types && ../../$(BIN)/mypy --strict -p katz_graph
 
-# Two at a time, the longest files first.
+# What tests load is compiled once, and not in each of their processes; what is wrong with it is told by `check`.
+bytecode:
+	-$(BIN)/python -m pytest --collect-only -qq tests > /dev/null
+
+# Three at a time on two processors, since some wait; the longest files first.
 check:
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/cluster tests/web tests/cpu tests/plain tests/gpu
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/cluster tests/web tests/cpu tests/plain tests/gpu
 
 clean:
 	rm -rf build output

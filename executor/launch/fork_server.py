@@ -62,7 +62,7 @@ class ForkServer:
             return Forked(connected, output, life)
 
     def close(self) -> None:
-        """End it. What it has forked is not ended, and its numbers are not known for its own any more."""
+        """End it. What it has forked goes on, and nobody sees any more how that ends."""
         with self._lock:
             self._end()
 

@@ -206,7 +206,8 @@ async def never(fake: Fake, job: Job) -> None:
 
 def test_control_c_cancels_the_job(tmp_path: Path) -> None:
     with faked(never) as fake:
-        command = [sys.executable, "-m", "katz_graph.cli.main", *arguments(fake.server.address, tmp_path)[1:]]
+        code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom katz_graph.cli.main import main; main()"
+        command = [sys.executable, "-c", code, *arguments(fake.server.address, tmp_path)[1:]]  # a shell's background jobs ignore it
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             until = time.monotonic() + 30
