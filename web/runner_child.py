@@ -62,7 +62,7 @@ class Child:
 
     _process: asyncio.subprocess.Process
     _echoing: asyncio.Task[None]
-    _wire: AsyncEnd
+    _wire: AsyncEnd | None = None
 
     def __init__(self, heard: Callable[[Message], None], patience: Patience) -> None:
         self.ready: asyncio.Future[RunnerFacts] = asyncio.get_running_loop().create_future()
@@ -121,7 +121,9 @@ class Child:
         return self.ready.done() and self.ready.exception() is None
 
     def send(self, kind: str, body: Any = None) -> None:
-        self._wire.send(kind, body)
+        """Nothing happens where there is no connection any more, or not yet."""
+        if self._wire is not None:
+            self._wire.send(kind, body)
 
     async def ask(self, kind: str, **body: Any) -> Any:
         """Its answer, as soon as it can give it. KatzError with what it says against it, RunnerDown when it has ended."""
@@ -130,6 +132,7 @@ class Child:
         number = next(self._numbers)
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
+            assert self._wire is not None  # `start` has returned
             self._wire.send(kind, body, number)
             return await answer
         finally:

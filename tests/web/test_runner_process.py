@@ -334,6 +334,25 @@ def test_a_start_that_is_given_up_leaves_nothing() -> None:
     asyncio.run(start())
 
 
+def test_a_start_is_given_up_wherever_it_is() -> None:
+    """Who is told that it is cancelled ends with that: a server that keeps runners would start them for ever."""
+
+    async def start(steps: int) -> None:
+        before = below(os.getpid())
+        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, (FAKE,))
+        starting = asyncio.create_task(runner.start())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await runner.close()
+        assert below(os.getpid()) <= before
+
+    for steps in range(12):
+        asyncio.run(start(steps))
+
+
 def test_a_program_that_does_not_run_at_all_says_why() -> None:
     async def start() -> None:
         runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, ("-c", "raise SystemExit('broken')"))
