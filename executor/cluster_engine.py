@@ -18,7 +18,8 @@ from katz_graph.executor.cluster import Cluster
 from katz_graph.executor.costs import CostStore
 from katz_graph.executor.engine import Choices, Engine
 from katz_graph.executor.fleet import Fleet, Ticket
-from katz_graph.executor.launch.ahead import Ahead, entry_for
+from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.entries import entry_for
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.launch.spawn import Spawn

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from katz_graph import out_of_memory
 from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
 from katz_graph.executor.device_fault import device_fault
-from katz_graph.out_of_memory import is_out_of_memory
+from katz_graph.out_of_memory import is_out_of_memory, memory_message
 from katz_graph.wording import one_line, shorten, show
 
 LONGEST = 400  # characters of a foreign message
@@ -44,7 +43,7 @@ def _lines(error: BaseException) -> list[str]:
     if isinstance(error, ValidationError):
         return [f"{'.'.join(map(str, part['loc']))}: got {show(part.get('input'))}; {part['msg']}" for part in error.errors()]
     if is_out_of_memory(error):
-        return [out_of_memory.in_words(error)]
+        return [memory_message(error)]
     if fault := device_fault(error):
         return [f"the device failed ({fault}); nothing more can be computed on it in this process, so run it again"]
     if isinstance(error, OSError) and error.errno is not None:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import torch
 
-from katz_graph import out_of_memory
 from katz_graph.context import Engine
 from katz_graph.errors import Cancelled, KatzError, OutOfMemory, RunError
 from katz_graph.events import Event
@@ -37,7 +36,7 @@ from katz_graph.executor.worker import Job, Single, Worker
 from katz_graph.models.load import ModelStore
 from katz_graph.models.memory import DeviceMemory
 from katz_graph.node import NodeType
-from katz_graph.out_of_memory import is_out_of_memory
+from katz_graph.out_of_memory import is_out_of_memory, memory_message
 from katz_graph.packs import load_registry
 from katz_graph.planner.program import Device, Instance
 from katz_graph.planner.region import Operation
@@ -246,5 +245,5 @@ def _described(error: BaseException) -> dict[str, Any]:
     if isinstance(error, (KatzError, Closed)):
         return {"kind": type(error).__name__, "message": str(error)}
     if is_out_of_memory(error):
-        return {"kind": OutOfMemory.__name__, "message": out_of_memory.in_words(error)}
+        return {"kind": OutOfMemory.__name__, "message": memory_message(error)}
     return {"kind": "RunError", "message": f"internal error: {type(error).__name__}: {error}".splitlines()[0]}

@@ -1,4 +1,4 @@
-"""How running out of memory is recognised, whoever says so, and tried again. Never imports torch."""
+"""Recognises running out of memory, whoever says so, and tries again. Never imports torch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RanOut:
         return "out of memory" if self.asked is None else f"out of memory: {self.asked / GB:.2f} GB more could not be had"
 
 
-def in_words(error: BaseException) -> str:
+def memory_message(error: BaseException) -> str:
     """For people: what could not be had, and the way out."""
     return f"{RanOut.of(error)}; {WAY_OUT}"
 

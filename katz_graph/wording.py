@@ -1,4 +1,4 @@
-"""How values and names are written in messages for people: one printable line, shortened, with the nearest known name."""
+"""Writes values and names in messages for people: one printable line, shortened, with the nearest known name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers of this host need, while their driver still loads. Imports nothing heavy itself."""
+"""Begins, while the driver still loads, what workers of this host need. Imports nothing heavy itself."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from katz_graph.devices import DeviceList
-from katz_graph.executor.launch.fork_server import MODULE, ForkServer
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.processors import claim_seats
-
-ENTRY = f"{MODULE}:work"
-"""What a worker runs: a function of its connection."""
-ENTRY_ON_GPU = f"{MODULE}:work_on_gpu"
-"""The same for a GPU, which has to be initialised."""
-
-
-def entry_for(device: str) -> str:
-    """What a worker on a device runs; `device` as torch calls it."""
-    return ENTRY_ON_GPU if device.startswith("cuda") else ENTRY
 
 
 class Ahead:

@@ -6,7 +6,6 @@ begins anew as `worker_main`, and loads for itself.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import os
@@ -15,7 +14,6 @@ import selectors
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -23,56 +21,39 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from katz_graph.executor.launch.worker_main import end, run_worker, worker_command
-from katz_graph.garbage import expect_imports, imports_are_done
+from katz_graph.executor.launch.fork_server import LONGEST
+from katz_graph.executor.launch.worker_main import begin, end_with, run_worker, worker_command
+from katz_graph.garbage import imports_are_done
 from katz_graph.settings import prepare_to_compute
 
 CONNECTION = "katz_graph.executor.transport.connection"
-LONGEST = 1 << 12  # bytes of a message
-LOOKS, LOOK = 10, 0.005  # seconds
+LOOKS, LOOK = 10, 0.005  # at most so many, so many seconds apart
 THREADS = Path("/proc/self/task")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--descriptor", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--module", required=True)
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.set_inheritable(arguments.descriptor, False)
-    control = socket.socket(fileno=arguments.descriptor)
-    prepare_to_compute(arguments.threads)
+    descriptor, threads, module = begin("--module")
+    control = socket.socket(fileno=descriptor)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else it makes its threads when it is loaded
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # libraries ask torch for GPUs when they are loaded; this answers without CUDA
-    expect_imports()
     with ended_by(control), suppress(BaseException):  # what cannot be loaded here fails in the workers as well, and there somebody is told
-        for module in (CONNECTION, arguments.module):
-            importlib.import_module(module)
+        for needed in (CONNECTION, module):
+            importlib.import_module(needed)
     imports_are_done()
-    Server(control, arguments.threads).serve()
+    Server(control, threads).serve()
 
 
 @contextmanager
 def ended_by(control: socket.socket) -> Iterator[None]:
     """End this process when the other side is gone; by a thread that has ended, too, after the block."""
     done, finish = socket.socketpair()
-    watched = select.poll()
-    watched.register(control.fileno(), select.POLLRDHUP)
-    watched.register(done.fileno(), select.POLLRDHUP)
-
-    def watch() -> None:
-        if any(descriptor == control.fileno() for descriptor, _ in watched.poll()):
-            end()
-
-    watching = threading.Thread(target=watch, name="katz-end")
-    watching.start()
-    try:
-        yield
-    finally:
-        finish.close()
-        watching.join()
-        done.close()
+    with done, finish:
+        watching = end_with(control.fileno(), unless=done.fileno())
+        try:
+            yield
+        finally:
+            finish.close()
+            watching.join()
 
 
 class Server:

@@ -13,11 +13,10 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import IO, Self
 
+from katz_graph.executor.launch.entries import MODULE
 from katz_graph.executor.launch.worker_main import PYTHON
 
 MAIN = "katz_graph.executor.launch.fork_main"
-MODULE = "katz_graph.executor.launch.work"
-"""What has all that a worker needs."""
 LONGEST = 1 << 12  # bytes of a message
 ENDING = 2.0  # seconds that a process may take to end when nobody is connected to it any more
 

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.launch.ahead import entry_for
+from katz_graph.executor.launch.entries import entry_for
 from katz_graph.executor.launch.worker_main import end_with
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed

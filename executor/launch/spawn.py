@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from katz_graph.executor.launch.ahead import ENTRY
+from katz_graph.executor.launch.entries import ENTRY
 from katz_graph.executor.launch.fork_server import Forked, ForkServer
 from katz_graph.executor.transport.connection import Connection
 

@@ -30,21 +30,27 @@ def worker_command(descriptor: int, threads: int, entry: str) -> list[str]:
 
 
 def main() -> None:
+    descriptor, _, entry = begin("--entry")
+    run_worker(entry, descriptor)
+
+
+def begin(option: str) -> tuple[int, int, str]:
+    """Get ready to import and to compute; the descriptor of the connection, the threads, and an option, from the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--descriptor", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--entry", required=True)
+    parser.add_argument(option, dest="option", required=True)
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.set_inheritable(arguments.descriptor, False)
     prepare_to_compute(arguments.threads)
     expect_imports()
-    run_worker(arguments.entry, arguments.descriptor)
+    return arguments.descriptor, arguments.threads, arguments.option
 
 
 def run_worker(entry: str, descriptor: int) -> NoReturn:
     """Be a worker that ends with its connection; the last that this process does."""
     try:
-        os.set_inheritable(descriptor, False)
         connected = socket.socket(fileno=descriptor)
         end_with(connected.fileno())
         run_entry(entry, connected)
@@ -54,16 +60,20 @@ def run_worker(entry: str, descriptor: int) -> NoReturn:
     end()
 
 
-def end_with(descriptor: int) -> None:
-    """End this process when the other side of a connected socket is gone, whatever the process does then."""
+def end_with(descriptor: int, unless: int | None = None) -> threading.Thread:
+    """End this process when the other side of a connected socket is gone, whatever the process does then. The thread that sees to it ends
+    when the other side of `unless` is gone."""
     watched = select.poll()
-    watched.register(descriptor, select.POLLRDHUP)  # hang-up and error are always told
-    threading.Thread(target=_watch, args=(watched,), name="katz-end", daemon=True).start()
+    for one in (descriptor,) if unless is None else (descriptor, unless):
+        watched.register(one, select.POLLRDHUP)  # hang-up and error are always told
+    watching = threading.Thread(target=_watch, args=(watched, descriptor), name="katz-end", daemon=True)
+    watching.start()
+    return watching
 
 
-def _watch(watched: select.poll) -> None:
-    watched.poll()
-    end()
+def _watch(watched: select.poll, descriptor: int) -> None:
+    if descriptor in dict(watched.poll()):
+        end()
 
 
 def end() -> NoReturn:

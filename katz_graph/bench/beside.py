@@ -1,4 +1,4 @@
-"""What a run takes beside two processes that compute, against its fair share of the processors, and what leaving them room costs when
+"""Measures a run beside two processes that compute, against its fair share of the processors, and the cost of leaving them room when
 there are none. A part of `katz bench overhead`.
 
 Painters are processes that sample a shipped workflow when they are asked to, with their models loaded. They take turns, since a machine

@@ -12,7 +12,7 @@ import typer
 from katz_graph.cli.session import Options
 from katz_graph.errors import Cancelled, InputError, KatzError
 from katz_graph.garbage import expect_imports
-from katz_graph.out_of_memory import in_words
+from katz_graph.out_of_memory import memory_message
 from katz_graph.settings import TOKEN, prepare_to_compute
 
 app = typer.Typer(
@@ -313,7 +313,7 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(1)
     except MemoryError as error:
-        _fail(in_words(error), 1)
+        _fail(memory_message(error), 1)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         where = f"{error.filename}: " if error.filename else ""

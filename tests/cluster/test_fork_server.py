@@ -61,7 +61,7 @@ def test_all_are_alike_and_none_holds_what_is_of_another(make: Make) -> None:
     forked = [server.fork("made_for_a_test:tell") for _ in range(3)]
     connections, said = zip(*map(told, forked), strict=True)
     began = time.monotonic()
-    last, (_, _, descriptors, _) = told(forked := server.fork("made_for_a_test:tell"))
+    last, (_, _, descriptors, _) = told(server.fork("made_for_a_test:tell"))
     assert time.monotonic() - began < 0.9  # nothing is loaded again
     assert len({pid for pid, _, _, _ in said}) == 3
     assert {descriptors} == {count for _, _, count, _ in said}

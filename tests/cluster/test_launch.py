@@ -18,7 +18,7 @@ from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.calibrate import METHOD
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.costs import CostStore, Rates
-from katz_graph.executor.launch import ahead as beginning
+from katz_graph.executor.launch import entries
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import InProcess
@@ -114,7 +114,7 @@ def test_what_workers_need_is_loaded_ahead_where_this_host_serves() -> None:
 
 def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(HERE))
-    monkeypatch.setattr(beginning, "ENTRY_ON_GPU", "slow_cuda:work_on_gpu")
+    monkeypatch.setattr(entries, "ENTRY_ON_GPU", "slow_cuda:work_on_gpu")
     assert PATIENCE.frozen < slow_cuda.SECONDS
     CostStore(tmp_path).keep_rates(f"{METHOD}/{slow_cuda.NAME}/float32/torch {torch.__version__}", Rates(1e12, 1e11, 1e-5))
     with ClusterEngine([Assignment("cuda:0", "cuda:0")], cache=tmp_path, patience=replace(PATIENCE, deaths=1)) as engine:

@@ -19,7 +19,7 @@ from processes import below, eventually, runs
 from katz_graph.errors import RunError
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.launch.ahead import ENTRY
+from katz_graph.executor.launch.entries import ENTRY
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 

@@ -63,14 +63,14 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
     assert changed == 3 * len(files[0][0])
 
 
-@pytest.mark.parametrize(("dtype", "switches"), list(zip(TYPES, (100, 30, 30), strict=True)))
-def test_a_hundred_switches_leave_no_trace(dtype, switches):
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_hundred_switches_leave_no_trace(dtype):
     module = load_unet("sdxl", dtype)
     sets, before = WeightSets(module), snapshot(module)
     addresses = {name: weight.data_ptr() for name, weight in module.named_parameters()}
     choice = random.Random(0)
     reached: dict[tuple, dict] = {}
-    for _ in range(switches):
+    for _ in range(100):
         chosen = tuple(choice.sample(loras("sdxl", 0.5, 1.0, -2.0), choice.randint(0, 3)))
         sets.use(chosen)
         assert sets.resident == tuple((one, "unet") for one in chosen)
