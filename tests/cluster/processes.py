@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,3 +33,8 @@ def below(pid: int) -> set[int]:
             for child in map(int, (task / "children").read_text().split()):
                 found |= {child, *below(child)}
     return found
+
+
+def as_before(before: set[int]) -> None:
+    """No more processes are below this one than `before`; who forked them collects them soon after they ended."""
+    eventually(lambda: below(os.getpid()) <= before, 5)

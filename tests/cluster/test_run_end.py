@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from processes import below, eventually, runs
+from processes import as_before, below, eventually, runs
 
 from katz_graph.errors import RunError
 from katz_graph.executor.assignment import Assignment
@@ -135,7 +135,7 @@ def test_a_worker_that_cannot_start_is_told_in_one_line(costs: Path, broken: str
         engine(names, costs, fork_server, "no_such_module:serve" if broken == "entry" else ENTRY)
     print(error.value)
     assert f"device {names[1]}" in str(error.value) and "\n" not in str(error.value)
-    assert below(os.getpid()) <= before
+    as_before(before)
 
 
 def engine(names: list[str], cache: Path, server: ForkServer, last: str = ENTRY) -> ClusterEngine:

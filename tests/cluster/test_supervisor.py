@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import below, eventually, runs
+from processes import as_before, below, eventually, runs
 
 from katz_graph.errors import RunError
 from katz_graph.executor.launch.fork_server import ForkServer
@@ -63,7 +63,7 @@ def nothing_left() -> Iterator[None]:
 
     before, open_before, shared = below(os.getpid()), descriptors(), set(Path("/dev/shm").iterdir())
     yield
-    eventually(lambda: below(os.getpid()) <= before, 5)
+    as_before(before)
     assert descriptors() <= open_before
     assert set(Path("/dev/shm").iterdir()) <= shared
 
@@ -220,7 +220,7 @@ def test_ctrl_c_in_the_middle_of_a_launch_leaves_nothing(told: Told, monkeypatch
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         told.make(names=("a", "b")).start()
-    assert below(os.getpid()) == before
+    as_before(before)
 
 
 def test_a_worker_of_another_version_is_refused(told: Told) -> None:
