@@ -78,22 +78,29 @@ class Child:
 
     @classmethod
     async def start(
-        cls, start: RunnerStart, heard: Callable[[Message], None], patience: Patience = PATIENCE, program: Sequence[str] = PROGRAM
+        cls,
+        start: RunnerStart,
+        heard: Callable[[Message], None],
+        patience: Patience = PATIENCE,
+        program: Sequence[str] = PROGRAM,
+        workers: int | None = None,
     ) -> Child:
         """A runner that begins to get ready, and may be asked already; `program` is what Python runs. RunError when there is no process.
 
-        It has a session of its own, so that Ctrl-C reaches the server alone.
+        It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: see `Runner`.
         """
         child = cls(heard, patience)
         with contextlib.ExitStack() as opened:
             try:
                 ours, theirs = map(opened.enter_context, socket.socketpair())
+                inherited = {"--descriptor": theirs.fileno()} | ({} if workers is None else {"--workers": workers})
                 child._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-u", "-X", "faulthandler", *program, "--descriptor", str(theirs.fileno())),
+                    *(sys.executable, "-u", "-X", "faulthandler", *program),
+                    *(str(word) for option in inherited.items() for word in option),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=asyncio.subprocess.STDOUT,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=list(inherited.values()),
                     start_new_session=True,
                     env=environment_of_children(),
                 )

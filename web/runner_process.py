@@ -35,7 +35,7 @@ class Runner:
     """One runner after the other, and what is under way in them. Lives on the event loop.
 
     `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why)` names the jobs that a runner had taken and died
-    under, after all that it had said was heard.
+    under, after all that it had said was heard. `workers`: the descriptor of a connection to what the runners' workers are forked from.
     """
 
     def __init__(
@@ -45,9 +45,11 @@ class Runner:
         lost: Callable[[Sequence[str], str], None],
         patience: Patience = PATIENCE,
         program: Sequence[str] = PROGRAM,
+        workers: int | None = None,
     ) -> None:
         self.restarts = 0
-        self._options, self._heard, self._lost, self._patience, self._program = options, _logged(heard), _logged(lost), patience, program
+        self._options, self._heard, self._lost, self._patience = options, _logged(heard), _logged(lost), patience
+        self._program, self._workers = program, workers
         self._facts = RunnerFacts()
         self._child: Child | None = None  # who is asked
         self._there = asyncio.Event()  # somebody is, or nobody will be any more
@@ -211,7 +213,8 @@ class Runner:
 
     async def _begun(self) -> Child:
         """A runner that is ready; it is asked as soon as there is a process. Nothing is left of one that does not get so."""
-        child = self._child = await Child.start(RunnerStart(self._options, self._gone), self._message, self._patience, self._program)
+        start = RunnerStart(self._options, self._gone)
+        child = self._child = await Child.start(start, self._message, self._patience, self._program, self._workers)
         self._there.set()
         try:
             await asyncio.shield(child.ready)

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -36,24 +37,25 @@ from katz_graph.web.state import State
 log = logging.getLogger("katz.web")
 
 
-def serve(options: ServeOptions, say: Callable[[str], None]) -> None:
-    """Serve until a signal. InputError: the address, a folder; RunError: the job store, or the runner cannot start."""
+def serve(options: ServeOptions, say: Callable[[str], None], workers: int | None = None) -> None:
+    """Serve until a signal; `workers` as `Runner` has it. InputError: the address, a folder; RunError: the job store, or the runner cannot
+    start."""
     imports_are_done()
     check_reach(options.host, options.token)
     set_up(options.json_logs)
     listening = listen(options.host, options.port)
     try:
-        asyncio.run(_serve(options, listening, say))
+        asyncio.run(_serve(options, listening, say, workers))
     finally:
         listening.close()
 
 
-async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[[str], None]) -> None:
+async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[[str], None], workers: int | None) -> None:
     address = url(options.host, listening.getsockname()[1])
     async with contextlib.AsyncExitStack() as opened:  # of its callbacks the last is called first
         store = await asyncio.to_thread(JobStore.open, options.data)
         opened.push_async_callback(store.close)
-        state = assemble(options, store)
+        state = assemble(options, store, partial(Runner, workers=workers))
         stops = opened.enter_context(_signals())
         opened.push_async_callback(lambda: _unless(stops, state.runner.close()))
         opened.push_async_callback(lambda: _unless(stops, state.jobs.close()))
@@ -73,7 +75,7 @@ async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[
         await _unless(stops, state.jobs.drain(options.drain_seconds))
 
 
-def assemble(options: ServeOptions, store: JobStore, runner_type: type[Runner] = Runner) -> State:
+def assemble(options: ServeOptions, store: JobStore, runner_type: Callable[..., Runner] = Runner) -> State:
     """The parts, knowing each other; nothing is started."""
     settings = Settings.read(options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths)
     folders = replace(settings.folders(), paths=False)

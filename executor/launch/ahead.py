@@ -13,12 +13,12 @@ from katz_graph.executor.processors import claim_seats
 
 class Ahead:
     """For the devices that are served by processes of this host: what those are forked from, which has begun to load, and the processors
-    that they have for themselves, until `close`."""
+    that they have for themselves, until `close`. `server` has begun already."""
 
-    def __init__(self, devices: DeviceList, threads: int) -> None:
+    def __init__(self, devices: DeviceList, threads: int, server: ForkServer | None = None) -> None:
         here = [choice.device for choice in devices.choices if devices.launcher == "spawn"]
         self.claimed = claim_seats([threads if device == "cpu" else 0 for device in here])
-        self.server = ForkServer(threads)
+        self.server = server or ForkServer(threads)
         if here:
             with suppress(OSError):  # the launcher finds out as well, and says so
                 self.server.begin()

@@ -15,6 +15,7 @@ from typing import IO, Self
 
 from katz_graph.executor.launch.entries import MODULE
 from katz_graph.executor.launch.worker_main import PYTHON
+from katz_graph.settings import environment_of_children
 
 MAIN = "katz_graph.executor.launch.fork_main"
 LONGEST = 1 << 12  # bytes of a message
@@ -24,16 +25,20 @@ ENDING = 2.0  # seconds that a process may take to end when nobody is connected 
 class ForkServer:
     """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork` on, until `close`; a context manager.
 
-    `prefix`: a command that starts it, say `ip netns exec a`; what is forked is where that is. Any thread may ask. When it is lost, what it
-    had forked goes on, and another one takes its place.
+    `prefix`: a command that starts it, say `ip netns exec a`; what is forked is where that is. `control`: a connection to one that another
+    process began, and that ends when nobody has one any more. `quiet`: what it prints while it loads is for nobody. Any thread may ask.
+    When it is lost, what it had forked goes on, and another one takes its place.
     """
 
-    def __init__(self, threads: int = 1, module: str = MODULE, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, threads: int = 1, module: str = MODULE, prefix: Sequence[str] = (), control: socket.socket | None = None, quiet: bool = False
+    ) -> None:
         self.threads = threads
         self._command = [*prefix, *PYTHON, "-m", MAIN, "--threads", str(threads), "--module", module]
+        self._output = subprocess.DEVNULL if quiet else None
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._control = control
 
     def __enter__(self) -> Self:
         return self
@@ -41,11 +46,11 @@ class ForkServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def begin(self) -> None:
-        """Start loading. OSError when the process cannot be started."""
+    def begin(self) -> int:
+        """Start loading, where it has not begun; the descriptor of the connection to it, for a process that inherits that. OSError when the
+        process cannot be started."""
         with self._lock:
-            if self._control is None:
-                self._start()
+            return (self._control or self._start()).fileno()
 
     def fork(self, entry: str) -> Forked:
         """A process that runs `entry` (module:function) as soon as all is loaded. It has a session of its own, so that Ctrl-C reaches the
@@ -81,8 +86,10 @@ class ForkServer:
                 [*self._command, "--descriptor", str(its_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=self._output,
                 pass_fds=[its_end.fileno()],
                 start_new_session=True,
+                env=environment_of_children(),
             )
             ours.pop_all()
             self._control = control

@@ -11,11 +11,11 @@ from typing import cast
 
 from katz_graph.approximations import allowed_names
 from katz_graph.cli.session import check_writable
-from katz_graph.devices import check_dtype, parse_devices, parse_link, parse_places
+from katz_graph.devices import check_dtype, parse_devices, parse_link, parse_places, threads_for
 from katz_graph.errors import InputError
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.models.residency import POLICIES, PolicyName
 from katz_graph.web.options import ServeOptions
-from katz_graph.web.serve import serve as serve_forever
 
 SHORTEST_TOKEN = 16
 
@@ -56,7 +56,19 @@ def serve(options: ServeOptions) -> None:
         check_writable(options.output.absolute(), "--output")
     if options.frontend is not None and not (options.frontend / "index.html").is_file():
         raise InputError(f"--frontend {options.frontend}: there is no index.html in it")
-    serve_forever(options, lambda line: print(line, flush=True))
+    with ForkServer(threads_for(devices, options.threads), quiet=True) as workers:
+        begun = _begun(workers) if devices.launcher == "spawn" else None  # before the rest of the server is imported
+        from katz_graph.web.serve import serve as serve_forever
+
+        serve_forever(options, lambda line: print(line, flush=True), begun)
+
+
+def _begun(workers: ForkServer) -> int | None:
+    """Have what all runners' workers are forked from begin to load; None where that cannot be: then runners find out, and say so."""
+    try:
+        return workers.begin()
+    except OSError:
+        return None
 
 
 def read_token(token: str | None, file: Path | None) -> str | None:

@@ -20,6 +20,7 @@ import pytest
 from PIL import Image
 from processes import below, eventually, runs
 
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.web.events import (
     Cached,
     Ended,
@@ -61,14 +62,17 @@ class Driver:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         options = ServeOptions(data=folder / "data", packs=(folder / "packs",), input=folder / "input", output=self.output, threads=1)
-        self.runner = Runner(options, self.told.append, lambda ids, why: self.lost.append((ids, why)))
+        self._workers = ForkServer()
+        self.runner = Runner(options, self.told.append, lambda ids, why: self.lost.append((ids, why)), workers=self._workers.begin())
         self.wait(self.runner.start())
+        self.origin = self.forked_from()
 
     def wait(self, work: Coroutine[Any, Any, Result], seconds: float = 300) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
     def close(self) -> None:
         self.wait(self.runner.close())
+        self._workers.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -92,6 +96,11 @@ class Driver:
         last = self.events(name)[-1]
         assert isinstance(last, Ended)
         return last
+
+    def forked_from(self) -> int:
+        """The process that the runner's first worker was forked from."""
+        stat = Path(f"/proc/{self.runner.facts.workers['cpu']}/stat").read_text()
+        return int(stat.rsplit(")", 1)[1].split()[1])
 
     def run(self, name: str, prompt: Mapping[str, Any], **options: Any) -> Ended:
         self.start(name, prompt, **options)
@@ -280,6 +289,7 @@ def test_jobs_whose_devices_fail_run_again_and_one_that_always_breaks_them_is_se
 
 
 def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Driver) -> None:
+    """What workers are forked from is not lost with it."""
     driver.start("beside", {"1": node("Wait", seconds=100)})
     driver.start("ends", {"1": node("Trouble")})
     driver.until(lambda: bool(driver.lost))
@@ -287,6 +297,7 @@ def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Drive
     assert list(jobs) == ["beside", "ends"] and "SIGKILL" in why
     assert driver.run("next", {"1": node("Say", text="hello")}).status == "completed"
     assert driver.runner.restarts == 1
+    assert driver.forked_from() == driver.origin
 
 
 def test_a_runner_whose_server_is_killed_undoes_what_is_not_on_record_and_ends(tmp_path: Path, costs: Path) -> None:

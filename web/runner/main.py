@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from katz_graph.devices import parse_devices, threads_for
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.worker_main import end
 from katz_graph.garbage import expect_imports
 from katz_graph.settings import prepare_to_compute
@@ -38,10 +39,15 @@ ENDING = 5.0  # seconds to end in order once the server is gone
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--descriptor", type=int, required=True)
-    descriptor = parser.parse_args().descriptor
+    parser.add_argument("--workers", type=int)
+    arguments = parser.parse_args()
+    descriptor: int = arguments.descriptor
     for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when to end; what is started here inherits this
         signal.signal(number, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)
+    workers = None if arguments.workers is None else socket.socket(fileno=arguments.workers)
+    if workers is not None:
+        workers.set_inheritable(False)
     wire = ThreadedEnd(socket.socket(fileno=descriptor))
     unkept = UnkeptFiles()
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -51,7 +57,7 @@ def main() -> None:
     try:
         start = START.validate_python(messages.get().body)
         with _only(start.options.data):
-            _serve(start, wire, messages, unkept, serving)
+            _serve(start, wire, messages, unkept, serving, workers)
     except BaseException as error:
         if not isinstance(error, KatzError):
             traceback.print_exc()
@@ -63,14 +69,20 @@ def main() -> None:
 
 
 def _serve(
-    start: RunnerStart, wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles, serving: threading.Event
+    start: RunnerStart,
+    wire: ThreadedEnd,
+    messages: queue.SimpleQueue[Message],
+    unkept: UnkeptFiles,
+    serving: threading.Event,
+    workers: socket.socket | None,
 ) -> None:
     asked = parse_devices(start.options.devices)
     threads = threads_for(asked, start.options.threads)
     prepare_to_compute(threads)
     expect_imports()
     try:
-        with Ahead(asked.without(start.gone), threads) as ahead:
+        begun = None if workers is None else ForkServer(threads, control=workers)
+        with Ahead(asked.without(start.gone), threads, begun) as ahead:
             from katz_graph.web.runner.service import Service
 
             with Service(start, wire, unkept, messages.put, ahead) as service:
