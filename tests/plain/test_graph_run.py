@@ -17,7 +17,7 @@ import pytest
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
 from katz_graph.context import Context
-from katz_graph.errors import Cancelled, InputError, RunError
+from katz_graph.errors import Cancelled, InputError, OutOfMemory, RunError
 from katz_graph.executor.cache import ResultCache
 from katz_graph.folders import MINI
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
@@ -682,6 +682,7 @@ def test_out_of_device_memory() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB\n(GPU 0 ...)")
 
     (error,) = run({"1": node("Big"), "2": node("Save", value=["1", 0])}, types=custom("Big", allocate)).result.failures.values()
+    assert isinstance(error, OutOfMemory)
     assert str(error) == (
         "node 1 (Big): out of memory: 21.47 GB more could not be had; "
         "take a smaller picture or batch, tiles, a number format of fewer bytes (--dtype) or a smaller model"
