@@ -30,13 +30,14 @@ from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
 from katz_graph.models.family import architecture
 from katz_graph.models.residency import CONTROL_NETS, NoRoom
+from katz_graph.models.stages import NODE
 from katz_graph.models.text_recipe import clips
 from katz_graph.picture.latent_spaces import LinearMap, linear_map
 from katz_graph.picture.preview import latent_picture
 from katz_graph.planner.facts import weight_sets
 from katz_graph.planner.instances import Instances
 from katz_graph.planner.program import Call, Instance, Instruction
-from katz_graph.planner.region import NODE, Operation, Ref
+from katz_graph.planner.region import Operation, Ref, stage_of
 from katz_graph.planner.schedule import sampling_of
 from katz_graph.recipe import ControlNetRecipe, ModelRecipe
 from katz_graph.sampling.evaluation import Step
@@ -267,7 +268,7 @@ class Execution:
         """Load models that stay until `close`, text encoders until all is encoded. NoRoom when those of other requests take the room."""
         operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
         models = dict.fromkeys(value for op in operations for value in op.inputs.values() if isinstance(value, LOADED))
-        texts = [op.inputs["encoding"] for op in self.program.before if op.stage == "text_encoder" and op.inputs]
+        texts = [op.inputs["encoding"] for op in self.program.before if stage_of(op).encodes_text and op.inputs]
         encoders = dict.fromkeys(clip for encoding in texts for clip in clips(encoding))
         for model in models:
             self._held_models.enter_context(self._models.holding(model))

@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from katz_graph.errors import InputError
+from katz_graph.models.stages import stage_groups, stages
 
 if TYPE_CHECKING:
     import torch
 
-STAGES = ("text_encoder", "unet_encoder", "unet_mid", "unet_decoder", "controlnet", "vae_encode", "vae_decode")
-GROUPS = {"unet": ("unet_encoder", "unet_mid", "unet_decoder", "unet_wrapped"), "vae": ("vae_encode", "vae_decode")}
 MOST_THREADS = 1024
 MOST_DEVICES = 64
 AUTO = "auto"
@@ -135,17 +134,18 @@ def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, 
 
     `unet` and `vae` stand for their stages. InputError for unknown stages, and for devices that this run does not have.
     """
-    known = tuple(devices)
+    known, groups = tuple(devices), stage_groups()
+    names = (*groups, *(one.name for one in stages().values() if one.placeable))
     pins: dict[str, tuple[str, ...]] = {}
     for place in places:
         stage, equals, where = place.partition("=")
         if not (equals and stage and where):
             raise InputError(f"--place {place}: expected STAGE=DEVICE, for example controlnet={known[-1] if known else 'cpu'}")
-        if stage not in (*STAGES, *GROUPS):
-            raise InputError(f"--place {place}: there is no stage {stage!r}; choose one of {', '.join((*GROUPS, *STAGES))}")
+        if stage not in names:
+            raise InputError(f"--place {place}: there is no stage {stage!r}; choose one of {', '.join(names)}")
         if known and where not in known:
             raise InputError(f"--place {place}: this run has the devices {', '.join(known)} only")
-        for one in GROUPS.get(stage, (stage,)):
+        for one in groups.get(stage, (stage,)):
             pins[one] = tuple(dict.fromkeys((*pins.get(one, ()), where)))
     return pins
 

@@ -20,7 +20,7 @@ from katz_graph.executor.engine import Outcome
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.profiling import StageTime
-from katz_graph.planner.decompose import COSTED
+from katz_graph.models.stages import stage
 from katz_graph.planner.facts import commonest_variant
 from katz_graph.planner.program import Call, Device, Program
 from katz_graph.planner.region import Region
@@ -179,7 +179,7 @@ class Stages:
     """Measured seconds of the stages of the loop, by stage and members of a call."""
 
     def __init__(self, times: Sequence[StageTime]) -> None:
-        self.times = {(time.stage, time.members): time for time in times if time.stage in COSTED}
+        self.times = {(time.stage, time.members): time for time in times if stage(time.stage).costed}
 
     def alone(self, call: Call) -> float:
         return self._known(self.times[call.stage, len(call.operations)].alone, call)
@@ -211,8 +211,9 @@ def _title(time: StageTime) -> str:
     return time.stage + (f" of {time.members}" if time.members > 1 else "")
 
 
-def seconds_of(program: Program, cost: Callable[[Call], float], device: str | None = None, stages: Sequence[str] = COSTED) -> float:
-    """Seconds of one evaluation of the commonest kind: the sum over its calls of these stages, on one device or all."""
+def seconds_of(program: Program, cost: Callable[[Call], float], device: str | None = None, stages: Sequence[str] = ()) -> float:
+    """Seconds of one evaluation of the commonest kind: the sum over its calls of these stages or all costed ones, on one device or all."""
     number = commonest_variant(program)
     calls = program.calls[number] if number is not None else ()
-    return sum(cost(call) for call in calls if call.stage in stages and device in (None, call.device))
+    wanted = [call for call in calls if (call.stage in stages if stages else stage(call.stage).costed)]
+    return sum(cost(call) for call in wanted if device in (None, call.device))

@@ -34,9 +34,8 @@ from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.packs import load_registry
-from katz_graph.planner.decompose import COSTED
 from katz_graph.planner.program import Link, Program
-from katz_graph.planner.region import Region
+from katz_graph.planner.region import Region, stage_of
 from katz_graph.validate import check
 from katz_graph.wires import LatentSamples
 
@@ -151,7 +150,7 @@ class _Collecting(LocalEngine):
 
 def _scattered(program: Program, chance: Random) -> dict[str, tuple[str, ...]]:
     """Every stage of every branch on a worker by chance."""
-    stages = dict.fromkeys(op.id for variant in program.variants for op in variant.operations if op.stage in COSTED)
+    stages = dict.fromkeys(op.id for variant in program.variants for op in variant.operations if stage_of(op).costed)
     return {name: (chance.choice(WORKERS),) for name in stages}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +25,17 @@ class Kept(Protocol):
     def formula(self, key: str) -> str | None: ...
 
     def keep_formula(self, key: str, text: str) -> None: ...
+
+
+def total(works: Sequence[Work]) -> Work:
+    """Of calls one after the other."""
+    return Work(
+        flops=sum(work.flops for work in works),
+        weight_bytes=sum(work.weight_bytes for work in works),
+        activation_bytes=sum(work.activation_bytes for work in works),
+        output_bytes=sum(work.output_bytes for work in works),
+        kernels=sum(work.kernels for work in works),
+    )
 
 
 class Counts:

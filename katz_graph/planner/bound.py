@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from katz_graph.planner.calls import Costs, Wiring, wirings
-from katz_graph.planner.decompose import COSTED
 from katz_graph.planner.program import Program, Variant
-from katz_graph.planner.region import Ref
+from katz_graph.planner.region import Ref, stage_of
 from katz_graph.planner.sizes import Sizes
 
 RARE = 0.05  # of the evaluations: a variant that the bound leaves out
@@ -123,35 +122,35 @@ class Bounds:
         return max((finished[name] for name in outline.feeders if name in finished), default=0.0)
 
     def _outline(self, variant: Variant, wires: Wiring) -> Outline:
-        stages = {operation.id: operation.stage for operation in variant.operations}
-        feeders = self._through(wires, stages, variant.prediction.operation)
+        costed = {operation.id: stage_of(operation).costed for operation in variant.operations}
+        feeders = self._through(wires, costed, variant.prediction.operation)
         return Outline(
             evaluations=len(variant.evaluations),
-            names=tuple(name for name in wires.names if stages[name] in COSTED),
-            reads={op.id: tuple(self._readings(wires, stages, op.references())) for op in variant.operations if op.stage in COSTED},
+            names=tuple(name for name in wires.names if costed[name]),
+            reads={op.id: tuple(self._readings(wires, costed, op.references())) for op in variant.operations if costed[op.id]},
             step_readers=tuple(
                 op.id
                 for op in variant.operations
-                if op.stage in COSTED and any(ref.operation == self._program.region.begin.id for _, ref in op.references())
+                if costed[op.id] and any(ref.operation == self._program.region.begin.id for _, ref in op.references())
             ),
             feeders=tuple(feeders),
-            alike=_alike(wires, stages),
+            alike=_alike(wires, costed),
         )
 
-    def _readings(self, wires: Wiring, stages: Mapping[str, str], references: Iterator[tuple[str, Ref]]) -> Iterator[Reading]:
+    def _readings(self, wires: Wiring, costed: Mapping[str, bool], references: Iterator[tuple[str, Ref]]) -> Iterator[Reading]:
         for _, ref in references:
-            if stages.get(ref.operation) in COSTED:
+            if costed.get(ref.operation):
                 yield Reading(ref.operation, ref, self._sizes.of(ref))
-            elif ref.operation in stages:
-                yield from (Reading(name, None, 0.0) for name in self._through(wires, stages, ref.operation))
+            elif ref.operation in costed:
+                yield from (Reading(name, None, 0.0) for name in self._through(wires, costed, ref.operation))
 
-    def _through(self, wires: Wiring, stages: Mapping[str, str], name: str) -> dict[str, None]:
+    def _through(self, wires: Wiring, costed: Mapping[str, bool], name: str) -> dict[str, None]:
         """The costed operations that `name` is or reads over operations without cost."""
-        if stages.get(name) in COSTED:
+        if costed.get(name):
             return {name: None}
-        return {found: None for source in wires.sources.get(name, ()) for found in self._through(wires, stages, source)}
+        return {found: None for source in wires.sources.get(name, ()) for found in self._through(wires, costed, source)}
 
 
-def _alike(wires: Wiring, stages: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+def _alike(wires: Wiring, costed: Mapping[str, bool]) -> tuple[tuple[str, ...], ...]:
     together = {name for names in wires.alike for name in names}
-    return (*wires.alike, *((name,) for name in wires.names if stages[name] in COSTED and name not in together))
+    return (*wires.alike, *((name,) for name in wires.names if costed[name] and name not in together))

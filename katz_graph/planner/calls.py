@@ -9,10 +9,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from katz_graph.planner.decompose import COSTED
-from katz_graph.planner.hoist import PER_TEXT, TAKES
+from katz_graph.models.stages import stage
 from katz_graph.planner.program import Call, Program, Variant
-from katz_graph.planner.region import Operation, Previous, Ref
+from katz_graph.planner.region import Operation, Previous, Ref, stage_of
 from katz_graph.planner.views import Views
 
 
@@ -40,9 +39,9 @@ def _wiring(program: Program, variant: Variant, views: Views) -> Wiring:
     }
     alike: dict[Hashable, list[str]] = {}
     for operation in variant.operations:
-        if operation.stage in COSTED:
+        if stage_of(operation).costed:
             alike.setdefault(_merge_key(program, variant, operation, views), []).append(operation.id)
-    costed = frozenset(operation.id for operation in variant.operations if operation.stage in COSTED)
+    costed = frozenset(operation.id for operation in variant.operations if stage_of(operation).costed)
     beside = _beside(sources, costed)
     return Wiring(tuple(sources), sources, beside, tuple(tuple(names) for names in alike.values() if len(names) > 1))
 
@@ -191,19 +190,19 @@ def calls_before(
         batches = _batches(
             operations, [call for variant in calls for call in variant if call.device == device and len(call.operations) > 1]
         )
-        wanted = [op for op in program.before if device in (readers[op.id] if op.stage != "text_encoder" else (texts[op.id],))]
+        wanted = [op for op in program.before if device in ((texts[op.id],) if stage_of(op).encodes_text else readers[op.id])]
         stages = {op.id: op.stage for op in wanted}
         for group in dict.fromkeys(batches.get(op.id, (op.id,)) for op in wanted):
             seconds = costs.seconds(group[0], len(group), device, device in arranged.busy)
             found.append(Call(group, stages[group[0]], device, seconds))
-    return tuple(sorted(found, key=lambda call: call.stage in PER_TEXT.values()))  # texts first
+    return tuple(sorted(found, key=lambda call: stage(call.stage).reads_text))  # texts first
 
 
 def _batches(operations: Mapping[str, Operation], merged: Iterable[Call]) -> dict[str, tuple[str, ...]]:
     """Operation before the loop -> those computed with it, because one call of the loop reads them all."""
     batches: dict[str, tuple[str, ...]] = {}
     for call in merged:
-        for name in TAKES.get(call.stage, ()):
+        for name in (name for name, made_by in stage(call.stage).hoists.items() if stage(made_by).reads_text):
             group = tuple(operations[member].inputs[name].operation for member in call.operations)
             if len(set(group)) == len(group) and not any(member in batches for member in group):
                 batches |= dict.fromkeys(group, group)

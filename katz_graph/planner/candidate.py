@@ -9,7 +9,7 @@ from katz_graph.planner.calls import Arrangement, Costs, Neighbours, Wiring, cal
 from katz_graph.planner.delay import delay
 from katz_graph.planner.flow import Flow, Repeats, shortened
 from katz_graph.planner.program import Program
-from katz_graph.planner.region import Operation, Previous, Ref
+from katz_graph.planner.region import Operation, Previous, Ref, stage_of
 from katz_graph.planner.simulate import run_clock
 from katz_graph.planner.sites import Sites
 from katz_graph.planner.sizes import Sizes
@@ -133,7 +133,7 @@ class _Graph:
                     self._later.setdefault(value.operation, []).extend(slots.get(slot, ()))
         self._ending = {variant.prediction.operation for variant in program.variants}
         self._order = self._reversed_order()
-        self.sessions = {name: tuple(self._edges[name]) for name, op in operations.items() if op.stage == "controlnet"}
+        self.sessions = {name: tuple(self._edges[name]) for name, op in operations.items() if stage_of(op).may_lag}
 
     def complete(self, placement: Mapping[str, str], owner: str) -> dict[str, str]:
         """With the operations that cost nothing: on the owner, or else with who reads them."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from katz_graph.planner.program import Program, Work
-from katz_graph.planner.region import Operation, Ref
+from katz_graph.planner.region import Operation, Ref, stage_of
 from katz_graph.planner.views import Views
 from katz_graph.recipe import Encoding, ModelRecipe, digest
 
@@ -20,7 +20,7 @@ def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length)
     `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens.
     """
     before = {op.id: op for op in program.before}
-    lengths = {op.id: length(op.inputs["encoding"]) for op in program.before if op.stage == "text_encoder"}
+    lengths = {op.id: length(op.inputs["encoding"]) for op in program.before if stage_of(op).encodes_text}
 
     def text_tokens(operation: Operation) -> int:
         text = operation.inputs.get("text")

@@ -14,8 +14,7 @@ from typing import Literal
 import networkx
 
 from katz_graph.planner.program import Program, Variant
-
-COSTED = ("unet_encoder", "unet_mid", "unet_decoder", "unet_wrapped", "controlnet")
+from katz_graph.planner.region import stage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +50,15 @@ def decompose(program: Program) -> Program:
 def dependencies(variant: Variant, keep: Callable[[str], bool] | None = None) -> networkx.DiGraph:
     """The costed operations and which needs which; operations without cost are contracted away."""
     graph = networkx.DiGraph()
-    stages = {operation.id: operation.stage for operation in variant.operations}
+    costed = {operation.id: stage_of(operation).costed for operation in variant.operations}
     sources: dict[str, set[str]] = {}
     for operation in variant.operations:
         needed: set[str] = set()
         for _, ref in operation.references():
-            if ref.operation in stages:
-                needed |= {ref.operation} if stages[ref.operation] in COSTED else sources[ref.operation]
+            if ref.operation in costed:
+                needed |= {ref.operation} if costed[ref.operation] else sources[ref.operation]
         sources[operation.id] = needed
-        if operation.stage in COSTED:
+        if costed[operation.id]:
             graph.add_node(operation.id)
             graph.add_edges_from((source, operation.id) for source in sorted(needed))
     return graph

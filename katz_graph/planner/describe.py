@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from katz_graph.planner.decompose import COSTED
 from katz_graph.planner.program import Program
+from katz_graph.planner.region import stage_of
 
 BATCHED, SPLIT = "equal stages batched", "one call per branch"
 
@@ -14,8 +14,8 @@ class Describer:
     """Names placements of a program's operations."""
 
     def __init__(self, program: Program) -> None:
-        operations = {op.id: op for variant in program.variants for op in variant.operations if op.stage in COSTED}
-        self._controls = {name for name, op in operations.items() if op.stage == "controlnet"}
+        operations = {op.id: op for variant in program.variants for op in variant.operations if stage_of(op).costed}
+        self._controls = {name for name, op in operations.items() if stage_of(op).may_lag}
         self._edges = {
             (ref.operation, op.id)
             for variant in program.variants

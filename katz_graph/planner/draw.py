@@ -6,22 +6,26 @@ Drawn from the simulation that the plan's times come from. Knows nothing about h
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 
+from katz_graph.models.stages import Stage, stages
 from katz_graph.planner.program import Program
 from katz_graph.planner.simulate import Simulation, Span, simulate
 
 WIDTH, ROW, BAR, LEFT, TOP = 1100, 44, 30, 170, 64  # pixels
 LETTER = 6.6  # width of one, in pixels
-COLOURS = {
-    "unet_encoder": "#4c78a8",
-    "unet_mid": "#72b7b2",
-    "unet_decoder": "#54a24b",
-    "unet_wrapped": "#54a24b",
-    "controlnet": "#f58518",
-    "link": "#b279a2",
-    "other": "#9d9893",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What bars of one colour are."""
+
+    label: str
+    colour: str
+
+
+LINK, OTHER = Kind("sent over a link", "#b279a2"), Kind("other", "#9d9893")
 
 
 def as_svg(program: Program) -> str:
@@ -77,7 +81,7 @@ def _row(name: str, top: int, spans: Sequence[Span], start: float, end: float, s
         left, right = max(span.start, start), min(span.start + span.seconds, end)
         x, width = LEFT + (left - start) * scale, max((right - left) * scale, 0.6)
         yield (
-            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}" rx="3" fill="{COLOURS[_kind(span)]}" stroke="#fff">'
+            f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="{BAR}" rx="3" fill="{_kind(span).colour}" stroke="#fff">'
             f"<title>{escape(span.what)}, evaluation {span.evaluation}: {span.seconds * 1e3:.3f} ms</title></rect>"
         )
         text = _label(span, width)
@@ -108,15 +112,19 @@ def _boundaries(simulation: Simulation, first: int, bottom: int, start: float, s
 
 def _legend(spans: Sequence[Span], top: int) -> Iterator[str]:
     x = 10
-    for kind in dict.fromkeys(_kind(span) for span in sorted(spans, key=lambda span: list(COLOURS).index(_kind(span)))):
-        text = "sent over a link" if kind == "link" else kind.replace("_", " ").replace("unet", "UNet").replace("controlnet", "ControlNet")
-        yield f'<rect x="{x}" y="{top}" width="14" height="14" rx="3" fill="{COLOURS[kind]}"/>'
-        yield f'<text x="{x + 20}" y="{top + 12}" font-size="12">{text}</text>'
-        x += 40 + int(len(text) * 7)
+    drawn = set(map(_kind, spans))
+    for kind in (*(_kind_of(one) for one in stages().values() if one.costed), LINK, OTHER):
+        if kind in drawn:
+            drawn.remove(kind)
+            yield f'<rect x="{x}" y="{top}" width="14" height="14" rx="3" fill="{kind.colour}"/>'
+            yield f'<text x="{x + 20}" y="{top + 12}" font-size="12">{kind.label}</text>'
+            x += 40 + int(len(kind.label) * 7)
     yield f'<text x="{x}" y="{top + 12}" font-size="12" fill="#666">dashed: the sampler advances; #: evaluation that it belongs to</text>'
 
 
-def _kind(span: Span) -> str:
-    if " -> " in span.resource:
-        return "link"
-    return span.stage if span.stage in COLOURS else "other"
+def _kind(span: Span) -> Kind:
+    return LINK if " -> " in span.resource else _kind_of(stages().get(span.stage))
+
+
+def _kind_of(stage: Stage | None) -> Kind:
+    return OTHER if stage is None or not stage.costed else Kind(stage.label, stage.colour)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from katz_graph.planner.calls import Costs
 from katz_graph.planner.program import Prediction, Program
+from katz_graph.planner.region import stage_of
 from katz_graph.planner.simulate import Simulation, simulate
 from katz_graph.planner.sites import Sites
 from katz_graph.planner.tasks import ADVANCE, STEP
@@ -88,8 +89,7 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
 
 
 def _why_not_stale(program: Program, simulation: Simulation, others: Sequence[Compared]) -> Iterator[str]:
-    stages = {operation.stage for variant in program.variants for operation in variant.operations}
-    if "controlnet" not in stages:
+    if not any(stage_of(operation).may_lag for variant in program.variants for operation in variant.operations):
         yield "stale-controlnet is allowed and changes nothing: there is no ControlNet"
         return
     stale = next((one for one in others if one.stale), None)

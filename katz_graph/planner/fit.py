@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from katz_graph.errors import InputError
 from katz_graph.models.family import architecture, check_controlnet, check_text
+from katz_graph.models.stages import stages
 from katz_graph.models.text_recipe import clips
 from katz_graph.patches import guidance_patch, post_guidance_patches, unet_wrapper
 from katz_graph.planner.program import Program, Variant
-from katz_graph.planner.region import Operation, Ref
+from katz_graph.planner.region import Operation, Ref, stage_of
 
 
 def fit(program: Program) -> Program:
@@ -36,7 +37,7 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
         check_text(clip, model)
     for name, ref in operation.references():
         source = operations.get(ref.operation)
-        if name.startswith("residuals_") and source is not None and source.stage == "controlnet":
+        if name.startswith("residuals_") and source is not None and "control_net" in source.inputs:
             check_controlnet(source.inputs["control_net"], model)
 
 
@@ -46,13 +47,15 @@ def _check_patches(program: Program, variant: Variant) -> None:
     types = {operation.type for operation in variant.operations}
     if (guidance_patch(patches) or post_guidance_patches(patches)) and "CFGCombine" in types and "PatchedCFGCombine" not in types:
         raise InputError(f"node {program.region.begin.id}: a patch of the model changes guidance; use PatchedCFGCombine, not CFGCombine")
+    parts = {part for one in stages().values() for part in one.stands_for}
     for operation in variant.operations:
         wrapped = unet_wrapper(getattr(operation.inputs.get("model"), "patches", ())) is not None
-        if wrapped and operation.stage in ("unet_encoder", "unet_mid", "unet_decoder"):
+        declared = stage_of(operation)
+        if wrapped and declared.name in parts:
             raise InputError(
                 f"node {operation.id} ({operation.type}): a patch of the model wraps the whole UNet; use WrappedUNet, or a KSampler"
             )
-        if operation.stage == "unet_wrapped" and not wrapped:
+        if declared.stands_for and not wrapped:
             raise InputError(
                 f"node {operation.id} ({operation.type}): nothing wraps this model's UNet; use UNetEncoder, UNetMid, UNetDecoder"
             )
@@ -61,7 +64,7 @@ def _check_patches(program: Program, variant: Variant) -> None:
 def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:
     """Output 1 of a UNetDecoder is there only when its range reaches the last block."""
     source = operations.get(ref.operation)
-    if source is None or source.stage != "unet_decoder" or ref.output != 1:
+    if source is None or "last_block" not in source.inputs or stage_of(source).output(ref.output) != "prediction":
         return
     last, count = source.inputs["last_block"], architecture(source.inputs["model"].unet).up_blocks
     if last not in (-1, count - 1):

@@ -11,19 +11,11 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.models.family import architecture
+from katz_graph.models.stages import stage
 from katz_graph.planner.program import Program, Variant
-from katz_graph.planner.region import Operation, Previous, Ref
+from katz_graph.planner.region import Operation, Previous, Ref, stage_of
 from katz_graph.planner.views import Views
 from katz_graph.recipe import Conditioning, ConditioningEntry, ModelRecipe, Picture, digest
-
-PER_TEXT = {"kept": "keys_values", "added": "added_embedding"}  # what a stage takes -> what computes it from model and text
-TAKES = {  # per stage with a text
-    "unet_encoder": ("kept", "added"),
-    "unet_mid": ("kept",),
-    "unet_decoder": ("kept",),
-    "unet_wrapped": ("kept", "added"),
-    "controlnet": ("kept", "added"),
-}
 
 
 def hoist(program: Program) -> Program:
@@ -31,30 +23,32 @@ def hoist(program: Program) -> Program:
     an inpainting model sees of its part of the picture."""
     before: dict[str, Operation] = {}
 
-    def once(stage: str, key: str, inputs: Mapping[str, Any]) -> Ref:
-        name = f"{stage}:{key}"
-        before.setdefault(name, Operation(name, stage, stage, inputs))
+    def once(made_by: str, key: str, inputs: Mapping[str, Any]) -> Ref:
+        name = f"{made_by}:{key}"
+        before.setdefault(name, Operation(name, made_by, made_by, inputs))
         return Ref(name)
 
     views, pooled = Views(program), _takes_pooled(program)
 
     def rewrite(operation: Operation, variant: Variant) -> Operation:
-        if operation.stage not in TAKES:
+        hoists = stage_of(operation).hoists
+        if not hoists:
             return operation
         inputs, part = dict(operation.inputs), views.part(operation, variant)
         entry = _one_entry(operation, inputs.pop("conditioning"))
         model = inputs.get("model") or inputs.get("control_net")
         text_key = digest((entry.encoding, entry.sizes))[:12]
-        inputs["text"] = once("text_encoder", text_key, {"encoding": entry.encoding, "sizes": entry.sizes, "pooled": pooled})
-        for name in TAKES[operation.stage]:
-            inputs[name] = once(PER_TEXT[name], f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
-        if operation.stage == "controlnet":
+        inputs["text"] = once(hoists["text"], text_key, {"encoding": entry.encoding, "sizes": entry.sizes, "pooled": pooled})
+        for name, made_by in hoists.items():
+            if stage(made_by).reads_text:
+                inputs[name] = once(made_by, f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
+        if "reference" in hoists:
             image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None
             key = ":".join([image.digest[:12], digest(model)[:12], *map(str, cells or ())])
-            inputs["reference"] = once("controlnet_reference", key, {"control_net": model, "image": image, "cells": cells})
-        if operation.stage in ("unet_encoder", "unet_wrapped") and entry.concatenated is not None:
+            inputs["reference"] = once(hoists["reference"], key, {"control_net": model, "image": image, "cells": cells})
+        if "concatenated" in hoists and entry.concatenated is not None:
             key = ":".join([digest(entry.concatenated)[:12], digest(model)[:12], *map(str, astuple(part) if part else ())])
-            inputs["concatenated"] = once("concatenated", key, {"model": model, "concatenated": entry.concatenated, "part": part})
+            inputs["concatenated"] = once(hoists["concatenated"], key, {"model": model, "concatenated": entry.concatenated, "part": part})
         return replace(operation, inputs=inputs)
 
     variants = tuple(replace(one, operations=tuple(rewrite(operation, one) for operation in one.operations)) for one in program.variants)

@@ -12,13 +12,13 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link
+from katz_graph.models.stages import NODE, Stage, stages
 from katz_graph.node import VARIADIC, NodeType
 
 SLOTS = VARIADIC  # previous_1 to previous_8
 BEGIN, END = "step_begin", "step_end"
 SWITCH = "switch"
 CROP = "StepCrop"  # the type of node behind which operations see a part of the latent
-NODE = "node"  # the stage of a node that has none: its own `run` is called
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,15 @@ class Operation:
         return (value.slot for value in self.inputs.values() if isinstance(value, Previous))
 
 
-def unknown_stage(operation: Operation) -> InputError:
-    """What a pass says that would have to guess what an operation costs or gives."""
-    return InputError(
-        f"node {operation.id} ({operation.type}): its stage {operation.stage!r} is unknown, so it cannot be planned; "
-        "a node that computes by itself has no stage"
-    )
+def stage_of(operation: Operation) -> Stage:
+    """The declaration of what runs. InputError for a stage that nobody declared: what it costs or gives is not guessed."""
+    found = stages().get(operation.stage)
+    if found is None:
+        raise InputError(
+            f"node {operation.id} ({operation.type}): its stage {operation.stage!r} is unknown, so it cannot be planned; "
+            "a node that computes by itself has no stage"
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,9 @@ from dataclasses import replace
 
 from katz_graph.errors import InputError
 from katz_graph.models.text_recipe import prompts
-from katz_graph.planner.decompose import COSTED
 from katz_graph.planner.program import Device, Program
-from katz_graph.planner.region import Operation
+from katz_graph.planner.region import Operation, stage_of
 from katz_graph.recipe import ModelRecipe
-
-TEXT = "text_encoder"
 
 NOISE = 0.1  # of a measured size or rate
 
@@ -25,7 +22,7 @@ class Sites:
         self.program = program
         self.devices = tuple(device.name for device in program.devices)
         loop = {op.id: op for variant in program.variants for op in variant.operations}
-        self.costed = tuple(op.id for op in loop.values() if op.stage in COSTED)
+        self.costed = tuple(op.id for op in loop.values() if stage_of(op).costed)
         self._check_pins(loop.values())
         modules = {op.id: _module(op) for op in (*loop.values(), *program.before)}
         numbers = {module: number for number, module in enumerate(dict.fromkeys(modules.values()))}
@@ -59,9 +56,11 @@ class Sites:
 
     def texts(self, owner: str) -> dict[str, str]:
         """Text encoder operation -> its device: the owner, or the first device that a pin allows."""
-        pinned = self.program.pins.get(TEXT, ())
-        device = owner if not pinned or owner in pinned else pinned[0]
-        return {operation.id: device for operation in self.program.before if operation.stage == TEXT}
+        return {operation.id: self._text_device(operation, owner) for operation in self.program.before if stage_of(operation).encodes_text}
+
+    def _text_device(self, operation: Operation, owner: str) -> str:
+        pinned = self.program.pins.get(operation.stage, ())
+        return owner if not pinned or owner in pinned else pinned[0]
 
     def classes(self) -> dict[str, int]:
         """Device -> number of its class: exchanging two devices of a class changes nothing."""
@@ -76,7 +75,7 @@ class Sites:
 
     def nothing_fits(self) -> InputError:
         """Why no placement at all holds pins and memory."""
-        texts = [operation.id for operation in self.program.before if operation.stage == TEXT]
+        texts = [operation.id for operation in self.program.before if stage_of(operation).encodes_text]
         names = {self._module[name]: name for name in reversed([*self.costed, *texts])}
         sizes = ", ".join(f"{name} {self._bytes[part] / 1e9:.2f} GB" for part, name in names.items())
         rooms = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in self._memory.items())
@@ -93,10 +92,12 @@ class Sites:
             for device in devices:
                 if device not in self.devices:
                     raise InputError(f"--place {stage}={device}: this plan has the devices {', '.join(self.devices)}")
-        wrapped = any(operation.stage == "unet_wrapped" for operation in operations)
-        pinned = [stage for stage in self.program.pins if stage in ("unet_encoder", "unet_mid", "unet_decoder")]
-        if wrapped and pinned and "unet_wrapped" not in self.program.pins:
-            raise InputError(f"--place {pinned[0]}: a patch of the model wraps the whole UNet, which has no stages to place; leave it out")
+        for operation in operations:
+            pinned = [stage for stage in self.program.pins if stage in stage_of(operation).stands_for]
+            if pinned and operation.stage not in self.program.pins:
+                raise InputError(
+                    f"--place {pinned[0]}: a patch of the model wraps the whole UNet, which has no stages to place; leave it out"
+                )
 
     def _check_memory(self, loop: Mapping[str, Operation]) -> None:
         for name in self.costed:
@@ -139,8 +140,8 @@ def _near(one: float, other: float) -> bool:
 
 def _module(operation: Operation) -> Hashable:
     """What an operation needs whole; None for what needs no weights."""
-    if operation.stage == TEXT:
-        return TEXT, tuple(encoder for prompt in prompts(operation.inputs["encoding"]) for encoder in prompt.clip.encoders)
+    if stage_of(operation).encodes_text:
+        return operation.stage, tuple(encoder for prompt in prompts(operation.inputs["encoding"]) for encoder in prompt.clip.encoders)
     model = operation.inputs.get("model") or operation.inputs.get("control_net")
     return model.unet if isinstance(model, ModelRecipe) else getattr(model, "control_net", None)
 
@@ -149,7 +150,7 @@ def _module_bytes(program: Program, operations: Iterable[Operation], modules: Ma
     """Weights of every module: of each part that some operation reads, once."""
     parts: dict[int, dict[Hashable, float]] = {}
     for operation in operations:
-        if operation.stage in (*COSTED, TEXT, "controlnet_reference"):
+        if stage_of(operation).holds_weights:
             blocks = operation.stage, operation.inputs.get("first_block"), operation.inputs.get("last_block")
             parts.setdefault(modules[operation.id], {})[blocks] = program.work[operation.id].weight_bytes
     return {module: sum(sizes.values()) for module, sizes in parts.items()}

@@ -5,11 +5,9 @@ from __future__ import annotations
 from math import prod
 
 from katz_graph.planner.program import Program
-from katz_graph.planner.region import CROP, NODE, Operation, Previous, Ref, unknown_stage
+from katz_graph.planner.region import CROP, Operation, Previous, Ref, stage_of
 
 EXACT = 4  # bytes of a float32: the sampler's latents and the predictions
-COUNTED = ("text_encoder", "keys_values", "added_embedding", "concatenated", "controlnet_reference", "controlnet")  # as `work` says
-PREDICTING = ("unet_decoder", "unet_wrapped", NODE)
 
 
 class Sizes:
@@ -35,15 +33,15 @@ class Sizes:
         if operation is None or operation.type == CROP:  # the step, whole or a part of it
             return self._step(ref.operation)
         output = self._program.work[operation.id].output_bytes
-        if operation.stage == "unet_encoder":
-            return output + (self._features(operation) or self._step(operation.id))  # features carry the step along
-        if operation.stage in ("unet_mid", "unet_decoder") and ref.output == 0:
-            return max(output, self._features(operation))  # a hidden state like the one read, and at most the skips that came with it
-        if operation.stage in COUNTED:
-            return output
-        if operation.stage not in PREDICTING:
-            raise unknown_stage(operation)
-        return self._latent(operation.id) * EXACT
+        match stage_of(operation).output(ref.output):
+            case "state":  # features carry the step along
+                return output + (self._features(operation) or self._step(operation.id))
+            case "hidden":  # like the one read, and at most the skips that came with it
+                return max(output, self._features(operation))
+            case "counted":
+                return output
+            case "prediction":
+                return self._latent(operation.id) * EXACT
 
     def _features(self, operation: Operation) -> float:
         value = operation.inputs.get("features")

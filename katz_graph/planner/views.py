@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from katz_graph.errors import InputError
+from katz_graph.models.stages import NODE
 from katz_graph.planner.instances import Instances
 from katz_graph.planner.program import Instance, Program, Variant
-from katz_graph.planner.region import CROP, NODE, Operation, Part, Previous, Ref
+from katz_graph.planner.region import CROP, Operation, Part, Previous, Ref
 
 READ = ("skips", "features", "step")  # inputs that carry a step, those that count before others first
 

@@ -33,10 +33,11 @@ from katz_graph.executor.network import Network
 from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.supervised import Patience
 from katz_graph.executor.transport.shared_memory import Segment, SharedMemory
-from katz_graph.planner.decompose import COSTED
+from katz_graph.models.stages import stages
 from katz_graph.planner.program import Program
 from katz_graph.planner.region import Region
 
+COSTED = frozenset(name for name, one in stages().items() if one.costed)
 STEPS = 10
 BASE, CONTROL, OTHER = DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 NOTICED = {signal.SIGKILL: 1.0, signal.SIGSTOP: 2 * Patience().frozen}  # seconds

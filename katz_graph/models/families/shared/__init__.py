@@ -1,0 +1,1 @@
+"""Stages that several families of models use: text encoders and VAEs."""

@@ -1,0 +1,25 @@
+"""Declares the stages before and behind the denoising loop. Never imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from katz_graph.models.counts import Counts, total
+from katz_graph.models.family import config
+from katz_graph.models.stages import Extent, Stage, uncounted
+from katz_graph.models.text_recipe import prompts
+from katz_graph.planner.program import Work
+
+
+def text_work(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
+    encoders = [encoder.encoder for prompt in prompts(inputs["encoding"]) for encoder in prompt.clip.encoders]
+    works = [counts.work(config(encoder), "text_encoder", 1, 0, 0, extent.tokens, value_bytes=extent.value_bytes) for encoder in encoders]
+    return total(works)
+
+
+STAGES = (
+    Stage("text_encoder", text_work, holds_weights=True, encodes_text=True, placeable=True),
+    Stage("vae_encode", uncounted, placeable=True, group="vae"),
+    Stage("vae_decode", uncounted, placeable=True, group="vae"),
+)

@@ -1,0 +1,1 @@
+"""The family of UNets: Stable Diffusion 1, 2 and XL, with their ControlNets."""
