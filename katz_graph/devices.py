@@ -134,6 +134,8 @@ def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, 
 
     `unet` and `vae` stand for their stages. InputError for unknown stages, and for devices that this run does not have.
     """
+    if not places:
+        return {}  # families are not asked for what nobody wants
     known, groups = tuple(devices), stage_groups()
     names = (*groups, *(one.name for one in stages().values() if one.placeable))
     pins: dict[str, tuple[str, ...]] = {}
