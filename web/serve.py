@@ -27,7 +27,6 @@ from katz_graph.web.jobs.cleaning import JobFiles, Retention, drop_unfinished
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.jobs import Jobs
 from katz_graph.web.jobs.store import JobStore
-from katz_graph.web.logs import set_up
 from katz_graph.web.metrics import Metrics
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.paths import folder_of
@@ -42,7 +41,6 @@ def serve(options: ServeOptions, say: Callable[[str], None], workers: int | None
     start."""
     imports_are_done()
     check_reach(options.host, options.token)
-    set_up(options.json_logs)
     listening = listen(options.host, options.port)
     try:
         asyncio.run(_serve(options, listening, say, workers))

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import IO, Self
@@ -26,18 +26,23 @@ class ForkServer:
     """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork` on, until `close`; a context manager.
 
     `prefix`: a command that starts it, say `ip netns exec a`; what is forked is where that is. `control`: a connection to one that another
-    process began, and that ends when nobody has one any more. `quiet`: what it prints while it loads is for nobody. Any thread may ask.
+    process began, and that ends when nobody has one any more. `echo` gets the lines that it prints while it loads. Any thread may ask.
     When it is lost, what it had forked goes on, and another one takes its place.
     """
 
     def __init__(
-        self, threads: int = 1, module: str = MODULE, prefix: Sequence[str] = (), control: socket.socket | None = None, quiet: bool = False
+        self,
+        threads: int = 1,
+        module: str = MODULE,
+        prefix: Sequence[str] = (),
+        control: socket.socket | None = None,
+        echo: Callable[[str], None] | None = None,
     ) -> None:
         self.threads = threads
         self._command = [*prefix, *PYTHON, "-m", MAIN, "--threads", str(threads), "--module", module]
-        self._output = subprocess.DEVNULL if quiet else None
+        self._echo = echo
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
         self._control = control
 
     def __enter__(self) -> Self:
@@ -86,14 +91,24 @@ class ForkServer:
                 [*self._command, "--descriptor", str(its_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=self._output,
+                stderr=None if self._echo is None else subprocess.PIPE,
+                text=True,
+                errors="replace",
                 pass_fds=[its_end.fileno()],
                 start_new_session=True,
                 env=environment_of_children(),
             )
+            if self._process.stderr is not None:
+                threading.Thread(target=self._pass_on, args=(self._process.stderr,), name="katz-output-forks", daemon=True).start()
             ours.pop_all()
             self._control = control
             return control
+
+    def _pass_on(self, output: IO[str]) -> None:
+        assert self._echo is not None  # else there is nothing to read
+        with output:
+            for line in output:
+                self._echo(line.rstrip("\n"))
 
     def _end(self) -> None:
         if self._control is not None:

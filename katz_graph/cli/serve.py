@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import stat
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from katz_graph.devices import check_dtype, parse_devices, parse_link, parse_pla
 from katz_graph.errors import InputError
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.models.residency import POLICIES, PolicyName
+from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
 
 SHORTEST_TOKEN = 16
@@ -56,7 +58,8 @@ def serve(options: ServeOptions) -> None:
         check_writable(options.output.absolute(), "--output")
     if options.frontend is not None and not (options.frontend / "index.html").is_file():
         raise InputError(f"--frontend {options.frontend}: there is no index.html in it")
-    with ForkServer(threads_for(devices, options.threads), quiet=True) as workers:
+    set_up(options.json_logs)
+    with ForkServer(threads_for(devices, options.threads), echo=logging.getLogger("katz.workers").info) as workers:
         begun = _begun(workers) if devices.launcher == "spawn" else None  # before the rest of the server is imported
         from katz_graph.web.serve import serve as serve_forever
 
