@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from katz_graph.compat.blocker import ExecutionBlocker
-from katz_graph.compat.current import running, staying
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.context import Context
 from katz_graph.errors import InputError, RunError
 from katz_graph.executor.cache import ResultCache
@@ -18,6 +17,7 @@ from katz_graph.graph import Expansion, Link
 from katz_graph.literals import check_literal
 from katz_graph.node import INSTANCE, NodeType, WithUi
 from katz_graph.planner.region import RegionNodes
+from katz_graph.scope import running, staying
 
 Arguments = dict[str, Any]
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from katz_graph.adapters.lora import left_out
-from katz_graph.compat.current import running
 from katz_graph.context import Context
 from katz_graph.devices import format_name, wider
 from katz_graph.errors import InputError, KatzError, RunError
@@ -42,6 +41,7 @@ from katz_graph.planner.schedule import sampling_of
 from katz_graph.recipe import ControlNetRecipe, ModelRecipe
 from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.process import Process, start_process
+from katz_graph.scope import running
 
 LOADED = (ModelRecipe, ControlNetRecipe)
 

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from katz_graph.compat.blocker import ExecutionBlocker
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.context import Context
 from katz_graph.cycles import describe_cycle, find_cycles
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError

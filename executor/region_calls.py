@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from katz_graph.awaiting import settled
-from katz_graph.compat.blocker import ExecutionBlocker
-from katz_graph.compat.current import acting_as
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.executor.calls import expected_outputs
@@ -15,6 +14,7 @@ from katz_graph.executor.hidden import DYNPROMPT, EXTRA_PNGINFO, PROMPT, UNIQUE_
 from katz_graph.graph import Expansion
 from katz_graph.node import INSTANCE, NodeType, WithUi
 from katz_graph.planner.region import Operation
+from katz_graph.scope import acting_as
 
 Find = Callable[[Operation], NodeType]
 """The type of an operation's node, in the process that computes it."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.compat.conditioning_facade import ConditioningList, encoded, to_list
-from katz_graph.compat.current import current
 from katz_graph.compat.missing import refuse
 from katz_graph.errors import InputError
 from katz_graph.recipe import ClipRecipe, ConditioningEntry, Prompt
+from katz_graph.scope import current
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from katz_graph.compat.control_facade import chain, uses
-from katz_graph.compat.current import current, current_context
 from katz_graph.errors import InputError
 from katz_graph.recipe import (
     Area,
@@ -25,6 +24,7 @@ from katz_graph.recipe import (
     Sizes,
     tensor_digest,
 )
+from katz_graph.scope import current, current_context
 
 if TYPE_CHECKING:
     from torch import Tensor

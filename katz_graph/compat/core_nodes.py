@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.compat.current import current_context
 from katz_graph.compat.finder import installed
 from katz_graph.compat.sub_run import finished
 from katz_graph.compat.v3.inputs import FolderType
@@ -18,6 +17,7 @@ from katz_graph.compat.values import from_pack, to_pack
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders
 from katz_graph.node import Input, NodeType
+from katz_graph.scope import current_context
 
 METHODS: Mapping[str, str] = {
     "CheckpointLoaderSimple": "load_checkpoint ckpt_name",

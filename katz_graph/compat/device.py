@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from katz_graph.compat.current import current
+from katz_graph.scope import current
 
 
 def compute_device() -> torch.device:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 
-from katz_graph.compat.current import noting_missed
 from katz_graph.compat.finder import install
+from katz_graph.compat.missing import noting_missed
 from katz_graph.compat.sources import unknown_imports
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders

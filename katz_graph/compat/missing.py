@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from katz_graph.compat.current import current, note_missed
 from katz_graph.errors import RunError
+from katz_graph.scope import current
+
+_missed: ContextVar[dict[str, None] | None] = ContextVar("katz_graph_missed", default=None)
 
 
 class NotThere(AttributeError, RunError):
@@ -65,3 +69,20 @@ def missing_names(module: str, names: str | None) -> Callable[[str], Any]:
         return absent(f"{module}.{name}")
 
     return get
+
+
+@contextmanager
+def noting_missed() -> Iterator[dict[str, None]]:
+    """Collects, in order, the names that a pack takes from shims and that have nothing behind them."""
+    names: dict[str, None] = {}
+    token = _missed.set(names)
+    try:
+        yield names
+    finally:
+        _missed.reset(token)
+
+
+def note_missed(name: str) -> None:
+    names = _missed.get()
+    if names is not None:
+        names[name] = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.compat.current import current
 from katz_graph.events import Previewed, Progressed
+from katz_graph.scope import current
 
 if TYPE_CHECKING:
     from torch import Tensor

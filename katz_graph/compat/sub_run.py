@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from katz_graph.compat.current import current
 from katz_graph.compat.finder import installed
 from katz_graph.compat.missing import refuse
 from katz_graph.context import Context
 from katz_graph.graph import Expansion, Link
 from katz_graph.node import WithUi
 from katz_graph.planner.region import END, bind_region, region_nodes
+from katz_graph.scope import current
 
 
 def finished(result: Any, context: Context) -> tuple[Any, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 from katz_graph.awaiting import settled
-from katz_graph.compat.current import without_gradients
 from katz_graph.compat.missing import absent_base
 from katz_graph.compat.v1_inputs import Declared, socket_of
 from katz_graph.compat.v1_results import from_result, surplus, written_files
@@ -126,7 +127,7 @@ def _runner(
     cls: Any, function: str, inputs: Mapping[str, Input], takes_lists: bool, taken: Callable[[Context, Any], Any]
 ) -> Callable[[Context, Mapping[str, Any]], Any]:
     def called(values: Mapping[str, Any]) -> Any:
-        with without_gradients():
+        with _without_gradients():
             return getattr(values[INSTANCE], function)(**_packed(values, inputs, takes_lists))
 
     def finished(context: Context, result: Any) -> Any:
@@ -208,3 +209,9 @@ def _about(cls: Any) -> dict[str, Any]:
     said = {name.lower(): getattr(cls, name) for name in ABOUT if getattr(cls, name, None)}
     tooltips = getattr(cls, "OUTPUT_TOOLTIPS", None)
     return said | ({"output_tooltips": list(tooltips)} if tooltips else {})
+
+
+def _without_gradients() -> AbstractContextManager[Any]:
+    """Torch's inference mode, which packs are written for: they change in place what the engine made. Nothing where torch is not in use."""
+    torch = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch.inference_mode()

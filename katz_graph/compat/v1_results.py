@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from katz_graph.compat.blocker import ExecutionBlocker
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.compat.values import from_pack
 from katz_graph.errors import RunError
 from katz_graph.folders import TEMP

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.compat.current import current_context
 from katz_graph.compat.missing import refuse
 from katz_graph.context import Tile
 from katz_graph.recipe import VaeRecipe
+from katz_graph.scope import current_context
 
 if TYPE_CHECKING:
     from torch import Tensor

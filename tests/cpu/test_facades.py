@@ -14,7 +14,6 @@ from foreign_packs import forgetting_shims, write
 from safetensors.torch import save_file
 from torch import Tensor
 
-from katz_graph.compat.current import running
 from katz_graph.compat.device import compute_device
 from katz_graph.compat.finder import installed
 from katz_graph.context import Engine
@@ -28,6 +27,7 @@ from katz_graph.formats.api import from_api
 from katz_graph.packs import load_registry
 from katz_graph.planner.program import Device
 from katz_graph.recipe import Area, Given, Prompt
+from katz_graph.scope import running
 from katz_graph.validate import validate
 
 NODE = """

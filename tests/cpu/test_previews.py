@@ -16,7 +16,6 @@ from torch.nn.functional import avg_pool2d
 
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, sampler_region
-from katz_graph.compat.current import running
 from katz_graph.compat.progress import ProgressBar
 from katz_graph.events import Event, Previewed
 from katz_graph.executor.assignment import Assignment
@@ -34,6 +33,7 @@ from katz_graph.picture.preview import as_jpeg, latent_picture
 from katz_graph.planner.region import Region
 from katz_graph.sampling.diffusers_process import DiffusersProcess
 from katz_graph.sampling.spec import DiffusersSpec
+from katz_graph.scope import running
 
 CAPTIONS = [caption(scene) for scene in held_out_scenes(3, 1, 1)]
 

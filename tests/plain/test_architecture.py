@@ -21,6 +21,19 @@ LAYERS = {
     "executor": {"katz_graph", "kernels"},
     "web": {"katz_graph", "nodes", "executor", "kernels"},
 }
+KNOT = {"context", "devices", "events", "models", "node", "picture", "planner", "upscale", "wires"}
+"""Rooms that import each other: a plan's data, what a node is, and what values are, have no place of their own yet."""
+FLOORS = (  # of katz_graph: a room imports from lower floors only
+    {"errors", "graph", "patches", "wording", "out_of_memory", "host_memory", "blocker", "awaiting", "garbage", "canny"},
+    {"output_files", "recipe", "extra_paths", "cycles", "text_search"},
+    {"images", "guider", "sampling", "folders"},
+    {"settings"} | KNOT,
+    {"literals", "ui_results", "knobs", "scope", "approximations", "measured", "adapters", "mini"},
+    {"problem", "describe", "compat"},
+    {"validate", "packs"},
+    {"formats"},
+    {"shipped"},
+)
 COMPOSITION_ROOT = (Path("katz_graph/cli"), Path("katz_graph/bench"))  # may import every layer, and nothing imports it
 
 
@@ -58,6 +71,23 @@ def test_imports_go_one_way() -> None:
             if not exempt and module.startswith(("katz_graph.cli", "katz_graph.bench")):
                 wrong.append(f"{file.relative_to(ROOT)} imports {module} of the composition root")
     assert not wrong
+
+
+def test_rooms_import_from_lower_floors() -> None:
+    floors = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+    wrong, seen = [], set()
+    for file in sorted((ROOT / "katz_graph").rglob("*.py")):
+        room = file.relative_to(ROOT / "katz_graph").with_suffix("").parts[0]
+        if room in ("__init__", "bench", "cli"):
+            continue
+        seen.add(room)
+        for module in imports(file):
+            target = module.split(".")[1] if layer(module) == "katz_graph" and "." in module else room
+            together = target == room or {room, target} <= KNOT
+            if not together and floors[target] >= floors[room]:
+                wrong.append(f"{file.relative_to(ROOT)} imports {module}")
+    assert not wrong
+    assert seen == set(floors)
 
 
 def test_commands_that_need_no_model_import_no_model_library() -> None:

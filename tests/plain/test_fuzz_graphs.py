@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trivial_nodes import TYPES, RecordingContext, run
 
-from katz_graph.compat.blocker import ExecutionBlocker
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.compat.v1 import V1Class
 from katz_graph.errors import InputError, KatzError
 from katz_graph.executor.cache import ResultCache

@@ -13,12 +13,12 @@ import pytest
 from foreign_packs import forgetting_shims, load, write
 from trivial_nodes import RecordingContext
 
-from katz_graph.compat.current import running
 from katz_graph.compat.finder import installed
 from katz_graph.compat.missing import NotThere
 from katz_graph.errors import Cancelled, InputError
 from katz_graph.events import Progressed, Sent
 from katz_graph.folders import Folders
+from katz_graph.scope import running
 
 EMPTY = "NODE_CLASS_MAPPINGS = {}\n"
 

@@ -14,7 +14,7 @@ import pytest
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
 from katz_graph.bench import loops
-from katz_graph.compat.blocker import ExecutionBlocker
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.compat.v1 import V1Class
 from katz_graph.errors import Cancelled, InputError
 from katz_graph.executor.cache import ResultCache

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from katz_graph.compat.current import current
 from katz_graph.compat.finder import installed
 from katz_graph.compat.missing import missing_names
 from katz_graph.errors import InputError
 from katz_graph.folders import KINDS, PICKLES, TEMP, WEIGHTS
 from katz_graph.output_files import filled_prefix
+from katz_graph.scope import current
 
 supported_pt_extensions: set[str] = {".safetensors", ".sft", *PICKLES}
 ANNOTATIONS = {" [output]": "output", " [input]": "input", " [temp]": "temp"}

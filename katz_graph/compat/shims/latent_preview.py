@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from katz_graph.compat.current import current
 from katz_graph.compat.missing import missing_names
 from katz_graph.compat.progress import ProgressBar
 from katz_graph.picture.latent_spaces import LinearMap, linear_map
 from katz_graph.picture.preview import LONGEST, latent_picture
+from katz_graph.scope import current
 
 __getattr__ = missing_names(__name__, "Latent2RGBPreviewer LatentPreviewer LatentPreviewMethod TAESDPreviewerImpl")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from katz_graph.compat.current import current
 from katz_graph.compat.finder import installed
 from katz_graph.compat.missing import missing_names, refuse
 from katz_graph.events import Sent
+from katz_graph.scope import current
 
 Handler = Callable[..., Any]
 __getattr__ = missing_names(__name__, "BinaryEventTypes create_cors_middleware get_comfy_package_versions is_loopback node_info")

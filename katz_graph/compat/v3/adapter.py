@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from katz_graph.awaiting import settled
-from katz_graph.compat.blocker import ExecutionBlocker
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.compat.v1 import V1Class
 from katz_graph.compat.v3.extension import ComfyExtension
 from katz_graph.compat.v3.inputs import Input, Output, WidgetInput

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from katz_graph.compat.blocker import ExecutionBlocker
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.compat.v3.inputs import Input, Output
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.compat.current import current_context
 from katz_graph.compat.missing import missing_names
 from katz_graph.compat.v3.inputs import FolderType
 from katz_graph.folders import TEMP
+from katz_graph.scope import current_context
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from katz_graph.compat.current import current
 from katz_graph.compat.device import compute_device
 from katz_graph.compat.missing import missing_names
 from katz_graph.errors import Cancelled, OutOfMemory
+from katz_graph.scope import current
 
 InterruptProcessingException = Cancelled
 OOM_EXCEPTION = (torch.OutOfMemoryError, OutOfMemory)  # torch's own, and what engines raise

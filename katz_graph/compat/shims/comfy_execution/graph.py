@@ -1,6 +1,6 @@
 """`comfy_execution.graph` as packs import it."""
 
-from katz_graph.compat.blocker import ExecutionBlocker
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.compat.missing import missing_names
 
 __all__ = ["ExecutionBlocker"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from katz_graph.compat.blocker import ExecutionBlocker
-from katz_graph.compat.current import current
+from katz_graph.blocker import ExecutionBlocker
 from katz_graph.compat.missing import missing_names
+from katz_graph.scope import current
 
 __all__ = ["ExecutionBlocker", "GraphBuilder", "Node", "add_graph_prefix", "is_link"]
 __getattr__ = missing_names(__name__, "")

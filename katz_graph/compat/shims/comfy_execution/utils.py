@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from katz_graph.compat.current import current
 from katz_graph.compat.missing import missing_names
+from katz_graph.scope import current
 
 __getattr__ = missing_names(__name__, "CurrentNodeContext")
 

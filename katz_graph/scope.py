@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Awaitable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -26,7 +25,6 @@ class Running:
 
 
 _running: ContextVar[Running | None] = ContextVar("katz_graph_running", default=None)
-_missed: ContextVar[dict[str, None] | None] = ContextVar("katz_graph_missed", default=None)
 
 
 @contextmanager
@@ -63,12 +61,6 @@ async def _awaited(awaitable: Awaitable[Any], now: Running | None) -> Any:
         _running.reset(token)
 
 
-def without_gradients() -> AbstractContextManager[Any]:
-    """Torch's inference mode, which packs are written for: they change in place what the engine made. Nothing where torch is not in use."""
-    torch = sys.modules.get("torch")
-    return nullcontext() if torch is None else torch.inference_mode()
-
-
 def current() -> Running | None:
     """The node that runs now; None while packs are loaded or described."""
     return _running.get()
@@ -80,20 +72,3 @@ def current_context(purpose: str) -> Context:
     if now is None:
         raise RunError(f"{purpose} only works while a node runs")
     return now.context
-
-
-@contextmanager
-def noting_missed() -> Iterator[dict[str, None]]:
-    """Collects, in order, the names that a pack takes from shims and that have nothing behind them."""
-    names: dict[str, None] = {}
-    token = _missed.set(names)
-    try:
-        yield names
-    finally:
-        _missed.reset(token)
-
-
-def note_missed(name: str) -> None:
-    names = _missed.get()
-    if names is not None:
-        names[name] = None
