@@ -35,7 +35,8 @@ class Runner:
     """One runner after the other, and what is under way in them. Lives on the event loop.
 
     `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why)` names the jobs that a runner had taken and died
-    under, after all that it had said was heard. `workers`: the descriptor of a connection to what the runners' workers are forked from.
+    under, after all that it had said was heard. `workers` gives the descriptor of a connection to a fork server, which every
+    runner inherits until one did not get ready: those after it start their own.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Runner:
         lost: Callable[[Sequence[str], str], None],
         patience: Patience = PATIENCE,
         program: Sequence[str] = PROGRAM,
-        workers: int | None = None,
+        workers: Callable[[], int | None] | None = None,
     ) -> None:
         self.restarts = 0
         self._options, self._heard, self._lost, self._patience = options, _logged(heard), _logged(lost), patience
@@ -205,6 +206,7 @@ class Runner:
             except Exception as error:
                 log.error("%s; the next try is in %g s", error, pause, exc_info=not isinstance(error, KatzError))
                 failed.update(error.devices if isinstance(error, KatzError) else ())
+                self._workers = None  # which may be why
             if barren := [device for device, times in failed.items() if times == BARREN]:
                 self._leave_out(barren)
                 pause, failed = FIRST_PAUSE, Counter()
@@ -214,7 +216,8 @@ class Runner:
     async def _begun(self) -> Child:
         """A runner that is ready; it is asked as soon as there is a process. Nothing is left of one that does not get so."""
         start = RunnerStart(self._options, self._gone)
-        child = self._child = await Child.start(start, self._message, self._patience, self._program, self._workers)
+        workers = None if self._workers is None else self._workers()
+        child = self._child = await Child.start(start, self._message, self._patience, self._program, workers)
         self._there.set()
         try:
             await asyncio.shield(child.ready)

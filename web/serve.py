@@ -36,7 +36,7 @@ from katz_graph.web.state import State
 log = logging.getLogger("katz.web")
 
 
-def serve(options: ServeOptions, say: Callable[[str], None], workers: int | None = None) -> None:
+def serve(options: ServeOptions, say: Callable[[str], None], workers: Callable[[], int | None] | None = None) -> None:
     """Serve until a signal; `workers` as `Runner` has it. InputError: the address, a folder; RunError: the job store, or the runner cannot
     start."""
     imports_are_done()
@@ -48,7 +48,9 @@ def serve(options: ServeOptions, say: Callable[[str], None], workers: int | None
         listening.close()
 
 
-async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[[str], None], workers: int | None) -> None:
+async def _serve(
+    options: ServeOptions, listening: socket.socket, say: Callable[[str], None], workers: Callable[[], int | None] | None
+) -> None:
     address = url(options.host, listening.getsockname()[1])
     async with contextlib.AsyncExitStack() as opened:  # of its callbacks the last is called first
         store = await asyncio.to_thread(JobStore.open, options.data)
@@ -73,7 +75,7 @@ async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[
         await _unless(stops, state.jobs.drain(options.drain_seconds))
 
 
-def assemble(options: ServeOptions, store: JobStore, runner_type: Callable[..., Runner] = Runner) -> State:
+def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., Runner] = Runner) -> State:
     """The parts, knowing each other; nothing is started."""
     settings = Settings.read(options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths)
     folders = replace(settings.folders(), paths=False)
@@ -94,7 +96,7 @@ def assemble(options: ServeOptions, store: JobStore, runner_type: Callable[..., 
     def facts() -> dict[str, Any]:
         return {"version": version("katz-graph"), "devices": [device.name for device in runner.facts.devices], "ready": runner.ready}
 
-    runner = runner_type(options, heard, lost)
+    runner = new_runner(options, heard, lost)
     hub = Hub(lambda: jobs, facts, options.limits)
     files = JobFiles({"output": folder_of(folders, "output"), "temp": folder_of(folders, "temp")})
     retention = Retention(options.keep_days, options.keep_bytes)

@@ -105,15 +105,23 @@ class Server:
         _tell(life, code=ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
     def _let_go(self, pid: int, running: int, life: int) -> None:
-        """The driver is gone, or has no more use for a process: kill what is left of its session, and collect it."""
+        """The driver is gone, or has no more use for a process: kill what is left of its session, and collect it, now or when it has ended:
+        the kernel may hold it up."""
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
+        self._awaited.unregister(life)
+        os.close(life)
+        if running in self._awaited.get_map():
+            self._awaited.modify(running, selectors.EVENT_READ, lambda: self._collect(pid, running))
+        else:
+            self._collect(pid, running)
+
+    def _collect(self, pid: int, running: int) -> None:
+        """Of a process that has ended."""
         os.waitid(os.P_PID, pid, os.WEXITED)
         with suppress(KeyError):
             self._awaited.unregister(running)
-        self._awaited.unregister(life)
         os.close(running)
-        os.close(life)
 
     def _become(self, entry: str, connected: int, output: int, life: int, alone: bool) -> NoReturn:
         """Be a worker."""

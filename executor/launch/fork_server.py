@@ -25,9 +25,9 @@ ENDING = 2.0  # seconds that a process may take to end when nobody is connected 
 class ForkServer:
     """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork` on, until `close`; a context manager.
 
-    `prefix`: a command that starts it, say `ip netns exec a`; what is forked is where that is. `control`: a connection to one that another
-    process began, and that ends when nobody has one any more. `echo` gets the lines that it prints while it loads. Any thread may ask.
-    When it is lost, what it had forked goes on, and another one takes its place.
+    `prefix`: a command that starts it, say `ip netns exec a`; what is forked is where that is. `control`: a connection to a fork server
+    that another process started, which ends when its last connection does. `echo` gets the lines that it prints while it loads. Any thread
+    may ask. When it is lost, what it had forked goes on, and another one takes its place.
     """
 
     def __init__(
@@ -52,9 +52,11 @@ class ForkServer:
         self.close()
 
     def begin(self) -> int:
-        """Start loading, where it has not begun; the descriptor of the connection to it, for a process that inherits that. OSError when the
+        """Start the fork server unless it runs. Returns the descriptor of the connection to it, which a child may inherit. OSError when the
         process cannot be started."""
         with self._lock:
+            if self._process is not None and self._process.poll() is not None:
+                self._end()
             return (self._control or self._start()).fileno()
 
     def fork(self, entry: str) -> Forked:
@@ -98,10 +100,10 @@ class ForkServer:
                 start_new_session=True,
                 env=environment_of_children(),
             )
+            self._control = control
+            ours.pop_all()
             if self._process.stderr is not None:
                 threading.Thread(target=self._pass_on, args=(self._process.stderr,), name="katz-output-forks", daemon=True).start()
-            ours.pop_all()
-            self._control = control
             return control
 
     def _pass_on(self, output: IO[str]) -> None:

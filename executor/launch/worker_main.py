@@ -41,7 +41,8 @@ def begin(option: str) -> tuple[int, int, str]:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument(option, dest="option", required=True)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # it ends with its driver, which may have work to end before
+        signal.signal(number, signal.SIG_IGN)
     os.set_inheritable(arguments.descriptor, False)
     prepare_to_compute(arguments.threads)
     expect_imports()

@@ -7,6 +7,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -60,17 +61,19 @@ def serve(options: ServeOptions) -> None:
         raise InputError(f"--frontend {options.frontend}: there is no index.html in it")
     set_up(options.json_logs)
     with ForkServer(threads_for(devices, options.threads), echo=logging.getLogger("katz.workers").info) as workers:
-        begun = _begun(workers) if devices.launcher == "spawn" else None  # before the rest of the server is imported
+        here = devices.launcher == "spawn"
+        if here:
+            _begin(workers)  # before the rest of the server is imported
         from katz_graph.web.serve import serve as serve_forever
 
-        serve_forever(options, lambda line: print(line, flush=True), begun)
+        serve_forever(options, lambda line: print(line, flush=True), partial(_begin, workers) if here else None)
 
 
-def _begun(workers: ForkServer) -> int | None:
-    """Have what all runners' workers are forked from begin to load; None where that cannot be: then runners find out, and say so."""
+def _begin(workers: ForkServer) -> int | None:
+    """Start the fork server unless it runs. None where it cannot start: then each runner starts one of its own, or says why it cannot."""
     try:
         return workers.begin()
-    except OSError:
+    except (OSError, RuntimeError):  # no process, no thread
         return None
 
 

@@ -28,7 +28,7 @@ class Kept(Protocol):
 
 
 def total(works: Sequence[Work]) -> Work:
-    """Of calls one after the other."""
+    """The sum of works done one after the other."""
     return Work(
         flops=sum(work.flops for work in works),
         weight_bytes=sum(work.weight_bytes for work in works),

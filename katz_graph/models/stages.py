@@ -1,7 +1,7 @@
 """Declares what a stage is: a computation of the denoising loop, or of what precedes it, that is counted, placed and drawn as one.
 
-A model family declares its stages; the planner, `--place`, plans and the executor read the declarations and hold no lists of names. Knows
-nothing of programs and models. Never imports torch.
+A model family declares its stages; the planner, `--place` and pictures of plans read the declarations and hold no lists of names. What
+computes them, and what counts them, still does. Knows nothing of programs and models. Never imports torch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 NODE = "node"  # the stage of a node that has none: its own `run` is called
 
 Gives = Literal["counted", "state", "hidden", "prediction"]
-"""What an output is, which says how many bytes a link carries of it: what the count of the work says; that and the step or state that was
-read; a hidden state like the one that was read; a prediction, which is like the latent."""
+"""How many bytes a link carries of an output. `counted`: those that the work counts; `state`: these and the step or state that was read;
+`hidden`: as many as of the hidden state that was read; `prediction`: as many as of the latent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,16 @@ class Extent:
 
 
 Count = Callable[[Mapping[str, Any], Extent, "Counts"], "Work | None"]
-"""The work of a call by the inputs of its operation; None is next to nothing."""
+"""Returns the work of one call from the inputs of its operation, or None if it is negligible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`costed`: it takes long enough to be placed and drawn, and to share calls; others stand where they are read. `hoists`: its arguments
-    that depend on no step -> the stage that computes each once a request. `stands_for`: stages that it does as one, where a patch wraps
-    them. `holds_weights`: its weights count as memory (others read what one of these holds). `may_lag`: it may read the evaluation before
-    the one that reads it. `encodes_text`, `reads_text`: it computes from a prompt, or from encoded text. `placeable`, `group`: whether
+    """`costed`: it takes long enough to be placed and drawn, and to share calls; others run on the device that reads them. `hoists`: its
+    arguments that depend on no step -> the stage that computes each once a request. `stands_for`: stages that it does as one, where a patch
+    wraps them. `last_block_gives`: its output that is there only when its range of blocks reaches the last. `holds_weights`: its weights
+    count as memory; False where another stage of the module counts them. `may_lag`: its output may come from the evaluation before
+    (stale-controlnet). `encodes_text`, `reads_text`: it computes from a prompt, or from encoded text. `placeable`, `group`: whether
     `--place` takes its name, and the name of several. `label`, `colour`: of a costed stage in pictures of plans.
     """
 
@@ -53,6 +54,7 @@ class Stage:
     costed: bool = False
     hoists: Mapping[str, str] = field(default_factory=dict)
     stands_for: tuple[str, ...] = ()
+    last_block_gives: int | None = None
     holds_weights: bool = False
     may_lag: bool = False
     encodes_text: bool = False
@@ -67,7 +69,7 @@ class Stage:
 
 
 def uncounted(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> None:
-    """Of what computes next to nothing beside a network, and of what nobody knows: a pack's node."""
+    """Counts no work: for stages that are negligible beside a network, and for nodes of packs, whose work is unknown."""
 
 
 def stage(name: str) -> Stage:
@@ -93,11 +95,8 @@ def stage_groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def register(declared: Iterable[Stage]) -> None:
-    """Add a family's. ValueError for a name that there is."""
-    for one in declared:
-        if one.name in _declared():
-            raise ValueError(f"the stage {one.name!r} is declared twice")
-        _declared()[one.name] = one
+    """Add a family's. ValueError, and nothing is added, for a name that there is."""
+    _declared().update(_merged((*_declared().values(), *declared)))
 
 
 @lru_cache(maxsize=1)
@@ -105,4 +104,12 @@ def _declared() -> dict[str, Stage]:
     from katz_graph.models.families import FAMILIES
 
     modules = [importlib.import_module(f"katz_graph.models.families.{family}.stages") for family in FAMILIES]
-    return {NODE: Stage(NODE, uncounted, gives=("prediction",))} | {one.name: one for module in modules for one in module.STAGES}
+    return _merged((Stage(NODE, uncounted, gives=("prediction",)), *(one for module in modules for one in module.STAGES)))
+
+
+def _merged(declared: Iterable[Stage]) -> dict[str, Stage]:
+    found: dict[str, Stage] = {}
+    for one in declared:
+        if found.setdefault(one.name, one) is not one:
+            raise ValueError(f"the stage {one.name!r} is declared twice")
+    return found

@@ -19,7 +19,7 @@ LETTER = 6.6  # width of one, in pixels
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What bars of one colour are."""
+    """An entry of the legend."""
 
     label: str
     colour: str

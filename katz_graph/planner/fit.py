@@ -11,6 +11,7 @@ from katz_graph.models.text_recipe import clips
 from katz_graph.patches import guidance_patch, post_guidance_patches, unet_wrapper
 from katz_graph.planner.program import Program, Variant
 from katz_graph.planner.region import Operation, Ref, stage_of
+from katz_graph.recipe import ControlNetRecipe
 
 
 def fit(program: Program) -> Program:
@@ -37,8 +38,9 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
         check_text(clip, model)
     for name, ref in operation.references():
         source = operations.get(ref.operation)
-        if name.startswith("residuals_") and source is not None and "control_net" in source.inputs:
-            check_controlnet(source.inputs["control_net"], model)
+        recipe = None if source is None else source.inputs.get("control_net")
+        if name.startswith("residuals_") and isinstance(recipe, ControlNetRecipe):
+            check_controlnet(recipe, model)
 
 
 def _check_patches(program: Program, variant: Variant) -> None:
@@ -64,7 +66,7 @@ def _check_patches(program: Program, variant: Variant) -> None:
 def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:
     """Output 1 of a UNetDecoder is there only when its range reaches the last block."""
     source = operations.get(ref.operation)
-    if source is None or "last_block" not in source.inputs or stage_of(source).output(ref.output) != "prediction":
+    if source is None or ref.output != stage_of(source).last_block_gives:
         return
     last, count = source.inputs["last_block"], architecture(source.inputs["model"].unet).up_blocks
     if last not in (-1, count - 1):

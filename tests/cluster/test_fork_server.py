@@ -168,3 +168,15 @@ def test_it_ends_with_its_driver_while_it_loads_and_afterwards(make: Make) -> No
         assert runs(pid)
         server._control.close()  # as when the driver is killed
         eventually(lambda pid=pid: not runs(pid), 10)  # type: ignore[misc]
+
+
+def test_one_that_ended_is_begun_again() -> None:
+    before = below(os.getpid())
+    with ForkServer(module="json") as server:
+        assert server.begin() == server.begin()
+        (first,) = below(os.getpid()) - before
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: not runs(first), 5)
+        server.begin()
+        (second,) = below(os.getpid()) - before
+        assert second != first and runs(second)

@@ -47,5 +47,6 @@ def guided_by_pack(folder: Path, body: str = COMBINED, steps: int = 3) -> tuple[
     own.write_text(json.dumps(document))
     guide = next(node for node in document.values() if node["class_type"] == "CFGCombine")
     guide["class_type"], guide["inputs"]["again"] = "Guide", guide["inputs"]["cond"]
+    guide["inputs"]["last_block"] = 1  # a UNetDecoder has one too
     foreign.write_text(json.dumps(document))
     return own, foreign, write(folder / "packs", guide=PACK.replace("BODY", body))

@@ -63,7 +63,7 @@ class Driver:
         self._thread.start()
         options = ServeOptions(data=folder / "data", packs=(folder / "packs",), input=folder / "input", output=self.output, threads=1)
         self._workers = ForkServer()
-        self.runner = Runner(options, self.told.append, lambda ids, why: self.lost.append((ids, why)), workers=self._workers.begin())
+        self.runner = Runner(options, self.told.append, lambda ids, why: self.lost.append((ids, why)), workers=self._workers.begin)
         self.wait(self.runner.start())
         self.origin = self.forked_from()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import time
@@ -302,6 +303,23 @@ def test_who_asks_while_no_runner_gets_ready_is_told_to_come_again(tmp_path: Pat
         await runner.close()
 
     asyncio.run(start())
+
+
+def test_a_fork_server_with_which_no_runner_gets_ready_is_not_used_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[str] = []
+
+    async def start() -> None:
+        program = (FAKE, "--once", str(tmp_path / "started"))
+        runner = Runner(ServeOptions(), lambda event: None, lambda ids, why: None, IMPATIENT, program, lambda: asked.append("again"))
+        await runner.start()
+        await runner.run(job("kills", "die"))
+        while caplog.text.count("the next try") < 2:
+            await asyncio.sleep(0.02)
+        await runner.close()
+
+    with caplog.at_level(logging.ERROR, "katz.runner"):
+        asyncio.run(asyncio.wait_for(start(), 30))
+    assert len(asked) == 2  # for the first runner, and for the one that failed
 
 
 def test_a_first_start_that_fails_says_so_in_one_line() -> None:

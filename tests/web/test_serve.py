@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from processes import runs
+
 from katz_graph.bench.served import Served, alive, painting, serving
 from katz_graph.web.jobs.store import JobStore
 
@@ -23,6 +25,11 @@ def test_jobs_survive_signals_and_crashes(tmp_path: Path, costs: Path) -> None:
         running = submit(server, painting(1, 20))
         waiting = [submit(server, painting(seed, 2)) for seed in (2, 3)]
         until(lambda: queued(server, "queue_running") == [running])
+        below = server.family()[1:]
+        for pid in below:
+            os.kill(pid, signal.SIGTERM)  # who ends a service may tell all of its processes
+        time.sleep(0.2)
+        assert all(map(runs, below))  # the job has its time to end
         assert server.stop()[0] == 0
         server.start()
         history = server.wait_for([running, *waiting], PATIENCE)

@@ -21,7 +21,7 @@ PICTURE = STEP | {"concatenated": "concatenated"}
 
 
 def _work(name: Counted) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
-    """Of a range of a network's blocks, from its configuration."""
+    """Makes the count of a stage that runs a range of a network's blocks."""
 
     def count(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
         batch, _, height, width = extent.shape
@@ -71,6 +71,7 @@ STAGES = (
         DECODER,
         _work("unet_decoder"),
         gives=("hidden", "prediction"),
+        last_block_gives=1,
         costed=True,
         hoists=TEXT,
         holds_weights=True,
