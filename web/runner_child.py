@@ -87,8 +87,7 @@ class Child:
     ) -> Child:
         """A runner that begins to get ready, and may be asked already; `program` is what Python runs. RunError when there is no process.
 
-        It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the descriptor of a
-        connection to a fork server.
+        It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the descriptor of a connection to a fork server.
         """
         child = cls(heard, patience)
         with contextlib.ExitStack() as opened:

@@ -31,6 +31,14 @@ Arguments = ParamSpec("Arguments")
 log = logging.getLogger("katz.runner")
 
 
+Workers = Callable[[], int | None]
+"""Gives the descriptor of a connection to a fork server, or None where there is none."""
+
+
+def no_fork_server() -> None:
+    """Every runner starts one of its own."""
+
+
 class Runner:
     """One runner after the other, and what is under way in them. Lives on the event loop.
 
@@ -46,7 +54,7 @@ class Runner:
         lost: Callable[[Sequence[str], str], None],
         patience: Patience = PATIENCE,
         program: Sequence[str] = PROGRAM,
-        workers: Callable[[], int | None] | None = None,
+        workers: Workers = no_fork_server,
     ) -> None:
         self.restarts = 0
         self._options, self._heard, self._lost, self._patience = options, _logged(heard), _logged(lost), patience
@@ -206,7 +214,7 @@ class Runner:
             except Exception as error:
                 log.error("%s; the next try is in %g s", error, pause, exc_info=not isinstance(error, KatzError))
                 failed.update(error.devices if isinstance(error, KatzError) else ())
-                self._workers = None  # which may be why
+                self._workers = no_fork_server  # the other may be why
             if barren := [device for device, times in failed.items() if times == BARREN]:
                 self._leave_out(barren)
                 pause, failed = FIRST_PAUSE, Counter()
@@ -216,8 +224,7 @@ class Runner:
     async def _begun(self) -> Child:
         """A runner that is ready; it is asked as soon as there is a process. Nothing is left of one that does not get so."""
         start = RunnerStart(self._options, self._gone)
-        workers = None if self._workers is None else self._workers()
-        child = self._child = await Child.start(start, self._message, self._patience, self._program, workers)
+        child = self._child = await Child.start(start, self._message, self._patience, self._program, self._workers())
         self._there.set()
         try:
             await asyncio.shield(child.ready)

@@ -30,13 +30,13 @@ from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.metrics import Metrics
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.paths import folder_of
-from katz_graph.web.runner_process import Runner
+from katz_graph.web.runner_process import Runner, Workers, no_fork_server
 from katz_graph.web.state import State
 
 log = logging.getLogger("katz.web")
 
 
-def serve(options: ServeOptions, say: Callable[[str], None], workers: Callable[[], int | None] | None = None) -> None:
+def serve(options: ServeOptions, say: Callable[[str], None], workers: Workers = no_fork_server) -> None:
     """Serve until a signal; `workers` as `Runner` has it. InputError: the address, a folder; RunError: the job store, or the runner cannot
     start."""
     imports_are_done()
@@ -48,9 +48,7 @@ def serve(options: ServeOptions, say: Callable[[str], None], workers: Callable[[
         listening.close()
 
 
-async def _serve(
-    options: ServeOptions, listening: socket.socket, say: Callable[[str], None], workers: Callable[[], int | None] | None
-) -> None:
+async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[[str], None], workers: Workers) -> None:
     address = url(options.host, listening.getsockname()[1])
     async with contextlib.AsyncExitStack() as opened:  # of its callbacks the last is called first
         store = await asyncio.to_thread(JobStore.open, options.data)

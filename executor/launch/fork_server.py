@@ -102,15 +102,9 @@ class ForkServer:
             )
             self._control = control
             ours.pop_all()
-            if self._process.stderr is not None:
-                threading.Thread(target=self._pass_on, args=(self._process.stderr,), name="katz-output-forks", daemon=True).start()
+            if self._echo is not None:
+                threading.Thread(target=_pass_on, args=(self._process.stderr, self._echo), name="katz-output-forks", daemon=True).start()
             return control
-
-    def _pass_on(self, output: IO[str]) -> None:
-        assert self._echo is not None  # else there is nothing to read
-        with output:
-            for line in output:
-                self._echo(line.rstrip("\n"))
 
     def _end(self) -> None:
         if self._control is not None:
@@ -200,6 +194,12 @@ class Forked:
         self._pid = told.get("pid", self._pid)
         if "code" in told:
             self._code, self._is_over = told["code"], True
+
+
+def _pass_on(output: IO[str], echo: Callable[[str], None]) -> None:
+    with output:
+        for line in output:
+            echo(line.rstrip("\n"))
 
 
 def _pair(ours: ExitStack, theirs: ExitStack, kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:

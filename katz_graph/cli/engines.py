@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from katz_graph.cli.amounts import gigabytes
 from katz_graph.cli.session import Session
-from katz_graph.devices import DeviceList, parse_link, parse_places, threads_for
+from katz_graph.devices import DeviceList, parse_link, threads_for
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.garbage import imports_are_done
+from katz_graph.places import parse_places
 
 if TYPE_CHECKING:
     from katz_graph.executor.cluster_engine import ClusterEngine

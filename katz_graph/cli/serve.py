@@ -13,10 +13,11 @@ from typing import cast
 
 from katz_graph.approximations import allowed_names
 from katz_graph.cli.session import check_writable
-from katz_graph.devices import check_dtype, parse_devices, parse_link, parse_places, threads_for
+from katz_graph.devices import DeviceList, check_dtype, parse_devices, parse_link, threads_for
 from katz_graph.errors import InputError
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.models.residency import POLICIES, PolicyName
+from katz_graph.places import parse_places
 from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
 
@@ -61,18 +62,18 @@ def serve(options: ServeOptions) -> None:
         raise InputError(f"--frontend {options.frontend}: there is no index.html in it")
     set_up(options.json_logs)
     with ForkServer(threads_for(devices, options.threads), echo=logging.getLogger("katz.workers").info) as workers:
-        here = devices.launcher == "spawn"
-        if here:
-            _begin(workers)  # before the rest of the server is imported
+        begin = partial(_begin, devices, workers)
+        begin()  # before the rest of the server is imported
         from katz_graph.web.serve import serve as serve_forever
 
-        serve_forever(options, lambda line: print(line, flush=True), partial(_begin, workers) if here else None)
+        serve_forever(options, lambda line: print(line, flush=True), begin)
 
 
-def _begin(workers: ForkServer) -> int | None:
-    """Start the fork server unless it runs. None where it cannot start: then each runner starts one of its own, or says why it cannot."""
+def _begin(devices: DeviceList, workers: ForkServer) -> int | None:
+    """Start the fork server unless it runs. None where no worker is a process of this host, or it cannot start: then each runner starts one
+    of its own, or says why it cannot."""
     try:
-        return workers.begin()
+        return workers.begin() if devices.launcher == "spawn" else None
     except (OSError, RuntimeError):  # no process, no thread
         return None
 

@@ -15,13 +15,14 @@ from rich.markup import escape
 
 from katz_graph.approximations import allowed_names
 from katz_graph.cli.overrides import find_node, set_inputs, set_seed
-from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, parse_devices, parse_link, parse_places
+from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, parse_devices, parse_link
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders
 from katz_graph.formats.read import read_workflow
 from katz_graph.formats.workflow import Workflow
 from katz_graph.graph import Graph
 from katz_graph.packs import Registry, load_registry
+from katz_graph.places import parse_places
 from katz_graph.settings import Settings
 from katz_graph.validate import check
 

@@ -1,4 +1,4 @@
-"""Where the engine computes, for packs that move tensors themselves."""
+"""Tells packs the engine's device, for those that move tensors themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a built-in node gives when a pack calls it: a node that stands for a step region has that region sampled at once."""
+"""Computes the result of a built-in node that a pack calls: one that stands for a step region has it sampled at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function of a pack returns, as outputs, expansions and ui. Every form that the ecosystem knows; anything else is named."""
+"""Turns the return value of a pack's function into outputs, expansions and ui, in every form that the ecosystem knows; others are named."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from katz_graph.planner.program import Work
 from katz_graph.recipe import digest
 
 if TYPE_CHECKING:
-    from katz_graph.models.shapes import Stage
+    from katz_graph.models.shapes import StageName
 
 COUNTING = 1  # another number when our stages compute otherwise, or formulas are written otherwise
 ROW = 77  # tokens of a text encoder's longest row
@@ -48,7 +48,7 @@ class Counts:
     def work(
         self,
         config: Mapping[str, Any],
-        stage: Stage,
+        stage: StageName,
         batch: int,
         height: int,
         width: int,

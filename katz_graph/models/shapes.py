@@ -30,7 +30,7 @@ from katz_graph.models.formula import BATCH, HEIGHT, LEVELS, TOKENS, WIDTH, Form
 from katz_graph.planner.program import Work
 from katz_graph.sampling.evaluation import Step
 
-Stage = Literal[
+StageName = Literal[
     "unet_encoder",
     "unet_mid",
     "unet_decoder",
@@ -45,7 +45,7 @@ Stage = Literal[
 
 def stage_work(
     config: Mapping[str, Any],
-    stage: Stage,
+    stage: StageName,
     batch: int,
     height: int,
     width: int,
@@ -64,7 +64,7 @@ def stage_work(
     return _work(json.dumps(dict(config), sort_keys=True), stage, batch, height, width, tokens, first_block, last_block, value_bytes, kept)
 
 
-def stage_call(config: Mapping[str, Any], stage: Stage, batch: int, height: int, width: int) -> Callable[[], list[Tensor]]:
+def stage_call(config: Mapping[str, Any], stage: StageName, batch: int, height: int, width: int) -> Callable[[], list[Tensor]]:
     """A stage of the module with this `config.json`, without memory, as a function that gives its outputs; sizes as for `stage_work`."""
     call, _ = _call(_module(json.dumps(dict(config), sort_keys=True)), stage, batch, height, width, 77, 0, None, True)
     return call  # type: ignore[no-any-return]
@@ -73,7 +73,7 @@ def stage_call(config: Mapping[str, Any], stage: Stage, batch: int, height: int,
 @lru_cache(maxsize=1024)
 def _work(
     config: str,
-    stage: Stage,
+    stage: StageName,
     batch: int,
     height: int,
     width: int,
@@ -88,7 +88,7 @@ def _work(
 
 
 @lru_cache(maxsize=256)
-def stage_formula(config: str, stage: Stage, row: int, first_block: int, last_block: int | None) -> Formula:
+def stage_formula(config: str, stage: StageName, row: int, first_block: int, last_block: int | None) -> Formula:
     """The work of a stage, but those of VAEs, of the module with this `config.json`; `row`: tokens of a text encoder's row.
 
     It holds where no resolution is one cell wide or high. InputError for a UNet of more resolutions than formulas know.
@@ -113,7 +113,7 @@ class Counted:
     kernels: int
 
 
-def _counted(module: Any, stage: Stage, *sizes: Any) -> Counted:
+def _counted(module: Any, stage: StageName, *sizes: Any) -> Counted:
     with torch.no_grad(), FusedAttention():
         call, used = _call(module, stage, *sizes)
     operations = _Operations()
@@ -141,7 +141,7 @@ def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Form
     )
 
 
-def _call(module: Any, stage: Stage, batch: int, height: int, width: int, tokens: int, first: int, last: int | None, kept: bool) -> Any:
+def _call(module: Any, stage: StageName, batch: int, height: int, width: int, tokens: int, first: int, last: int | None, kept: bool) -> Any:
     """The stage as a function of nothing that gives its output tensors, and the parts of the module whose weights it reads."""
     meta = torch.device("meta")
     if stage == "vae_decode":
@@ -176,7 +176,7 @@ def _call(module: Any, stage: Stage, batch: int, height: int, width: int, tokens
 
 
 def _unet_call(
-    module: Any, stage: Stage, step: Step, text: TextEncoding, kept: Any, added: Tensor | None, first: int, last: int | None
+    module: Any, stage: StageName, step: Step, text: TextEncoding, kept: Any, added: Tensor | None, first: int, last: int | None
 ) -> Any:
     def until(block: int) -> Features | Step:
         return step if block == 0 else unet.encode(module, step, text, kept, 0, block - 1, added)

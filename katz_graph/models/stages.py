@@ -80,9 +80,18 @@ def stage(name: str) -> Stage:
     return found
 
 
-def stages() -> Mapping[str, Stage]:
-    """All, in the order of their families, which is the order in which people see them."""
-    return _declared()
+@lru_cache(maxsize=1)
+def stages() -> dict[str, Stage]:
+    """All, in the order of their families, which is the order in which people see them. Only `register` changes it."""
+    from katz_graph.models.families import FAMILIES
+
+    modules = [importlib.import_module(f"katz_graph.models.families.{family}.stages") for family in FAMILIES]
+    return _merged((Stage(NODE, uncounted, gives=("prediction",)), *(one for module in modules for one in module.STAGES)))
+
+
+def text_arguments(of: Stage) -> dict[str, str]:
+    """Of what it hoists, the arguments that are computed from an encoded text -> the stages that compute them."""
+    return {name: made_by for name, made_by in of.hoists.items() if stage(made_by).reads_text}
 
 
 def stage_groups() -> Mapping[str, tuple[str, ...]]:
@@ -96,15 +105,7 @@ def stage_groups() -> Mapping[str, tuple[str, ...]]:
 
 def register(declared: Iterable[Stage]) -> None:
     """Add a family's. ValueError, and nothing is added, for a name that there is."""
-    _declared().update(_merged((*_declared().values(), *declared)))
-
-
-@lru_cache(maxsize=1)
-def _declared() -> dict[str, Stage]:
-    from katz_graph.models.families import FAMILIES
-
-    modules = [importlib.import_module(f"katz_graph.models.families.{family}.stages") for family in FAMILIES]
-    return _merged((Stage(NODE, uncounted, gives=("prediction",)), *(one for module in modules for one in module.STAGES)))
+    stages().update(_merged((*stages().values(), *declared)))
 
 
 def _merged(declared: Iterable[Stage]) -> dict[str, Stage]:

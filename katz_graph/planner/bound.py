@@ -1,4 +1,4 @@
-"""What no plan of a placement can beat: work of each device, bytes over each direction of a link, and the longest path of an evaluation."""
+"""Bounds the time of a placement from below: work of each device, bytes over each direction of a link, longest path of an evaluation."""
 
 from __future__ import annotations
 

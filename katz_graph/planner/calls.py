@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
-from katz_graph.models.stages import stage
+from katz_graph.models.stages import stage, text_arguments
 from katz_graph.planner.program import Call, Program, Variant
 from katz_graph.planner.region import Operation, Previous, Ref, stage_of
 from katz_graph.planner.views import Views
@@ -202,7 +202,7 @@ def _batches(operations: Mapping[str, Operation], merged: Iterable[Call]) -> dic
     """Operation before the loop -> those computed with it, because one call of the loop reads them all."""
     batches: dict[str, tuple[str, ...]] = {}
     for call in merged:
-        for name in (name for name, made_by in stage(call.stage).hoists.items() if stage(made_by).reads_text):
+        for name in text_arguments(stage(call.stage)):
             group = tuple(operations[member].inputs[name].operation for member in call.operations)
             if len(set(group)) == len(group) and not any(member in batches for member in group):
                 batches |= dict.fromkeys(group, group)

@@ -1,4 +1,4 @@
-"""What a candidate is, in words: generated from where its stages stand, not from a list of known cases."""
+"""Describes a candidate in words, generated from where its stages stand, not from a list of known cases."""
 
 from __future__ import annotations
 

@@ -115,7 +115,6 @@ def _legend(spans: Sequence[Span], top: int) -> Iterator[str]:
     drawn = set(map(_kind, spans))
     for kind in (*(_kind_of(one) for one in stages().values() if one.costed), LINK, OTHER):
         if kind in drawn:
-            drawn.remove(kind)
             yield f'<rect x="{x}" y="{top}" width="14" height="14" rx="3" fill="{kind.colour}"/>'
             yield f'<text x="{x + 20}" y="{top + 12}" font-size="12">{kind.label}</text>'
             x += 40 + int(len(kind.label) * 7)

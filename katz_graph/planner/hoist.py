@@ -11,7 +11,7 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.models.family import architecture
-from katz_graph.models.stages import stage
+from katz_graph.models.stages import text_arguments
 from katz_graph.planner.program import Program, Variant
 from katz_graph.planner.region import Operation, Previous, Ref, stage_of
 from katz_graph.planner.views import Views
@@ -39,9 +39,8 @@ def hoist(program: Program) -> Program:
         model = inputs.get("model") or inputs.get("control_net")
         text_key = digest((entry.encoding, entry.sizes))[:12]
         inputs["text"] = once(hoists["text"], text_key, {"encoding": entry.encoding, "sizes": entry.sizes, "pooled": pooled})
-        for name, made_by in hoists.items():
-            if stage(made_by).reads_text:
-                inputs[name] = once(made_by, f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
+        for name, made_by in text_arguments(stage_of(operation)).items():
+            inputs[name] = once(made_by, f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
         if "reference" in hoists:
             image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None
             key = ":".join([image.digest[:12], digest(model)[:12], *map(str, cells or ())])

@@ -1,4 +1,4 @@
-"""Where operations may run: pins, memory, and which devices are interchangeable. InputError when nothing fits."""
+"""Decides where operations may run: pins, memory, and which devices are interchangeable. InputError when nothing fits."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Sites:
         self.devices = tuple(device.name for device in program.devices)
         loop = {op.id: op for variant in program.variants for op in variant.operations}
         self.costed = tuple(op.id for op in loop.values() if stage_of(op).costed)
+        self._texts = tuple(op for op in program.before if stage_of(op).encodes_text)
         self._check_pins(loop.values())
         modules = {op.id: _module(op) for op in (*loop.values(), *program.before)}
         numbers = {module: number for number, module in enumerate(dict.fromkeys(modules.values()))}
@@ -56,7 +57,7 @@ class Sites:
 
     def texts(self, owner: str) -> dict[str, str]:
         """Text encoder operation -> its device: the owner, or the first device that a pin allows."""
-        return {operation.id: self._text_device(operation, owner) for operation in self.program.before if stage_of(operation).encodes_text}
+        return {operation.id: self._text_device(operation, owner) for operation in self._texts}
 
     def _text_device(self, operation: Operation, owner: str) -> str:
         pinned = self.program.pins.get(operation.stage, ())
@@ -75,7 +76,7 @@ class Sites:
 
     def nothing_fits(self) -> InputError:
         """Why no placement at all holds pins and memory."""
-        texts = [operation.id for operation in self.program.before if stage_of(operation).encodes_text]
+        texts = [operation.id for operation in self._texts]
         names = {self._module[name]: name for name in reversed([*self.costed, *texts])}
         sizes = ", ".join(f"{name} {self._bytes[part] / 1e9:.2f} GB" for part, name in names.items())
         rooms = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in self._memory.items())

@@ -220,7 +220,7 @@ def test_ctrl_c_in_the_middle_of_a_launch_leaves_nothing(told: Told, monkeypatch
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
         told.make(names=("a", "b")).start()
-    as_before(before)
+    eventually(lambda: below(os.getpid()) == before, 5)
 
 
 def test_a_worker_of_another_version_is_refused(told: Told) -> None:

@@ -21,14 +21,15 @@ LAYERS = {
     "executor": {"katz_graph", "kernels"},
     "web": {"katz_graph", "nodes", "executor", "kernels"},
 }
-KNOT = {"context", "devices", "events", "models", "node", "picture", "planner", "upscale", "wires"}
+KNOT = {"context", "events", "models", "node", "picture", "planner", "upscale", "wires"}
 """Rooms that import each other in a circle, so that no floor can order them yet."""
 FLOORS = (  # of katz_graph: a room imports from lower floors only
     {"errors", "graph", "patches", "wording", "out_of_memory", "host_memory", "blocker", "awaiting", "garbage", "canny"},
     {"output_files", "recipe", "extra_paths", "cycles", "text_search"},
     {"images", "guider", "sampling", "folders"},
-    {"settings"} | KNOT,
-    {"literals", "ui_results", "knobs", "scope", "approximations", "measured", "adapters", "mini"},
+    {"settings", "devices"},
+    KNOT,
+    {"literals", "ui_results", "knobs", "scope", "approximations", "measured", "adapters", "mini", "places"},
     {"problem", "describe", "compat"},
     {"validate", "packs"},
     {"formats"},

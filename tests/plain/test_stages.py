@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.devices import parse_places
 from katz_graph.errors import InputError
-from katz_graph.models import stages as declared
 from katz_graph.models.stages import Stage, register, stage, stages, uncounted
+from katz_graph.places import parse_places
 from katz_graph.planner.decompose import dependencies
 from katz_graph.planner.program import Variant
 from katz_graph.planner.region import Operation, Ref, stage_of
@@ -34,7 +33,7 @@ def family() -> Iterator[None]:
     """A made-up family of two stages."""
     register([Stage("odd_blocks", uncounted, costed=True, placeable=True, group="odd"), Stage("odd_table", uncounted, reads_text=True)])
     yield
-    declared._declared.cache_clear()
+    stages.cache_clear()
 
 
 def test_a_stage_of_a_family_that_is_registered_is_known_to_all(family: None) -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import torch
 
 from katz_graph.approximations import allowed_names
-from katz_graph.devices import check_present, parse_devices, parse_link, parse_places, threads_for
+from katz_graph.devices import check_present, parse_devices, parse_link, threads_for
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.costs import CostStore
@@ -21,6 +21,7 @@ from katz_graph.executor.planning import preload
 from katz_graph.executor.starting import start_workers
 from katz_graph.folders import Folders
 from katz_graph.packs import Registry
+from katz_graph.places import parse_places
 from katz_graph.planner.program import Link
 from katz_graph.settings import Settings
 from katz_graph.web.events import JobEvent

@@ -1,4 +1,4 @@
-"""What a class of the third convention is made of: its schema, what it returns, and its base class. Knows nothing of running."""
+"""Defines the parts of a class of the third convention: its schema, its return value, and its base class. Knows nothing of running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node of the third convention shows beside its outputs: pictures and texts, as the dictionaries that clients know."""
+"""Makes the ui output of nodes of the third convention: pictures and texts, as the dictionaries that clients know."""
 
 from __future__ import annotations
 

@@ -12,15 +12,15 @@ from katz_graph.planner.program import Work
 from katz_graph.recipe import Component, ModelRecipe
 
 if TYPE_CHECKING:
-    from katz_graph.models.shapes import Stage as Counted
+    from katz_graph.models.shapes import StageName
 
-ENCODER, MID, DECODER = "unet_encoder", "unet_mid", "unet_decoder"
+PARTS: tuple[StageName, ...] = ("unet_encoder", "unet_mid", "unet_decoder")
 TEXT = {"text": "text_encoder", "kept": "keys_values"}
 STEP = TEXT | {"added": "added_embedding"}
 PICTURE = STEP | {"concatenated": "concatenated"}
 
 
-def _work(name: Counted) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
+def _work(name: StageName) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
     """Makes the count of a stage that runs a range of a network's blocks."""
 
     def count(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
@@ -33,8 +33,7 @@ def _work(name: Counted) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
 
 
 def _whole(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
-    parts: tuple[Counted, ...] = ("unet_encoder", "unet_mid", "unet_decoder")
-    return total([_work(part)(inputs, extent, counts) for part in parts])
+    return total([_work(part)(inputs, extent, counts) for part in PARTS])
 
 
 def _network(inputs: Mapping[str, Any]) -> Component:
@@ -42,52 +41,23 @@ def _network(inputs: Mapping[str, Any]) -> Component:
     return model.unet if isinstance(model, ModelRecipe) else model.control_net
 
 
+def _part(name: StageName, **declared: Any) -> Stage:
+    """Declares one of the three that make up a UNet."""
+    return Stage(name, _work(name), costed=True, holds_weights=True, placeable=True, group="unet", **declared)
+
+
 STAGES = (
-    Stage(
-        ENCODER,
-        _work("unet_encoder"),
-        gives=("state",),
-        costed=True,
-        hoists=PICTURE,
-        holds_weights=True,
-        placeable=True,
-        group="unet",
-        label="UNet encoder",
-        colour="#4c78a8",
-    ),
-    Stage(
-        MID,
-        _work("unet_mid"),
-        gives=("hidden",),
-        costed=True,
-        hoists=TEXT,
-        holds_weights=True,
-        placeable=True,
-        group="unet",
-        label="UNet mid",
-        colour="#72b7b2",
-    ),
-    Stage(
-        DECODER,
-        _work("unet_decoder"),
-        gives=("hidden", "prediction"),
-        last_block_gives=1,
-        costed=True,
-        hoists=TEXT,
-        holds_weights=True,
-        placeable=True,
-        group="unet",
-        label="UNet decoder",
-        colour="#54a24b",
-    ),
+    _part("unet_encoder", gives=("state",), hoists=PICTURE, label="UNet encoder", colour="#4c78a8"),
+    _part("unet_mid", gives=("hidden",), hoists=TEXT, label="UNet mid", colour="#72b7b2"),
+    _part("unet_decoder", gives=("hidden", "prediction"), last_block_gives=1, hoists=TEXT, label="UNet decoder", colour="#54a24b"),
     Stage(
         "unet_wrapped",
         _whole,
-        gives=("prediction",),
         costed=True,
-        hoists=PICTURE,
-        stands_for=(ENCODER, MID, DECODER),
         holds_weights=True,
+        gives=("prediction",),
+        hoists=PICTURE,
+        stands_for=PARTS,
         group="unet",
         label="UNet wrapped",
         colour="#54a24b",
@@ -96,8 +66,8 @@ STAGES = (
         "controlnet",
         _work("controlnet"),
         costed=True,
-        hoists=STEP | {"reference": "controlnet_reference"},
         holds_weights=True,
+        hoists=STEP | {"reference": "controlnet_reference"},
         may_lag=True,
         placeable=True,
         label="ControlNet",
