@@ -15,6 +15,7 @@ from katz_graph.events import Busy, Planned, Sampled
 from katz_graph.executor.planning import Resources, check_reachable, plan_region
 from katz_graph.executor.timing import Timing
 from katz_graph.models.counts import Counts
+from katz_graph.models.families.shared.stages import TEXT, VAE_DECODE, VAE_ENCODE
 from katz_graph.models.features import TextEncoding
 from katz_graph.planner.facts import switches
 from katz_graph.planner.program import Device, Link, Program
@@ -142,14 +143,14 @@ class Engine:
         """Let later plans know what calls took, by cost key and members."""
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
-        made: TextEncoding = self._call("text_encoder", "encode_text", context, encoding).value
+        made: TextEncoding = self._call(TEXT.name, "encode_text", context, encoding).value
         return TextEncoding(made.hidden.clone(), None if made.pooled is None else made.pooled.clone())
 
     def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        return self._vae("vae_encode", "encode_image", context, vae, pixels, tile)
+        return self._vae(VAE_ENCODE.name, "encode_image", context, vae, pixels, tile)
 
     def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        return self._vae("vae_decode", "decode_latent", context, vae, samples, tile)
+        return self._vae(VAE_DECODE.name, "decode_latent", context, vae, samples, tile)
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         return cast(Tensor, self._call("upscale", "upscale", context, model, picture).value)

@@ -6,8 +6,9 @@ Advanced by evaluations, or by what of them can be done before something arrives
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,22 +24,21 @@ from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
 from katz_graph.executor.portion import Portion
 from katz_graph.executor.region_calls import Find, RegionCalls, own_type
-from katz_graph.executor.stages import STAGES, Situation
 from katz_graph.executor.timing import Span, Timing
 from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
 from katz_graph.models.family import architecture
 from katz_graph.models.residency import CONTROL_NETS, NoRoom
-from katz_graph.models.stages import NODE
+from katz_graph.models.stages import NODE, Loop, Stage
 from katz_graph.models.text_recipe import clips
 from katz_graph.picture.latent_spaces import LinearMap, linear_map
 from katz_graph.picture.preview import latent_picture
 from katz_graph.planner.facts import weight_sets
 from katz_graph.planner.instances import Instances
 from katz_graph.planner.program import Call, Instance, Instruction
-from katz_graph.planner.region import Operation, Ref, stage_of
-from katz_graph.planner.schedule import sampling_of
-from katz_graph.recipe import ControlNetRecipe, ModelRecipe
+from katz_graph.planner.region import Operation, Previous, Ref, stage_of
+from katz_graph.planner.schedule import loop_of, sampling_of
+from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
 from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.process import Process, start_process
 from katz_graph.scope import running
@@ -54,6 +54,15 @@ class Exchange(Protocol):
     def has(self, instance: Instance) -> bool: ...
 
     def take(self, instance: Instance) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A call that is ready to be given tensors: its stage, the live module, and constants on the device."""
+
+    stage: Stage
+    module: Any
+    constants: Mapping[str, Any]
 
 
 class Execution:
@@ -83,7 +92,8 @@ class Execution:
         self._owns = portion.owns
         self._process: Process | None = None  # where the sampler is
         self._colours: LinearMap | None = None  # of its previews
-        self._situation = Situation(models, program.shape)
+        self._loop: Loop = loop_of(program.region.begin, program.shape)
+        self._bound: dict[tuple[str, ...], Bound] = {}
         self._instances = Instances(program)
         self._before = Values()
         self._values: Values | None = None  # of the evaluation that is under way
@@ -102,6 +112,7 @@ class Execution:
         self._segments = {segment.name: (number, segment) for number, run in enumerate(program.segments) for segment in run}
         self._operations = [{op.id: op for op in variant.operations} for variant in program.variants]
         self._weight_sets = weight_sets(program)
+        self._patched = self._unpatched()
         self._wanted = self._wanted_set()
 
     def _start(self) -> Process:
@@ -116,6 +127,12 @@ class Execution:
         models = (op.inputs.get("model") for variant in self.program.variants for op in variant.operations)
         model = next((model for model in models if isinstance(model, ModelRecipe)), None)
         return None if model is None else (model.unet, tuple(lora for lora in model.loras if lora.strength))
+
+    def _unpatched(self) -> dict[Component, ModelRecipe]:
+        """The UNets that no patch instruction is for: other requests' LoRAs have to be out of them."""
+        models = [op.inputs.get("model") for variant in self.program.variants for op in variant.operations]
+        patched = {model.unet for model in self._weight_sets.values()}
+        return {model.unet: model for model in models if isinstance(model, ModelRecipe) and model.unet not in patched}
 
     @property
     def weight_set(self) -> WeightSet | None:
@@ -159,6 +176,8 @@ class Execution:
                 if self._on_loaded is not None:
                     self._on_loaded()
                 return False
+            for model in self._patched.values():  # other requests may have run since the last unit
+                self._patch(model)
             done = self._continue()
         self.switched = self._models.unet_seconds - before
         return done
@@ -178,12 +197,13 @@ class Execution:
         started, index = time.perf_counter(), instruction.evaluation
         match instruction.kind:
             case "patch":
-                before = self._models.unet_seconds
-                merge = partial(self._models.unet, self._weight_sets[instruction.target])
-                self._models.residents.with_room(f"{self._what()}, its LoRAs", merge)
+                before, model = self._models.unet_seconds, self._weight_sets[instruction.target]
+                self._patch(model)
+                self._patched[model.unet] = model
                 if (switched := self._models.unet_seconds - before) > 0:
                     self.timing.switches[instruction.target] = switched
-                self.timing.prepare += self._span(f"patch {instruction.target}", started, None)
+                seconds = self._span(f"patch {instruction.target}", started, index)
+                self.timing.prepare += seconds if index is None else 0.0
             case "prepare":
                 self._call(self._preparations[instruction.target], self._before_operations, self._before)
                 self.timing.prepare += self._span(instruction.target, started, None)
@@ -205,6 +225,9 @@ class Execution:
                 self._kept = self._now.keep(instruction.keeps, self._evaluation)
                 self._values = None
                 self.timing.denoise = time.perf_counter() - self._opened
+
+    def _patch(self, model: ModelRecipe) -> None:
+        self._models.residents.with_room(f"{self._what()}, its LoRAs", partial(self._models.patch, model))
 
     def _begin(self, evaluation: int) -> None:
         """Open an evaluation: its step, where the sampler is, and what earlier ones left."""
@@ -248,6 +271,7 @@ class Execution:
         """The models of this request may go now, and its values, which an error's traceback would keep for a while."""
         self._let_go()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
+        self._bound.clear()
 
     def _load(self) -> None:
         """Before anything is computed, so that its time is not taken for that of the operations."""
@@ -307,26 +331,40 @@ class Execution:
         process = self._process
         assert process is not None  # only the list of the device that owns it says so
         prediction = self._now.resolve(self._instances.variant(self._evaluation).prediction)
-        self._check_finite(prediction, self._step(process))
+        self._check_finite(prediction)
         if self._colours is not None and self._context.wants_preview(self.program.name):
             self._context.report(Previewed(self.program.name, latent_picture(process.estimate(prediction), self._colours)))
         process.advance(prediction)
 
     def _call(self, call: Call, operations: Mapping[str, Operation], values: Values) -> None:
         members = [operations[name] for name in call.operations]
-        inputs = {name: values.gather([member.inputs.get(name) for member in members]) for name in members[0].inputs}
+        made = [name for name, value in members[0].inputs.items() if isinstance(value, (Ref, Previous))]
+        given = {name: values.gather([member.inputs.get(name) for member in members]) for name in made}
         started = self._measured_from()
-        outputs = self._outputs(call.stage, members[0], inputs)
+        outputs = self._outputs(call, members, given)
         values.put(call.operations, outputs)
         if self._measure and (key := self.program.keys.get(call.operations[0])):
             self.timing.samples.setdefault((key, len(members)), []).append((self._evaluation, self._measured_from() - started))
 
-    def _outputs(self, stage: str, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    def _outputs(self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]) -> tuple[Any, ...]:
         """Of one call. A stage changes nothing, so it may be tried again where memory runs out; who knows what a node of a pack does."""
-        if stage == NODE:
-            return self._nodes.call(operation, inputs)
-        compute = partial(STAGES[stage], self._situation, inputs)
-        return self._models.residents.with_room(f"{self._what()}, {stage.replace('_', ' ')}", compute)
+        if call.stage == NODE:
+            return self._nodes.call(members[0], {**members[0].inputs, **given})
+        compute = partial(self._computed, call, members, given)
+        return self._models.residents.with_room(f"{self._what()}, {call.stage.replace('_', ' ')}", compute)
+
+    def _computed(self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]) -> tuple[Any, ...]:
+        if call.operations not in self._bound:
+            self._bound[call.operations] = self._bind(members)
+        bound = self._bound[call.operations]
+        return self._models.compute(bound.stage, bound.module, {**bound.constants, **given})
+
+    def _bind(self, members: Sequence[Operation]) -> Bound:
+        """Look up what is the same in every evaluation."""
+        stage, inputs, batch = stage_of(members[0]), members[0].inputs, self.program.shape[0]
+        rows = {name: torch.tensor([float(member.inputs[name]) for member in members]).repeat_interleave(batch) for name in stage.rows}
+        constants = on_device({**stage.bound(inputs, self._loop), **rows}, self._models.device)
+        return Bound(stage, self._models.module(inputs[stage.module]) if stage.module else None, constants)
 
     def _measured_from(self) -> float:
         """Now, with nothing left to do on the device when calls are timed one by one."""
@@ -339,14 +377,15 @@ class Execution:
         self.timing.spans.append(Span(name, started, seconds, evaluation))
         return seconds
 
-    def _check_finite(self, prediction: Any, step: Step) -> None:
+    def _check_finite(self, prediction: Any) -> None:
         if not isinstance(prediction, Tensor):
             raise InputError(f"node {self.program.name}: StepEnd's prediction is a {type(prediction).__name__}, expected a tensor")
         if not torch.isfinite(prediction).all():
+            point = self.program.schedule[self._evaluation]
             ways_out = ", ".join(filter(None, (wider(format_name(self._models.dtype)), "another VAE", "a lower guidance")))
             raise RunError(
-                f"node {self.program.name}: the latent became NaN or infinite in step {step.step + 1} "
-                f"(evaluation {step.index + 1} of {len(self.program.schedule)}); try {ways_out}"
+                f"node {self.program.name}: the latent became NaN or infinite in step {point.step + 1} "
+                f"(evaluation {point.index + 1} of {len(self.program.schedule)}); try {ways_out}"
             )
 
 

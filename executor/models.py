@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,16 +15,18 @@ from torch import Tensor
 
 from katz_graph.context import Tile
 from katz_graph.executor.merging import MERGING, merged_module
-from katz_graph.executor.parts import Parts, Stage, in_parts, needed, possible, surely_enough
+from katz_graph.executor.parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.executor.weight_set import WeightSets
 from katz_graph.models import text, vae
 from katz_graph.models.encoding import evaluate
+from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
 from katz_graph.models.family import vae_shape
 from katz_graph.models.features import TextEncoding
 from katz_graph.models.identity import count_values
 from katz_graph.models.load import ModelStore, loadable
 from katz_graph.models.memory import DeviceMemory
 from katz_graph.models.residents import Loadable
+from katz_graph.models.stages import Outputs, Stage
 from katz_graph.models.text_recipe import clips
 from katz_graph.out_of_memory import GB, RanOut
 from katz_graph.recipe import (
@@ -44,8 +46,15 @@ from katz_graph.upscale.recipe import UpscaleModelRecipe
 
 TEXT_PARTS = ("text_encoder", "text_encoder_2")
 
+Computing = Callable[[Stage, Any, Mapping[str, Any]], Outputs]
+"""Computes a stage with a live module from what it is given, see `katz_graph.models.stages.Compute`."""
 Notes = tuple[str, ...]
 """What a person should know of how a result came about."""
+
+
+def computed(stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Computes a stage as it is declared, call by call."""
+    return stage.computed(module, given)
 
 
 class Models:
@@ -57,6 +66,7 @@ class Models:
         self.store = store or ModelStore(memory=DeviceMemory(device))
         self.residents = self.store.residents
         self.residents.also_free = self._originals
+        self.compute: Computing = computed  # how stages are carried out
         self.lora_merges, self.lora_seconds = 0, 0.0  # how often a model's LoRAs were not those that were wanted, and what that took
         self.unet_seconds = 0.0  # of those, in UNets
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()  # by live module; a module's originals go with it
@@ -70,10 +80,21 @@ class Models:
         sets = self._sets.pop(module, None)
         return () if sets is None else sets.originals
 
-    def unet(self, recipe: ModelRecipe) -> Any:
+    def patch(self, recipe: ModelRecipe) -> Any:
+        """Make the LoRAs of a recipe resident in its UNet, and no others. Returns the live UNet."""
         module = self._module(recipe.unet, "unet")
         self.unet_seconds += self._resident(module, recipe.loras, "unet")
         return module
+
+    def module(self, recipe: ModelRecipe | ControlNetRecipe | Encoding) -> Any:
+        """What a stage computes with: the live network of a recipe, with the weights that it has now; for a text, what encodes it."""
+        match recipe:
+            case ModelRecipe():
+                return self._module(recipe.unet, "unet")
+            case ControlNetRecipe():
+                return self.residents.get(self._control_net(recipe))
+            case _:
+                return self.encode_text
 
     @contextmanager
     def holding(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[None]:
@@ -92,9 +113,6 @@ class Models:
             for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
                 self.store.tokenizer(encoder.tokenizer)
                 yield self._loadable(encoder.encoder, part)
-
-    def control_net(self, recipe: ControlNetRecipe) -> Any:
-        return self.residents.get(self._control_net(recipe))
 
     def drop_control_net(self, recipe: ControlNetRecipe) -> None:
         """Let it go, unless it is in use."""
@@ -123,11 +141,11 @@ class Models:
 
     def decode_latent(self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
         """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if asked, or where the whole does not fit into memory."""
-        return self._by_vae(recipe, "vae_decode", samples, tile)
+        return self._by_vae(recipe, VAE_DECODE, samples, tile)
 
     def encode_image(self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
         """[B, H, W, 3] in 0..1 -> [B, C, h, w] unscaled on the CPU; tiles as for `decode_latent`."""
-        return self._by_vae(recipe, "vae_encode", pixels, tile)
+        return self._by_vae(recipe, VAE_ENCODE, pixels, tile)
 
     def _by_vae(self, recipe: VaeRecipe, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
         """Once more, and from then on, in float32 where half precision overflows."""
@@ -145,7 +163,7 @@ class Models:
     def _done_in_parts(self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
         """In the largest parts that memory suffices for, as counted beforehand; in smaller ones where it turns out that it does not."""
         batch, height, width = _sizes(module, stage, given)
-        what, why = f"{stage.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels", ""
+        what, why = f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels", ""
         for parts in possible(batch, height, width, tile):
             need = self._need(part, stage, parts, (batch, height, width), next(module.parameters()).element_size())
             if need > self.residents.within_reach():
@@ -160,8 +178,11 @@ class Models:
         raise self.residents.short_of_memory(what, why)
 
     def _computed(self, module: Any, stage: Stage, given: Tensor, parts: Parts) -> Tensor:
-        work = vae.decode if stage == "vae_decode" else vae.encode
-        return in_parts(lambda some: work(module, some.to(self.device), parts.tile), given, parts.pictures)
+        def work(some: Tensor) -> Tensor:
+            (made,) = self.compute(stage, module, {"given": some.to(self.device), "tile": parts.tile})
+            return cast(Tensor, made)
+
+        return in_parts(work, given, parts.pictures)
 
     def _need(self, part: Component, stage: Stage, parts: Parts, size: tuple[int, int, int], value_bytes: int) -> float:
         """Bytes for computing; counted only where it may be too much."""
@@ -216,7 +237,7 @@ class Models:
 
 def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:
     """Pictures, and their height and width in pixels. InputError when it is nothing that a VAE takes."""
-    if stage == "vae_encode":
+    if stage is VAE_ENCODE:
         vae.check_pixels(given)
         return given.shape[0], given.shape[1], given.shape[2]
     vae.check_samples(module, given)

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 from torch import Tensor, cat, split
 
 from katz_graph.context import Tile
 from katz_graph.models.family import config
-from katz_graph.models.peaks import vae_peak
+from katz_graph.models.peaks import stage_peak
+from katz_graph.models.stages import Stage
 from katz_graph.recipe import Component
 
 TILES = (Tile(512, 64), Tile(256, 64), Tile(128, 32))
 PICTURE_BYTES = 12  # a pixel in float32
 COPIES = 4  # of the whole picture, besides what the VAE works on: sums, weights, the result and what was sent
 GENEROUS = 8  # times the widest layer for every pixel: what fits even then needs no exact count
-
-Stage = Literal["vae_decode", "vae_encode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ def surely_enough(part: Component, parts: Parts, batch: int, height: int, width:
 def _peak(part: Component, stage: Stage, pictures: int, height: int, width: int, value_bytes: int) -> float:
     values = config(part)
     factor = 2 ** (len(values["block_out_channels"]) - 1)
-    return vae_peak(values, stage, pictures, -(-height // factor), -(-width // factor), value_bytes)
+    return stage_peak(values, stage.name, pictures, -(-height // factor), -(-width // factor), value_bytes)
 
 
 def in_parts(work: Callable[[Tensor], Tensor], whole: Tensor, pictures: int) -> Tensor:

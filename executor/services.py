@@ -62,7 +62,7 @@ def identity(worker: Served) -> Mapping[str, Any]:
 
 def load_control_net(worker: Served, recipe: ControlNetRecipe) -> None:
     """Have it in memory before somebody waits for it."""
-    worker.models.control_net(recipe)
+    worker.models.module(recipe)
 
 
 def drop_control_net(worker: Served, recipe: ControlNetRecipe) -> None:

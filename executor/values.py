@@ -75,8 +75,6 @@ class Values:
         """
         if len(values) == 1:
             return self.resolve(values[0])
-        if not isinstance(values[0], (Ref, Previous)) and all(value is values[0] for value in values):
-            return values[0]  # a constant
         whole = self._whole(values)
         if whole is not None:
             return whole

@@ -107,11 +107,13 @@ class _Half:
         return raw
 
     def control(self, latent: Tensor) -> Residuals:
-        return controlnet.control(self._controlnet, _step(latent), self._text, self._reference, 0.8, *self._kept[self._controlnet])
+        return controlnet.control(
+            self._controlnet, _step(latent), self._text, self._reference, torch.full((len(latent),), 0.8), *self._kept[self._controlnet]
+        )
 
 
 def _step(latent: Tensor) -> Step:
-    return Step(0, 0, 1.0, latent, latent, 500.0, "epsilon")
+    return Step.of(latent, latent, 1.0, 500.0)
 
 
 def _serve(end: Connection) -> None:

@@ -106,7 +106,7 @@ def _pipeline_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
     model, clip, vae = pipeline_recipes(MINI / "pipeline")
     control = controlnet_recipe(MINI / "controlnet" / "silhouette")
     store, device, dtype = engine.models.store, engine.models.device, engine.models.dtype
-    unet, control_net = store.unet(model.unet, device, dtype), engine.models.control_net(control)
+    unet, control_net = store.unet(model.unet, device, dtype), engine.models.module(control)
     pipeline = StableDiffusionXLControlNetPipeline(
         vae=store.vae(vae.vae, device, dtype),
         text_encoder=store.text_encoder(clip.encoders[0].encoder, device, dtype),

@@ -144,10 +144,10 @@ def engines_modules(case: Case, engine: LocalEngine, region: Region) -> tuple[An
     models = engine.models
     _, clip, _ = pipeline_recipes(case.pipeline)
     pipeline = reference.load(replace(case, loras=()))
-    pipeline.unet = models.unet(region.begin.inputs["model"])
+    pipeline.unet = models.patch(region.begin.inputs["model"])
     for encoder, name in zip(clip.encoders, ("text_encoder", "text_encoder_2"), strict=False):
         setattr(pipeline, name, models.store.text_encoder(encoder.encoder, models.device, models.dtype))
-    return pipeline, [models.control_net(controlnet_recipe(control.folder)) for control in case.controls]
+    return pipeline, [models.module(controlnet_recipe(control.folder)) for control in case.controls]
 
 
 def against_pipeline(case: Case, scheduler: str, engine: LocalEngine) -> float:
@@ -186,7 +186,7 @@ def unchanged_weights(case: Case) -> bool:
     """Whether every weight is, after a run with LoRAs and one without, bit-equal to before."""
     with LocalEngine(EngineOptions()) as engine:
         model, clip, _ = pipeline_recipes(case.pipeline)
-        modules = [engine.models.unet(model)] + [
+        modules = [engine.models.patch(model)] + [
             engine.models.store.text_encoder(encoder.encoder, engine.models.device, engine.models.dtype) for encoder in clip.encoders
         ]
         before = [parameter.clone() for module in modules for parameter in module.parameters()]

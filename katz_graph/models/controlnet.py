@@ -6,6 +6,7 @@ Together bit-equal to the `forward` of diffusers' ControlNetModel; equal up to r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -40,14 +41,15 @@ def control(
     step: Step,
     text: TextEncoding,
     reference: Tensor,
-    strength: float,
+    strength: Tensor,
     kept: KeysValues | None = None,
     added: Tensor | None = None,
     types: Sequence[int] = (),
 ) -> Residuals:
-    """The residuals at this step, times `strength`.
+    """The residuals at this step, times `strength` [B].
 
-    reference: from `embed_reference`, [B, C, h, w] or [1, C, h, w]; kept, added: as for the UNet; types: as for `embed_reference`.
+    strength: float32; reference: from `embed_reference`, [B, C, h, w] or [1, C, h, w]; kept, added: as for the UNet; types: as for
+    `embed_reference`.
     """
     sample = step.model_input.to(controlnet.conv_in.weight.dtype)
     added = added_embedding(controlnet, text) if added is None else added
@@ -65,18 +67,25 @@ def control(
     if controlnet.mid_block is not None:
         arguments = conditioned(text, kept) if has_cross_attention(controlnet.mid_block) else {}
         hidden = controlnet.mid_block(hidden, embedding, **arguments)
-    down = [convolution(skip) * strength for convolution, skip in zip(controlnet.controlnet_down_blocks, skips, strict=True)]
-    middle = controlnet.controlnet_mid_block(hidden) * strength
+    weak = partial(_times, strength)
+    down = [weak(convolution(skip)) for convolution, skip in zip(controlnet.controlnet_down_blocks, skips, strict=True)]
+    middle = weak(controlnet.controlnet_mid_block(hidden))
     if controlnet.config.global_pool_conditions:
         down = [residual.mean(dim=(2, 3), keepdim=True) for residual in down]
         middle = middle.mean(dim=(2, 3), keepdim=True)
     return Residuals(tuple(down), middle)
 
 
+def _times(strength: Tensor, residual: Tensor) -> Tensor:
+    """Multiplies the rows of a residual by their strengths, rounded once."""
+    return (residual * strength.reshape(-1, 1, 1, 1)).to(residual.dtype)
+
+
 def _type_embedding(controlnet: Any, sample: Tensor, types: Sequence[int]) -> Tensor:
     """[B, E] of the kinds of reference that it gets; all zeros go in when it is not told."""
     given = sample.new_zeros(len(sample), controlnet.config.num_control_type)
-    given[:, list(types)] = 1.0
+    for kind in types:
+        given[:, kind] = 1.0
     embedded = controlnet.control_type_proj(given.flatten()).reshape(len(sample), -1)
     result: Tensor = controlnet.control_add_embedding(embedded.to(sample.dtype))
     return result

@@ -6,14 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from katz_graph.models.formula import Formula, sizes
+from katz_graph.models.stages import stage as declared
 from katz_graph.planner.program import Work
 from katz_graph.recipe import digest
-
-if TYPE_CHECKING:
-    from katz_graph.models.shapes import StageName
 
 COUNTING = 1  # another number when our stages compute otherwise, or formulas are written otherwise
 ROW = 77  # tokens of a text encoder's longest row
@@ -48,7 +46,7 @@ class Counts:
     def work(
         self,
         config: Mapping[str, Any],
-        stage: StageName,
+        stage: str,
         batch: int,
         height: int,
         width: int,
@@ -59,7 +57,7 @@ class Counts:
     ) -> Work:
         """As `shapes.stage_work` says; not of VAEs."""
         row = 0
-        if stage == "text_encoder":  # a row is never longer, so its length is not a size but a part of the stage
+        if declared(stage).encodes_text:  # a row is never longer, so its length is not a size but a part of the stage
             row, batch = min(ROW, tokens), batch * -(-tokens // ROW)
         elif _is_tiny(config, height, width):
             from katz_graph.models.shapes import stage_work

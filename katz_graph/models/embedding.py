@@ -14,10 +14,10 @@ REFINER_NUMBERS = 5
 UNPOOLED = "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode the prompt with SDXL's text encoders"
 
 
-def step_embedding(module: Any, sample: Tensor, timestep: Tensor | float, text: TextEncoding, added: Tensor | None = None) -> Tensor:
-    """[B, E] for a model input [B, C, h, w]. `added` is `added_embedding` computed before; without it, it is computed now."""
-    timesteps = torch.as_tensor(timestep, device=sample.device).reshape(-1).expand(sample.shape[0])
-    embedding: Tensor = module.time_embedding(module.time_proj(timesteps).to(sample.dtype))
+def step_embedding(module: Any, sample: Tensor, timestep: Tensor, text: TextEncoding, added: Tensor | None = None) -> Tensor:
+    """[B, E] for a model input [B, C, h, w] and timesteps [B]. `added` is `added_embedding` computed before; without it, it is computed
+    now."""
+    embedding: Tensor = module.time_embedding(module.time_proj(timestep.float()).to(sample.dtype))
     added = added_embedding(module, text) if added is None else added
     return embedding if added is None else embedding + added
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +21,7 @@ from katz_graph.models.shapes import FusedAttention, stage_call
 MARGIN = 1.3  # of what is counted
 
 
-def vae_peak(
-    config: Mapping[str, Any], stage: Literal["vae_decode", "vae_encode"], batch: int, height: int, width: int, value_bytes: int
-) -> float:
+def stage_peak(config: Mapping[str, Any], stage: str, batch: int, height: int, width: int, value_bytes: int) -> float:
     """Bytes for one call on a latent [batch, C, height, width], or on pictures of that size, without the weights."""
     return peak(stage_call(config, stage, batch, height, width)) * value_bytes / 4  # modules on the meta device are float32
 

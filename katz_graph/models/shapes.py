@@ -1,6 +1,6 @@
 """What each stage costs in operations and bytes, from configurations alone.
 
-Modules without memory (torch's meta device) are run through the very stages that compute.
+Modules without memory (torch's meta device) are run through the very functions that compute.
 """
 
 from __future__ import annotations
@@ -9,43 +9,29 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import diffusers
 import torch
 import torch.nn.functional as F
 import transformers
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from katz_graph.errors import InputError
-from katz_graph.models import attention, controlnet, unet
-from katz_graph.models.embedding import added_embedding
-from katz_graph.models.family import pooled_width
-from katz_graph.models.features import Features, Residuals, TextEncoding
+from katz_graph.models import attention
 from katz_graph.models.formula import BATCH, HEIGHT, LEVELS, TOKENS, WIDTH, Formula, Terms, terms
+from katz_graph.models.stages import Sized
+from katz_graph.models.stages import stage as declared
 from katz_graph.planner.program import Work
-from katz_graph.sampling.evaluation import Step
-
-StageName = Literal[
-    "unet_encoder",
-    "unet_mid",
-    "unet_decoder",
-    "controlnet",
-    "controlnet_reference",
-    "keys_values",
-    "text_encoder",
-    "vae_decode",
-    "vae_encode",
-]
 
 
 def stage_work(
     config: Mapping[str, Any],
-    stage: StageName,
+    stage: str,
     batch: int,
     height: int,
     width: int,
@@ -64,16 +50,16 @@ def stage_work(
     return _work(json.dumps(dict(config), sort_keys=True), stage, batch, height, width, tokens, first_block, last_block, value_bytes, kept)
 
 
-def stage_call(config: Mapping[str, Any], stage: StageName, batch: int, height: int, width: int) -> Callable[[], list[Tensor]]:
+def stage_call(config: Mapping[str, Any], stage: str, batch: int, height: int, width: int) -> Callable[[], list[Tensor]]:
     """A stage of the module with this `config.json`, without memory, as a function that gives its outputs; sizes as for `stage_work`."""
-    call, _ = _call(_module(json.dumps(dict(config), sort_keys=True)), stage, batch, height, width, 77, 0, None, True)
-    return call  # type: ignore[no-any-return]
+    call, _ = declared(stage).sized(_module(json.dumps(dict(config), sort_keys=True)), Sized(batch, height, width))
+    return call
 
 
 @lru_cache(maxsize=1024)
 def _work(
     config: str,
-    stage: StageName,
+    stage: str,
     batch: int,
     height: int,
     width: int,
@@ -83,12 +69,12 @@ def _work(
     value_bytes: int,
     kept: bool,
 ) -> Work:
-    counted = _counted(_module(config), stage, batch, height, width, tokens, first_block, last_block, kept)
+    counted = _counted(_module(config), stage, Sized(batch, height, width, tokens, first_block, last_block, kept))
     return _formula(counted, lambda numbers: {"": sum(numbers)}).work({}, value_bytes)
 
 
 @lru_cache(maxsize=256)
-def stage_formula(config: str, stage: StageName, row: int, first_block: int, last_block: int | None) -> Formula:
+def stage_formula(config: str, stage: str, row: int, first_block: int, last_block: int | None) -> Formula:
     """The work of a stage, but those of VAEs, of the module with this `config.json`; `row`: tokens of a text encoder's row.
 
     It holds where no resolution is one cell wide or high. InputError for a UNet of more resolutions than formulas know.
@@ -97,7 +83,7 @@ def stage_formula(config: str, stage: StageName, row: int, first_block: int, las
     levels = len(getattr(module.config, "block_out_channels", ()))
     if levels > LEVELS:
         raise InputError(f"a {type(module).__name__} of {levels} resolutions cannot be planned, expected at most {LEVELS}")
-    return _formula(_counted(module, stage, BATCH, HEIGHT, WIDTH, row or TOKENS, first_block, last_block, True), terms)
+    return _formula(_counted(module, stage, Sized(BATCH, HEIGHT, WIDTH, row or TOKENS, first_block, last_block)), terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +99,9 @@ class Counted:
     kernels: int
 
 
-def _counted(module: Any, stage: StageName, *sizes: Any) -> Counted:
+def _counted(module: Any, stage: str, sizes: Sized) -> Counted:
     with torch.no_grad(), FusedAttention():
-        call, used = _call(module, stage, *sizes)
+        call, used = declared(stage).sized(module, sizes)
     operations = _Operations()
     with torch.no_grad(), operations, _Functions(operations) as functions:
         outputs = call()
@@ -141,74 +127,6 @@ def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Form
     )
 
 
-def _call(module: Any, stage: StageName, batch: int, height: int, width: int, tokens: int, first: int, last: int | None, kept: bool) -> Any:
-    """The stage as a function of nothing that gives its output tensors, and the parts of the module whose weights it reads."""
-    meta = torch.device("meta")
-    if stage == "vae_decode":
-        latent = torch.empty(batch, module.config.latent_channels, height, width, device=meta)
-        return lambda: [module.decode(latent).sample], [module.decoder, module.post_quant_conv]
-    if stage == "vae_encode":
-        factor = 2 ** (len(module.config.block_out_channels) - 1)
-        pixels = torch.empty(batch, 3, height * factor, width * factor, device=meta)
-        return lambda: [module.encode(pixels).latent_dist.mean], [module.encoder, module.quant_conv]
-    if stage == "text_encoder":
-        ids = torch.zeros(batch * -(-tokens // 77), min(77, tokens), dtype=torch.long, device=meta)
-        return lambda: [module(ids).last_hidden_state], [module]
-
-    text = _text(module.config, batch, tokens)
-    keys_values, added = attention.cross_attention_keys_values(module, text.hidden) if kept else None, added_embedding(module, text)
-    sample = torch.empty(batch, module.config.in_channels, height, width, device=meta)
-    step = Step(index=0, step=0, sigma=1.0, x=sample, model_input=sample, timestep=1.0, parametrisation="epsilon")
-    if stage == "keys_values":
-        names = attention.cross_attention_keys_values(module, text.hidden)
-        layers = [layer for name, layer in module.named_modules() if name in names]
-        parts = [projection for layer in layers for projection in (layer.to_k, layer.to_v)]
-        return lambda: tree_leaves(attention.cross_attention_keys_values(module, text.hidden)), parts
-    if stage == "controlnet_reference":
-        image = torch.empty(batch, 3, height * 8, width * 8, device=meta)
-        return lambda: [controlnet.embed_reference(module, image)], [module.controlnet_cond_embedding]
-    if stage == "controlnet":
-        reference = torch.empty(batch, module.config.block_out_channels[0], height, width, device=meta)
-        return lambda: _tensors(controlnet.control(module, step, text, reference, 1.0, keys_values, added)), [
-            _without(module, "controlnet_cond_embedding")
-        ]
-    return _unet_call(module, stage, step, text, keys_values, added, first, last)
-
-
-def _unet_call(
-    module: Any, stage: StageName, step: Step, text: TextEncoding, kept: Any, added: Tensor | None, first: int, last: int | None
-) -> Any:
-    def until(block: int) -> Features | Step:
-        return step if block == 0 else unet.encode(module, step, text, kept, 0, block - 1, added)
-
-    if stage == "unet_encoder":
-        entry = (
-            [] if first else [module.conv_in, module.time_embedding, *([module.add_embedding] if module.config.addition_embed_type else [])]
-        )
-        start = until(first)
-        done = len(start.skips) if isinstance(start, Features) else 0
-        blocks = module.down_blocks[first : None if last is None else last + 1]
-
-        def encode() -> list[Tensor]:
-            state = unet.encode(module, start, text, kept, first, last, added)
-            return [state.hidden, *state.skips[done:]]
-
-        return encode, [*entry, *blocks]
-    deep = unet.encode(module, step, text, kept, added=added)
-    if stage == "unet_mid":
-        return lambda: [unet.mid(module, deep, text, kept).hidden], [module.mid_block]
-    middle = unet.mid(module, deep, text, kept)
-    before = middle if first == 0 else unet.decode(module, middle, text, kept, last_block=first - 1)[0]
-    stop = len(module.up_blocks) if last is None else last + 1
-    final = [module.conv_norm_out, module.conv_out] if stop == len(module.up_blocks) else []
-
-    def decode() -> list[Tensor]:
-        state, prediction = unet.decode(module, before, text, kept, first_block=first, last_block=last)
-        return [state.hidden if prediction is None else prediction]
-
-    return decode, [*module.up_blocks[first:stop], *final]
-
-
 @lru_cache(maxsize=16)
 def _module(config: str) -> Any:
     values = json.loads(config)
@@ -221,21 +139,6 @@ def _module(config: str) -> Any:
     if values["_class_name"] != "AutoencoderKL":
         attention.install(module)
     return module
-
-
-def _text(config: Any, batch: int, tokens: int) -> TextEncoding:
-    hidden = torch.empty(batch, tokens, config.cross_attention_dim, device="meta")
-    if config.addition_embed_type is None:
-        return TextEncoding(hidden)
-    return TextEncoding(hidden, torch.empty(batch, pooled_width(config), device="meta"), torch.empty(batch, 7, device="meta"))
-
-
-def _tensors(residuals: Residuals) -> list[Tensor]:
-    return [*residuals.down, residuals.mid]
-
-
-def _without(module: nn.Module, name: str) -> nn.Module:
-    return nn.ModuleList(child for other, child in module.named_children() if other != name)
 
 
 class FusedAttention(TorchFunctionMode):

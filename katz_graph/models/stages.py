@@ -1,22 +1,29 @@
 """Declares what a stage is: a computation of the denoising loop, or of what precedes it, that is counted, placed and drawn as one.
 
-A model family declares its stages; the planner, `--place` and pictures of plans read the declarations and hold no lists of names. What
-computes them, and what counts them, still does. Knows nothing of programs and models. Never imports torch.
+A model family declares its stages; the planner, `--place`, pictures of plans and workers read the declarations and hold no lists of
+names. Knows nothing of programs and models. Never imports torch.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
+from pkgutil import resolve_name
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
 from katz_graph.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from katz_graph.models.counts import Counts
     from katz_graph.planner.program import Work
+    from katz_graph.recipe import ModelRecipe
+    from katz_graph.sampling.evaluation import Parametrisation
+    from katz_graph.sampling.noise_table import NoiseTable
 
 NODE = "node"  # the stage of a node that has none: its own `run` is called
 
@@ -39,8 +46,49 @@ Count = Callable[[Mapping[str, Any], Extent, "Counts"], "Work | None"]
 
 
 @dataclass(frozen=True, slots=True)
+class Loop:
+    """What is decided of a request before it runs: its latent's `shape` [B, C, h, w], what the model's output means under its sampler,
+    and the noise levels of a model."""
+
+    shape: tuple[int, ...]
+    parametrisation: Parametrisation
+    table_of: Callable[[ModelRecipe], NoiseTable]
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """Sizes that a stage is counted at: `height` and `width` of the latent, for VAEs too; `tokens` of the text; blocks as in `unet.encode`
+    and `unet.decode`; `kept`: cross-attention reads keys and values made before."""
+
+    batch: int
+    height: int
+    width: int
+    tokens: int = 77
+    first_block: int = 0
+    last_block: int | None = None
+    kept: bool = True
+
+
+Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
+"""A call of a stage on a module without memory that gives its output tensors, and the parts of the module whose weights it reads."""
+Module = Literal["", "model", "control_net", "encoding"]
+Outputs = tuple[Any, ...]
+Compute = Callable[[Any, Mapping[str, Any]], Outputs]
+"""`f(module, given) -> outputs`: `given` holds the tensors that the call reads, alone or inside of dataclasses, and constants. It changes
+nothing, waits for no device, and looks at no tensor's value, so that calls can be recorded and rows of requests can share them."""
+PLAIN = (bool, int, float, str, NoneType)
+Bind = Callable[[Mapping[str, Any], Loop], Mapping[str, Any]]
+"""Returns what a computation is given besides the inputs of its operation: what recipes, the sampler and the latent's shape decide."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
-    """`costed`: it takes long enough to be placed and drawn, and to share calls; others run on the device that reads them. `hoists`: its
+    """`compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`, and of a function from a module without memory and `Sized` to an
+    `Example`, as `module:function`, imported when first called. `module`: the input
+    whose recipe names the live module that computes; `encoding` is the text encoders of a device. `rows`: inputs that are a number for
+    each row. `recorded`: whether its calls may be recorded: it computes with tensors alone.
+
+    `costed`: it takes long enough to be placed and drawn, and to share calls; others run on the device that reads them. `hoists`: its
     arguments that depend on no step -> the stage that computes each once a request. `stands_for`: stages that it does as one, where a patch
     wraps them. `last_block_gives`: its output that is there only when its range of blocks reaches the last. `holds_weights`: its weights
     count as memory; False where another stage of the module counts them. `may_lag`: its output may come from the evaluation before
@@ -50,6 +98,12 @@ class Stage:
 
     name: str
     count: Count
+    compute: str = ""
+    bind: str = ""
+    example: str = ""
+    module: Module = ""
+    rows: tuple[str, ...] = ()
+    recorded: bool = True
     gives: tuple[Gives, ...] = ("counted",)
     costed: bool = False
     hoists: Mapping[str, str] = field(default_factory=dict)
@@ -66,6 +120,19 @@ class Stage:
 
     def output(self, number: int) -> Gives:
         return self.gives[min(number, len(self.gives) - 1)]
+
+    def bound(self, inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+        """Returns what `compute` is given that no operation made: the plain values among the inputs, and what `bind` adds."""
+        plain = {name: value for name, value in inputs.items() if isinstance(value, PLAIN) and name not in self.rows}
+        return plain | _named(self.bind)(inputs, loop) if self.bind else plain
+
+    def sized(self, module: Any, sizes: Sized) -> Example:
+        example: Example = _named(self.example)(module, sizes)
+        return example
+
+    def computed(self, module: Any, given: Mapping[str, Any]) -> Outputs:
+        outputs: Outputs = _named(self.compute)(module, given)
+        return outputs
 
 
 def uncounted(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> None:
@@ -106,6 +173,13 @@ def stage_groups() -> Mapping[str, tuple[str, ...]]:
 def register(declared: Iterable[Stage]) -> None:
     """Add a family's. ValueError, and nothing is added, for a name that there is."""
     stages().update(_merged((*stages().values(), *declared)))
+
+
+@cache
+def _named(function: str) -> Callable[..., Any]:
+    """Imports a function that a declaration names."""
+    found: Callable[..., Any] = resolve_name(function)
+    return found
 
 
 def _merged(declared: Iterable[Stage]) -> dict[str, Stage]:

@@ -12,8 +12,9 @@ from typing import Any
 from katz_graph.planner.explain import predict
 from katz_graph.planner.facts import weight_sets
 from katz_graph.planner.instances import Instances
-from katz_graph.planner.program import Instance, Instruction, Program, Segment
+from katz_graph.planner.program import Instance, Instruction, Program
 from katz_graph.planner.region import Operation, Ref
+from katz_graph.recipe import Component, Lora, ModelRecipe
 
 
 def emit(program: Program) -> Program:
@@ -29,6 +30,7 @@ class _Lists:
         self._instances = Instances(program)
         self._begin = program.region.begin.id
         self._segments = dict(zip((variant.name for variant in program.variants), program.segments, strict=True))
+        self._sets = {model: name for name, model in weight_sets(program).items()}
         self._before = {operation.id: operation for operation in program.before}
         self._made_before: dict[str, list[str]] = {}  # operation before the loop -> devices that compute it
         for call in program.before_calls:
@@ -47,15 +49,32 @@ class _Lists:
 
     def _list(self, device: str) -> Iterator[Instruction]:
         here: dict[Instance, None] = {}
-        yield from (Instruction("patch", name) for name in weight_sets(self._program, device))
+        weights: dict[Component, tuple[Lora, ...]] = {}  # that are resident in a UNet
+        for name, model in weight_sets(self._program, device).items():
+            if model.unet not in weights:
+                weights[model.unet] = model.loras
+                yield Instruction("patch", name)
         for call in (call for call in self._program.before_calls if call.device == device):
+            yield from self._patch((self._before[name] for name in call.operations), weights)
             yield from self._receive(device, [ref for name in call.operations for _, ref in self._before[name].references()], None, here)
             yield Instruction("prepare", call.operations[0])
             yield from self._send(device, call.operations, None)
         for point in self._program.schedule:
-            yield from self._evaluation(device, point.index, here)
+            yield from self._evaluation(device, point.index, here, weights)
 
-    def _evaluation(self, device: str, index: int, here: dict[Instance, None]) -> Iterator[Instruction]:
+    def _patch(
+        self, operations: Iterable[Operation], weights: dict[Component, tuple[Lora, ...]], index: int | None = None
+    ) -> Iterator[Instruction]:
+        """What has to be patched before these run."""
+        for operation in operations:
+            model = operation.inputs.get("model")
+            if isinstance(model, ModelRecipe) and model in self._sets and weights.get(model.unet) != model.loras:
+                weights[model.unet] = model.loras
+                yield Instruction("patch", self._sets[model], index)
+
+    def _evaluation(
+        self, device: str, index: int, here: dict[Instance, None], weights: dict[Component, tuple[Lora, ...]]
+    ) -> Iterator[Instruction]:
         variant, owner = self._instances.variant(index), device == self._program.owner
         segments = [segment for segment in self._segments[variant.name] if segment.device == device]
         operations = {operation.id: operation for operation in variant.operations}
@@ -65,9 +84,10 @@ class _Lists:
         if owner:
             yield from self._send(device, [self._begin], index)
         for segment in segments:
-            yield from self._receive(device, _reads(segment, operations), index, here)
-            yield Instruction("run", segment.name, index)
             made = [name for call in segment.calls for name in call.operations]
+            yield from self._receive(device, segment.reads, index, here)
+            yield from self._patch((operations[name] for name in made), weights, index)
+            yield Instruction("run", segment.name, index)
             yield from self._send(device, made, index)
         if owner:
             yield from self._receive(device, [variant.prediction], index, here)
@@ -114,7 +134,3 @@ class _Lists:
             if self._last_use[device, instance.evaluation][instance] <= index:
                 del here[instance]
         return tuple(instance for instance in here if instance.evaluation is not None)
-
-
-def _reads(segment: Segment, operations: Mapping[str, Operation]) -> list[Any]:
-    return [value for call in segment.calls for name in call.operations for value in operations[name].inputs.values()]

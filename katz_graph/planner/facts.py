@@ -21,10 +21,12 @@ class Switch:
 
 
 def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
-    """The loop's models that carry LoRAs (on one device, or all), by a name for each set, in order of first use."""
-    operations = (op for variant in program.variants for op in variant.operations if device in (None, program.placement.get(op.id)))
-    models = (op.inputs.get("model") for op in operations)
-    return {digest(model)[:12]: model for model in models if isinstance(model, ModelRecipe) and model.loras}
+    """The loop's models whose UNets are patched (on one device, or all), by a name for each set, in order of first use: those that carry
+    LoRAs, and those that share a UNet with one that does."""
+    operations = [op for variant in program.variants for op in variant.operations]
+    patched = {model.unet for op in operations if isinstance(model := op.inputs.get("model"), ModelRecipe) and model.loras}
+    models = (op.inputs.get("model") for op in operations if device in (None, program.placement.get(op.id)))
+    return {digest(model)[:12]: model for model in models if isinstance(model, ModelRecipe) and model.unet in patched}
 
 
 def switches(program: Program) -> dict[str, Switch]:

@@ -10,7 +10,7 @@ from katz_graph.planner.instances import Instances
 from katz_graph.planner.program import Instance, Program
 from katz_graph.planner.region import Previous, Ref
 from katz_graph.planner.sizes import Sizes
-from katz_graph.recipe import ModelRecipe, digest
+from katz_graph.recipe import ModelRecipe
 
 LONGEST_BLOCK = 8  # evaluations of a repeating pattern
 KEPT, STEADY = 6, 4  # repeats of it that are simulated; the last of these that the others are told from
@@ -77,12 +77,11 @@ class Flow:
         return tuple(dict.fromkeys(self.numbers[instance] for instance in found))
 
     def _patched(self) -> Mapping[str, str]:
-        """Operation -> the weight set that it needs, for models with LoRAs."""
-        if not weight_sets(self.program):
-            return {}
-        operations = [op for variant in self.program.variants for op in variant.operations]
+        """Operation -> the weight set that it needs, for models that are patched."""
+        names = {model: name for name, model in weight_sets(self.program).items()}
+        operations = [op for variant in self.program.variants for op in variant.operations] if names else []
         models = {op.id: op.inputs.get("model") for op in operations}
-        return {name: digest(model)[:12] for name, model in models.items() if isinstance(model, ModelRecipe) and model.loras}
+        return {name: names[model] for name, model in models.items() if isinstance(model, ModelRecipe) and model in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from katz_graph.devices import DTYPES
-from katz_graph.planner.region import Operation, Ref, Region
+from katz_graph.planner.region import Operation, Previous, Ref, Region
 
 
 class EvaluationPoint(Protocol):
@@ -128,11 +128,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of calls on one device with nothing arriving or leaving in between: one CUDA graph."""
+    """A run of calls on one device with nothing arriving, leaving or being patched in between: one CUDA graph.
+
+    `reads`: what its calls take that none of them made; `writes`: what of theirs others take.
+    """
 
     name: str
     device: str
     calls: tuple[Call, ...]
+    reads: tuple[Ref | Previous, ...] = ()
+    writes: tuple[Ref, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

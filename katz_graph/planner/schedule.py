@@ -9,6 +9,7 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.models.family import scheduler_config
+from katz_graph.models.stages import Loop
 from katz_graph.patches import FreeU, OpaquePatch, sampling_patch
 from katz_graph.planner.program import EvaluationPoint
 from katz_graph.planner.region import Operation
@@ -26,6 +27,12 @@ def table_of(model: ModelRecipe) -> NoiseTable:
     """The noise levels that a model is asked at and what its output means: as it was trained, or as a patch says."""
     patch = sampling_patch(model.patches)
     return noise_table(scheduler_config(model)) if patch is None else altered_table(scheduler_config(model), patch)
+
+
+def loop_of(begin: Operation, shape: tuple[int, ...]) -> Loop:
+    """What stages are bound with: plain data of the begin operation and of its model."""
+    raw = begin.type == "DiffusersStepBegin"
+    return Loop(shape, "raw" if raw else table_of(begin.inputs["model"]).parametrisation, table_of)
 
 
 def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:

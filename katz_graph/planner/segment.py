@@ -1,30 +1,42 @@
-"""Pass *segment*: the longest runs of calls on one device with nothing arriving or leaving in between. Each becomes one CUDA graph."""
+"""Pass *segment*: the longest runs of calls on one device with nothing arriving, leaving or being patched in between.
+
+Each becomes one CUDA graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
+from katz_graph.planner.facts import weight_sets
 from katz_graph.planner.program import Call, Program, Segment, Variant
 from katz_graph.planner.region import Operation, Previous, Ref
+from katz_graph.recipe import Component, Lora, ModelRecipe
 
 
 def segment(program: Program) -> Program:
     """Fills `segments`, per variant in the order of their first calls."""
-    crossings = _Crossings(program)
-    return replace(
-        program,
-        segments=tuple(tuple(_segments(variant, calls, crossings)) for variant, calls in zip(program.variants, program.calls, strict=True)),
-    )
+    crossings, patched = _Crossings(program), frozenset(weight_sets(program).values())
+    every = zip(program.variants, program.calls, strict=True)
+    return replace(program, segments=tuple(tuple(_segments(variant, calls, crossings, patched)) for variant, calls in every))
 
 
-def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings) -> Iterator[Segment]:
+def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings, patched: Collection[ModelRecipe]) -> Iterator[Segment]:
     operations = {operation.id: operation for operation in variant.operations}
     runs: list[list[Call]] = []
     open_runs: dict[str, list[Call]] = {}
+    weights: dict[tuple[str, Component], tuple[Lora, ...]] = {}  # by device and UNet
     for call in calls:
         members = [operations[name] for name in call.operations]
+        model = members[0].inputs.get("model")
+        if (
+            isinstance(model, ModelRecipe)
+            and model in patched
+            and weights.setdefault((call.device, model.unet), model.loras) != model.loras
+        ):
+            weights[call.device, model.unet] = model.loras
+            open_runs.pop(call.device, None)
         if call.device not in open_runs or any(crossings.arrives(member) for member in members):
             open_runs[call.device] = []
             runs.append(open_runs[call.device])
@@ -32,7 +44,18 @@ def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings) 
         if any(crossings.leaves(variant, member) for member in members):
             del open_runs[call.device]
     for number, run in enumerate(runs):
-        yield Segment(f"{variant.name}.{number}", run[0].device, tuple(run))
+        yield Segment(f"{variant.name}.{number}", run[0].device, tuple(run), *_ends(variant, run))
+
+
+def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...], tuple[Ref, ...]]:
+    """What a run of calls reads of others, and what of it others read."""
+    inside = {name for call in run for name in call.operations}
+    taken = [value for operation in variant.operations if operation.id in inside for value in operation.inputs.values()]
+    wanted = [value for operation in variant.operations if operation.id not in inside for value in operation.inputs.values()]
+    wanted += [variant.prediction, *variant.carried.values()]
+    made = {value for value in (*taken, *wanted) if isinstance(value, Ref) and value.operation in inside}
+    reads = dict.fromkeys(value for value in taken if isinstance(value, (Ref, Previous)) and value not in made)
+    return tuple(reads), tuple(dict.fromkeys(value for value in wanted if isinstance(value, Ref) and value in made))
 
 
 class _Crossings:

@@ -108,9 +108,9 @@ class DiffusersProcess:
     def estimate(self, prediction: Tensor) -> Tensor:
         """In sigma space, to which the model's input, of unit variance, is brought; that itself for an unknown kind of prediction."""
         assert self._step is not None  # there is a current step
-        x = self._step.model_input.float() * math.sqrt(self._step.sigma**2 + 1)
+        x = self._step.model_input.float() * math.sqrt(self.evaluations[self._done].sigma ** 2 + 1)
         kind = self._scheduler.config.get("prediction_type", "epsilon")
-        return to_denoised(prediction, replace(self._step, x=x, parametrisation=kind)) if kind in PREDICTIONS else x
+        return to_denoised(prediction, replace(self._step, x=x), kind) if kind in PREDICTIONS else x
 
     @property
     def result(self) -> Tensor:
@@ -127,12 +127,5 @@ class DiffusersProcess:
             self._step = None
             return
         evaluation, timestep = self.evaluations[self._done], self._timesteps[self._done]
-        self._step = Step(
-            index=evaluation.index,
-            step=evaluation.step,
-            sigma=evaluation.sigma,
-            x=self._x,
-            model_input=self._scheduler.scale_model_input(self._x, timestep),
-            timestep=timestep.item(),
-            parametrisation="raw",
-        )
+        scaled = self._scheduler.scale_model_input(self._x, timestep)
+        self._step = Step.of(self._x, scaled, evaluation.sigma, timestep.item())

@@ -1,10 +1,12 @@
-"""What a sampler asks and what a worker is told: one call of the model, as plan data and with its tensors."""
+"""Describes one call of the model: as plan data, as a sampler's question, and as the tensors that the model is given."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, Self
 
+import torch
 from torch import Tensor
 
 Parametrisation = Literal["epsilon", "v_prediction", "sample", "consistency", "edm", "raw"]
@@ -31,12 +33,21 @@ class Query:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """An evaluation with what the model is given."""
+    """Holds what the model is given in one evaluation: tensors with a row for each picture, so that rows of different noise levels,
+    and of different requests, can share a call."""
 
-    index: int
-    step: int
-    sigma: float
     x: Tensor  # [B, C, h, w], float32 in sigma space; under a mask, with its kept part replaced
     model_input: Tensor  # [B, C, h, w] in the model's dtype, scaled as it was trained
-    timestep: float  # whole in our samplers; diffusers schedulers may give fractions
-    parametrisation: Parametrisation
+    sigma: Tensor  # [B] float64: the noise level
+    timestep: Tensor  # [B] float64: whole in our samplers; diffusers schedulers may give fractions
+
+    @classmethod
+    def of(cls, x: Tensor, model_input: Tensor, sigma: float, timestep: float) -> Self:
+        """Makes a step whose rows are all of one noise level."""
+        rows = partial(torch.full, (len(x),), dtype=torch.float64, device=x.device)
+        return cls(x, model_input, rows(sigma), rows(timestep))
+
+
+def per_row(values: Tensor, like: Tensor) -> Tensor:
+    """[B] -> [B, 1, ...] in the dtype of `like` [B, ...]: factors of its rows, rounded once."""
+    return values.to(like.dtype).reshape(-1, *(1 for _ in like.shape[1:]))

@@ -5,7 +5,6 @@ Knows nothing of live models or nodes.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from katz_graph.errors import InputError
 from katz_graph.patches import OpaquePatch, RescaledGuidance, guidance_patch, post_guidance_patches
 from katz_graph.recipe import ModelRecipe
-from katz_graph.sampling.evaluation import Step
+from katz_graph.sampling.evaluation import Step, per_row
 
 
 def guided(cond: Tensor, uncond: Tensor, guidance: float, base: Tensor | None = None) -> Tensor:
@@ -28,8 +27,8 @@ def rescaled(cond: Tensor, uncond: Tensor, guidance: float, multiplier: float, s
     if multiplier == 0.0:
         return guided(cond, uncond, guidance)
     variance = step.sigma**2 + 1
-    scale = math.sqrt(variance) / step.sigma
-    centre = step.x / variance
+    scale = per_row(variance.sqrt() / step.sigma, cond)
+    centre = step.x / per_row(variance, step.x)
     v_cond, v_uncond = (centre - cond) * scale, (centre - uncond) * scale
     v = guided(v_cond, v_uncond, guidance)
     axes = tuple(range(1, v.ndim))
@@ -59,7 +58,7 @@ def patched_guidance(model: ModelRecipe, step: Step, cond: Tensor, uncond: Tenso
 
 
 def _known(model: ModelRecipe, step: Step, cond: Tensor, uncond: Tensor, guidance: float) -> dict[str, Any]:
-    sigma = step.x.new_full((len(step.x),), step.sigma)
+    sigma = step.sigma.to(step.x.dtype)
     return {
         "cond_denoised": cond,
         "uncond_denoised": uncond,

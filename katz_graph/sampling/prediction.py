@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from torch import Tensor
 
-from katz_graph.sampling.evaluation import Parametrisation, Step
+from katz_graph.sampling.evaluation import Parametrisation, Step, per_row
 
 EDM_SIGMA_DATA = 0.5  # standard deviation of the data, Karras et al. 2022, section 5
 CONSISTENCY_SIGMA_DATA, TIMESTEP_SCALING = 0.5, 10.0  # Luo et al. 2023, as in their code
@@ -18,28 +19,30 @@ def scale_model_input(x: Tensor, sigma: float, parametrisation: Parametrisation 
     return x / math.sqrt(sigma**2 + data**2)
 
 
-def to_denoised(output: Tensor, step: Step) -> Tensor:
+def to_denoised(output: Tensor, step: Step, parametrisation: Parametrisation) -> Tensor:
     """The model's output [B, C, h, w] -> the denoised latent, float32; a raw prediction is returned as it is.
 
     epsilon: x - σ·ε; v: x / (σ² + 1) - v·σ / sqrt(σ² + 1) (Salimans and Ho 2022, appendix D, in sigma space); sample: the output.
     consistency: c_skip x + c_out (x - σ·ε) (Luo et al. 2023, section 4.1, with the boundary scalings of their code, on x in sigma space as
-    the ecosystem does). edm: c_skip x + c_out F (Karras et al. 2022, table 1).
+    the ecosystem does). edm: c_skip x + c_out F (Karras et al. 2022, table 1). Factors are computed per row in float64 and rounded once.
     """
-    match step.parametrisation:
-        case "raw":
-            return output
+    if parametrisation == "raw":
+        return output
+    x, output, sigma = step.x, output.float(), step.sigma
+    row = partial(per_row, like=x)
+    match parametrisation:
         case "epsilon":
-            return step.x - output.float() * step.sigma
+            return x - output * row(sigma)
         case "v_prediction":
-            variance = step.sigma**2 + 1
-            return step.x / variance - output.float() * (step.sigma / math.sqrt(variance))
+            variance = sigma**2 + 1
+            return x / row(variance) - output * row(sigma / variance.sqrt())
         case "sample":
-            return output.float()
+            return output
         case "consistency":
             time = step.timestep * TIMESTEP_SCALING
             variance = time**2 + CONSISTENCY_SIGMA_DATA**2
-            predicted = step.x - output.float() * step.sigma
-            return predicted * (time / math.sqrt(variance)) + step.x * (CONSISTENCY_SIGMA_DATA**2 / variance)
+            predicted = x - output * row(sigma)
+            return predicted * row(time / variance.sqrt()) + x * row(CONSISTENCY_SIGMA_DATA**2 / variance)
         case "edm":
-            variance = step.sigma**2 + EDM_SIGMA_DATA**2
-            return step.x * (EDM_SIGMA_DATA**2 / variance) + output.float() * (step.sigma * EDM_SIGMA_DATA / math.sqrt(variance))
+            variance = sigma**2 + EDM_SIGMA_DATA**2
+            return x * row(EDM_SIGMA_DATA**2 / variance) + output * row(sigma * EDM_SIGMA_DATA / variance.sqrt())

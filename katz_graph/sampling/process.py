@@ -65,7 +65,7 @@ class SamplingProcess:
         self._done = 0
         self._step: Step | None = None
         self._denoised: Tensor | None = None
-        self._denoised_step = -1
+        self._interval = self._denoised_interval = -1  # of the schedule
         self._mask: LatentMask | None = None
         self._result: Tensor | None = None
 
@@ -91,8 +91,8 @@ class SamplingProcess:
             raise RuntimeError("the sampling is done: there is no step to advance")
         self._done += 1
         denoised = self.estimate(prediction)
-        if self._step.step != self._denoised_step:
-            self._denoised, self._denoised_step = denoised, self._step.step
+        if self._interval != self._denoised_interval:
+            self._denoised, self._denoised_interval = denoised, self._interval
         self._resume(denoised)
 
     def estimate(self, prediction: Tensor) -> Tensor:
@@ -116,12 +116,5 @@ class SamplingProcess:
             return
         sigma = float(query.sigma)
         x = self._mask.before(query.x, sigma) if self._mask else query.x
-        self._step = Step(
-            index=self._done,
-            step=query.step,
-            sigma=sigma,
-            x=x,
-            model_input=scale_model_input(x, sigma, self._table.parametrisation).to(self._dtype),
-            timestep=self._table.timestep_at(sigma),
-            parametrisation=self._table.parametrisation,
-        )
+        scaled = scale_model_input(x, sigma, self._table.parametrisation).to(self._dtype)
+        self._step, self._interval = Step.of(x, scaled, sigma, self._table.timestep_at(sigma)), query.step

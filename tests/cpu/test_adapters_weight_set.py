@@ -222,7 +222,7 @@ def test_one_file_has_a_part_for_each_place(tmp_path):
 
 def test_a_module_that_is_let_go_takes_its_originals_with_it():
     models = Models()
-    models.unet(recipes("sd1")[0].with_lora(lora("sd1")))
+    models.patch(recipes("sd1")[0].with_lora(lora("sd1")))
     kept = [weakref.ref(tensor) for tensor in next(iter(models._sets.values())).originals]
     assert kept
     models.store.residents.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from katz_graph.errors import InputError, RunError
 from katz_graph.executor.batching import merge
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.features import Features, Residuals, TextEncoding
+from katz_graph.models.features import Residuals, TextEncoding
 from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.node import Node
 from katz_graph.packs import load_registry
@@ -205,20 +205,23 @@ def test_a_text_without_what_sdxl_needs_is_named(sdxl: Models, engines: tuple[Lo
             sample(engine, region(model, (ConditioningEntry(Prompt(clip, "a")),), (given(clip, engines[0], None),)))
 
 
-def step(**changes: Any) -> StepValue:
+@dataclass(frozen=True)
+class Plain:
+    rows: Tensor
+    level: float
+
+
+def test_a_call_never_takes_the_plain_values_of_the_first_for_those_of_all() -> None:
+    rows = torch.zeros(1, 8)
+    with pytest.raises(RunError, match=r"Plain\.level of operations that share a call: 1\.0 and 7\.0, expected"):
+        merge([(Plain(rows, 1.0),), (Plain(rows, 7.0),)])
+    assert merge([Plain(rows, 1.0), Plain(rows, 1.0)]).rows.shape == (2, 8)
+
+
+def test_rows_of_one_call_keep_their_own_noise_levels() -> None:
     x = torch.zeros(1, 4, 2, 2)
-    return replace(StepValue(0, 0, 1.0, x, x, 500.0, "epsilon"), **changes)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("index", 7), ("step", 7), ("sigma", 7.0), ("timestep", 7.0), ("parametrisation", "raw")], ids=lambda one: str(one)
-)
-def test_a_call_never_takes_the_plain_values_of_the_first_for_those_of_all(field: str, value: Any) -> None:
-    hidden = torch.zeros(1, 8)
-    other = step(**{field: value})
-    with pytest.raises(RunError, match=rf"Step\.{field} of operations that share a call: .* and {value}, expected"):
-        merge([Features(hidden, hidden, (hidden,), step()), Features(hidden, hidden, (hidden,), other)])
-    assert merge([step(), step()]).x.shape == (2, 4, 2, 2)
+    merged = merge([StepValue.of(x, x, 1.0, 500.0), StepValue.of(x, x, 7.0, 20.0)])
+    assert (merged.x.shape, merged.sigma.tolist(), merged.timestep.tolist()) == ((2, 4, 2, 2), [1.0, 7.0], [500.0, 20.0])
 
 
 def test_a_call_takes_no_tensors_that_do_not_fit() -> None:

@@ -132,11 +132,11 @@ def test_recipes_arrive_with_the_same_digest() -> None:
 
 
 def test_what_passes_between_devices_in_a_step_arrives() -> None:
-    step = Step(3, 2, 1.25, torch.rand(1, 4, 2, 2), torch.rand(1, 4, 2, 2).half(), 99.5, "epsilon")
+    step = Step.of(torch.rand(1, 4, 2, 2), torch.rand(1, 4, 2, 2).half(), 1.25, 99.5)
     features = Features(torch.rand(1, 8, 2, 2), torch.rand(1, 8), (torch.rand(1, 8, 4, 4), torch.rand(1, 8, 2, 2)), step)
     copy = there_and_back(features)
     assert torch.equal(copy.skips[1], features.skips[1])
-    assert (copy.step.timestep, copy.step.parametrisation, copy.step.model_input.dtype) == (99.5, "epsilon", torch.float16)
+    assert (copy.step.timestep.tolist(), copy.step.sigma.dtype, copy.step.model_input.dtype) == ([99.5], torch.float64, torch.float16)
     residuals = there_and_back(Residuals((torch.ones(2),), torch.zeros(3)))
     assert isinstance(residuals.down, tuple)
     assert there_and_back(Address("r1", 2, "n7/mid", 0, None)) == Address("r1", 2, "n7/mid", 0, None)

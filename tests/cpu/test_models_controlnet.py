@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from single_files import union_controlnet
-from tiny_models import FAMILIES, control_recipe, controlnet, diffusers_arguments, random, random_step, random_text, recipes
+from tiny_models import FAMILIES, control_recipe, controlnet, diffusers_arguments, random, random_step, random_text, recipes, rows
 
 from katz_graph.errors import InputError
 from katz_graph.models.attention import cross_attention_keys_values
@@ -26,8 +26,8 @@ def test_equals_forward(family, strength, batch, dtype):
     down, mid = model(**diffusers_arguments(step, text), controlnet_cond=image, conditioning_scale=strength, return_dict=False)
     kept, added = cross_attention_keys_values(model, text.hidden), added_embedding(model, text)
     for residuals in (
-        control(model, step, text, embed_reference(model, image), strength),
-        control(model, step, text, embed_reference(model, image), strength, kept, added),
+        control(model, step, text, embed_reference(model, image), rows(step, strength)),
+        control(model, step, text, embed_reference(model, image), rows(step, strength), kept, added),
     ):
         assert len(residuals.down) == len(down)
         assert all(torch.equal(got, expected) for got, expected in zip(residuals.down, down, strict=True))
@@ -41,7 +41,7 @@ def test_blue_first_and_pooled_conditions():
     model = type(model).from_config({**model.config, "controlnet_conditioning_channel_order": "bgr", "global_pool_conditions": True})
     model.load_state_dict(controlnet("sd1").state_dict())
     down, mid = model(**diffusers_arguments(step, text), controlnet_cond=image, conditioning_scale=0.5, return_dict=False)
-    residuals = control(model, step, text, embed_reference(model, image), 0.5)
+    residuals = control(model, step, text, embed_reference(model, image), rows(step, 0.5))
     assert all(torch.equal(got, expected) for got, expected in zip((*residuals.down, residuals.mid), (*down, mid), strict=True))
 
 
@@ -49,8 +49,8 @@ def test_blue_first_and_pooled_conditions():
 def test_one_reference_serves_a_batch():
     model = controlnet("sd1")
     step, text, image = random_step(2, 8, 8), random_text(model, 2), random(1, 3, 64, 64).sigmoid()
-    one = control(model, step, text, embed_reference(model, image), 1.0)
-    both = control(model, step, text, embed_reference(model, image.expand(2, -1, -1, -1)), 1.0)
+    one = control(model, step, text, embed_reference(model, image), rows(step, 1.0))
+    both = control(model, step, text, embed_reference(model, image.expand(2, -1, -1, -1)), rows(step, 1.0))
     assert torch.allclose(one.mid, both.mid, atol=1e-6)
 
 
@@ -76,7 +76,7 @@ def test_several_kinds_of_reference_equal_forward(kind):
     down, mid = model(**diffusers_arguments(step, text), **arguments, return_dict=False)
     added = added_embedding(model, text)
     for given in (None, added):
-        residuals = control(model, step, text, embed_reference(model, image, (kind,)), 0.6, added=given, types=(kind,))
+        residuals = control(model, step, text, embed_reference(model, image, (kind,)), rows(step, 0.6), added=given, types=(kind,))
         for got, expected in zip((*residuals.down, residuals.mid), (*down, mid), strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
@@ -87,5 +87,7 @@ def test_kinds_of_reference_differ_and_pictures_do_not_meet():
     step, text, images = random_step(2, 8, 8), random_text(model, 2), random(2, 3, 64, 64).sigmoid()
     embedded = embed_reference(model, images, (1,))
     torch.testing.assert_close(embedded[:1], embed_reference(model, images[:1], (1,)), rtol=0, atol=1e-4)
-    mids = [control(model, step, text, embed_reference(model, images, types), 1.0, types=types).mid for types in ((), (1,), (2,))]
+    mids = [
+        control(model, step, text, embed_reference(model, images, types), rows(step, 1.0), types=types).mid for types in ((), (1,), (2,))
+    ]
     assert not any(torch.equal(one, other) for one, other in ((mids[0], mids[1]), (mids[1], mids[2])))

@@ -156,7 +156,7 @@ def test_who_writes_to_a_file_in_place_changes_no_live_weight(tmp_path, part):
             module, path = store.controlnet(control, "cpu", torch.float32), tmp_path / "control" / f"{stem}.safetensors"
         case "merged":
             path = tmp_path / "model" / "unet" / f"{stem}.safetensors"
-            module = models.unet(merged_model(model, recipes("sd1")[0], (("", 1.0, 0.0),)))
+            module = models.patch(merged_model(model, recipes("sd1")[0], (("", 1.0, 0.0),)))
         case "single file":
             path = tmp_path / "one.safetensors"
             module = store.unet(pipeline_recipes(path)[0].unet, "cpu", torch.float32)

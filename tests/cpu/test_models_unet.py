@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_models import FAMILIES, controlnet, diffusers_arguments, random, random_step, random_text, unet
+from tiny_models import FAMILIES, controlnet, diffusers_arguments, random, random_step, random_text, rows, unet
 
 from katz_graph.errors import InputError
 from katz_graph.models import controlnet as control_stage
@@ -27,7 +27,7 @@ def all_residuals(family, step, text, dtype, strengths):
         model = controlnet(family, dtype, seed=10 + number)
         height, width = (8 * side for side in step.model_input.shape[2:])
         image = random(step.model_input.shape[0], 3, height, width, seed=number, dtype=dtype).sigmoid()
-        residuals.append(control_stage.control(model, step, text, control_stage.embed_reference(model, image), strength))
+        residuals.append(control_stage.control(model, step, text, control_stage.embed_reference(model, image), rows(step, strength)))
     return residuals
 
 

@@ -31,10 +31,10 @@ from katz_graph.executor.execution import Execution
 from katz_graph.executor.host import WORK
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.models import Models
-from katz_graph.executor.stages import STAGES
 from katz_graph.models.load import ModelStore
 from katz_graph.models.memory import DeviceMemory
 from katz_graph.models.sources import pipeline_recipes
+from katz_graph.models.stages import Stage
 from katz_graph.out_of_memory import is_out_of_memory
 from katz_graph.upscale.networks import CompactNet
 from katz_graph.upscale.recipe import Compact, UpscaleModelRecipe, upscale_model
@@ -122,23 +122,23 @@ COMPUTES: dict[str, Place] = {
     "upscale": (CompactNet, "forward", lambda network: not next(network.parameters()).is_meta),
     "result": (Execution, "_unscaled", ANY),
 }
-STAGE = ("text_encoder", "keys_values", "controlnet_reference", "controlnet", "unet_encoder", "unet_mid", "unet_decoder")
+STAGES: dict[str, Place] = {
+    name: (Stage, "computed", lambda stage, name=name: stage.name == name)
+    for name in ("text_encoder", "keys_values", "controlnet_reference", "controlnet", "unet_encoder", "unet_mid", "unet_decoder")
+}
 ENDLESS = 1_000_000
 
 
 @pytest.fixture
 def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def fail(place: str, error: str, times: int) -> None:
-        if place in STAGE:
-            monkeypatch.setitem(STAGES, place, Failing(STAGES[place], ERRORS[error], times, ANY))  # type: ignore[arg-type]
-        else:
-            owner, name, when = (LOADS | COMPUTES)[place]
-            monkeypatch.setattr(owner, name, Failing(getattr(owner, name), ERRORS[error], times, when))
+        owner, name, when = (LOADS | COMPUTES | STAGES)[place]
+        monkeypatch.setattr(owner, name, Failing(getattr(owner, name), ERRORS[error], times, when))
 
     return fail
 
 
-PLACES = [*LOADS, *COMPUTES, *STAGE]
+PLACES = [*LOADS, *COMPUTES, *STAGES]
 
 
 @pytest.mark.parametrize(("place", "error"), [(place, list(ERRORS)[number % 3]) for number, place in enumerate(PLACES)])

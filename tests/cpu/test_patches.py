@@ -133,9 +133,9 @@ def test_freeu_acts_where_the_backbone_is_four_and_two_times_as_wide_as_the_mode
 # Guidance
 
 
-def a_step(sigma: float = 3.0, **changes: Any) -> Step:
-    x = random(2, 4, 8, 8) * sigma
-    return replace(Step(0, 0, sigma, x, scale_model_input(x, sigma), 500.0, "epsilon"), **changes)
+def a_step(sigma: float = 3.0, x: Tensor | None = None, timestep: float = 500.0) -> Step:
+    x = random(2, 4, 8, 8) * sigma if x is None else x
+    return Step.of(x, scale_model_input(x, sigma), sigma, timestep)
 
 
 def test_rescaled_guidance_has_the_contrast_of_the_conditional_prediction() -> None:
@@ -328,9 +328,9 @@ def test_the_output_means_what_the_patch_says(sampling: Any, sd1: Models) -> Non
     picture, noise, sigma = random(1, 4, 8, 8, seed=1), random(1, 4, 8, 8, seed=2), float(table.sigmas[len(table.sigmas) // 2])
     x, variance = picture + sigma * noise, sigma**2 + 1
     output = {"eps": noise, "lcm": noise, "x0": picture, "v_prediction": (noise - sigma * picture) / math.sqrt(variance)}[sampling]
-    step = a_step(sigma, x=x, timestep=table.timestep_at(sigma), parametrisation=table.parametrisation)
+    step = a_step(sigma, x, table.timestep_at(sigma))
     bound = 1e-5 if sampling != "lcm" else 1e-3  # c_skip and c_out are not quite 0 and 1
-    assert torch.allclose(to_denoised(output, step), picture, atol=bound)
+    assert torch.allclose(to_denoised(output, step, table.parametrisation), picture, atol=bound)
 
 
 def test_a_plain_patch_of_sampling_changes_nothing(sd1: Models, engine: LocalEngine) -> None:
@@ -361,8 +361,7 @@ def test_continuous_noise_levels(sampling: Any, sd1: Models, engine: LocalEngine
         picture, x, sigma = random(1, 4, 8, 8, seed=1), random(1, 4, 8, 8, seed=2) * 4, 4.0
         skip, out, into = 0.25 / 16.25, 4 * 0.5 / math.sqrt(16.25), 1 / math.sqrt(16.25)
         assert torch.allclose(scale_model_input(x, sigma, "edm"), x * into)
-        step = a_step(sigma, x=x, parametrisation="edm")
-        assert torch.allclose(to_denoised((picture - skip * x) / out, step), picture, atol=1e-5)
+        assert torch.allclose(to_denoised((picture - skip * x) / out, a_step(sigma, x), "edm"), picture, atol=1e-5)
 
 
 def test_what_is_not_supported_is_refused_by_name(sd1: Models, engine: LocalEngine) -> None:

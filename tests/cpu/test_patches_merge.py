@@ -55,7 +55,7 @@ def lora(models: Models, number: int, strength: float) -> Lora:
 
 
 def weights(recipe: ModelRecipe) -> dict[str, Tensor]:
-    return {name: weight.clone() for name, weight in live.Models().unet(recipe).named_parameters()}
+    return {name: weight.clone() for name, weight in live.Models().patch(recipe).named_parameters()}
 
 
 @cache

@@ -134,9 +134,10 @@ def test_a_scheduler_of_diffusers_tells_its_denoised_latent(scheduler: str, kind
     config = {"prediction_type": kind, "beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
     process = DiffusersProcess(DiffusersSpec(scheduler, 5, 0, config), torch.zeros(1, 4, 4, 4), "cpu", torch.float32)
     while (step := process.next_step()) is not None:
-        signal = 1 / (step.sigma**2 + 1) ** 0.5
-        noise = (step.model_input - signal * goal) / (step.sigma * signal)
-        prediction = noise if kind == "epsilon" else signal * noise - step.sigma * signal * goal
+        sigma = float(step.sigma[0])
+        signal = 1 / (sigma**2 + 1) ** 0.5
+        noise = (step.model_input - signal * goal) / (sigma * signal)
+        prediction = noise if kind == "epsilon" else signal * noise - sigma * signal * goal
         assert torch.allclose(process.estimate(prediction), goal, atol=1e-3)
         process.advance(prediction)
 

@@ -13,7 +13,6 @@ from katz_graph.errors import InputError
 from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.noise import initial_noise
 from katz_graph.sampling.noise_table import noise_table
-from katz_graph.sampling.prediction import to_denoised
 from katz_graph.sampling.process import Process, start_process
 from katz_graph.sampling.spec import DiffusersSpec
 from katz_graph.sampling.static import active_evaluations, evaluations_of
@@ -66,7 +65,7 @@ def run(process: Process) -> tuple[Tensor, list[Step]]:
     steps = []
     while (step := process.next_step()) is not None:
         steps.append(step)
-        process.advance(to_denoised(model(step.model_input, step.timestep), step))
+        process.advance(model(step.model_input, float(step.timestep[0])))
     return process.result, steps
 
 
@@ -84,8 +83,8 @@ def test_bit_equal_to_the_loop_of_the_pipelines(name: str, config: dict[str, Any
     expected, timesteps = plain_loop(name, config, steps=8, seed=11, strength=strength)
     result, steps = run(process := start(spec(name, config, strength)))
     assert torch.equal(result, expected)
-    assert [step.timestep for step in steps] == timesteps
-    assert [(s.index, s.step, s.sigma) for s in steps] == [(e.index, e.step, e.sigma) for e in process.evaluations]
+    assert [set(step.timestep.tolist()) for step in steps] == [{timestep} for timestep in timesteps]
+    assert [set(step.sigma.tolist()) for step in steps] == [{evaluation.sigma} for evaluation in process.evaluations]
     assert evaluations_of(spec(name, config, strength)) == process.evaluations
 
 
@@ -141,7 +140,7 @@ def test_two_requests_with_one_scheduler_do_not_meet() -> None:
         for process in together:
             step = process.next_step()
             assert step is not None
-            process.advance(model(step.model_input, step.timestep))
+            process.advance(model(step.model_input, float(step.timestep[0])))
     assert all(torch.equal(process.result, expected) for process, expected in zip(together, alone, strict=True))
 
 
@@ -149,7 +148,7 @@ def test_sigmas_are_those_of_the_noise_table() -> None:
     """Schedulers that count in timesteps (DDIM) and those that count in sigmas (Euler) report the same levels."""
     for name in ("DDIMScheduler", "EulerDiscreteScheduler"):
         for evaluation, step in zip(evaluations_of(spec(name, {})), run(start(spec(name, {})))[1], strict=True):
-            assert evaluation.sigma == pytest.approx(float(TABLE.sigma_at(torch.tensor(step.timestep))), rel=2e-2)
+            assert evaluation.sigma == pytest.approx(float(TABLE.sigma_at(step.timestep[:1].float())), rel=2e-2)
 
 
 def test_windows_count_evaluations_as_diffusers_controlnet_pipelines_do() -> None:

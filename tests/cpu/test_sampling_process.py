@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.evaluation import Step
+from katz_graph.sampling.evaluation import Step, per_row
 from katz_graph.sampling.names import SAMPLER_NAMES
 from katz_graph.sampling.noise import BrownianNoise, initial_noise
 from katz_graph.sampling.noise_table import noise_table
@@ -41,21 +41,21 @@ def start(spec: SamplingSpec, latent: Tensor = EMPTY, dtype: torch.dtype = torch
 
 def model(step: Step) -> Tensor:
     """Some smooth function of what a model gets, as an epsilon."""
-    return torch.sin(step.model_input.float() * 2 + step.timestep / 300).roll(1, -1)
+    return torch.sin(step.model_input.float() * 2 + per_row(step.timestep / 300, step.x)).roll(1, -1)
 
 
 def run(process: Process) -> tuple[Tensor, list[Step]]:
     steps = []
     while (step := process.next_step()) is not None:
         steps.append(step)
-        process.advance(to_denoised(model(step), step))
+        process.advance(to_denoised(model(step), step, "epsilon"))
     return process.result, steps
 
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
 def test_the_list_of_evaluations_is_what_is_asked(sampler: str) -> None:
     _, steps = run(process := start(spec(sampler)))
-    assert [(s.index, s.step, s.sigma) for s in steps] == [(e.index, e.step, e.sigma) for e in process.evaluations]
+    assert [s.sigma.tolist() for s in steps] == [[e.sigma] * len(EMPTY) for e in process.evaluations]
     assert evaluations_of(spec(sampler)) == process.evaluations
     assert len(steps) == EVALUATIONS.get(sampler.removesuffix("_gpu"), 6)
 
@@ -68,7 +68,7 @@ def test_interleaved_requests_give_the_bits_of_running_alone(sampler: str) -> No
     while any(process.next_step() for process in together):
         for process in together:
             if (step := process.next_step()) is not None:
-                process.advance(to_denoised(model(step), step))
+                process.advance(to_denoised(model(step), step, "epsilon"))
     assert all(torch.equal(process.result, expected) for process, expected in zip(together, alone, strict=True))
 
 
@@ -77,8 +77,8 @@ def test_ddim_is_euler_without_a_mask_and_redraws_the_noise_under_one() -> None:
     mask = torch.zeros(8, 6)
     _, ddim = run(start(replace(spec("ddim"), mask=mask), ORIGINAL))
     _, euler = run(start(replace(spec("euler"), mask=mask), ORIGINAL))
-    assert torch.equal(ddim[2].x, ORIGINAL + initial_noise(SHAPE, 6) * ddim[2].sigma)
-    assert torch.equal(euler[2].x, ORIGINAL + initial_noise(SHAPE, 5) * euler[2].sigma)
+    assert torch.equal(ddim[2].x, ORIGINAL + initial_noise(SHAPE, 6) * float(ddim[2].sigma[0]))
+    assert torch.equal(euler[2].x, ORIGINAL + initial_noise(SHAPE, 5) * float(euler[2].sigma[0]))
 
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
@@ -98,7 +98,7 @@ def test_what_the_model_gets() -> None:
     _, steps = run(start(spec(steps=4), dtype=torch.float16))
     first = steps[0]
     assert first.model_input.dtype == torch.float16 and first.x.dtype == torch.float32
-    assert first.timestep == 999 and steps[-1].timestep == 0 and first.parametrisation == "epsilon"
+    assert (first.timestep == 999).all() and (steps[-1].timestep == 0).all()
     torch.testing.assert_close(first.model_input, initial_noise(SHAPE, 5).half())
 
 
@@ -162,9 +162,10 @@ def test_v_prediction_models_are_asked_the_same_and_read_otherwise() -> None:
     picture = ORIGINAL
     process = start_process(spec(), EMPTY, table, "cpu", torch.float32)
     while (step := process.next_step()) is not None:
-        noise = (step.x - picture) / step.sigma
-        velocity = (noise - step.sigma * picture) / math.sqrt(1 + step.sigma**2)
-        process.advance(to_denoised(velocity, step))
+        sigma = float(step.sigma[0])
+        noise = (step.x - picture) / sigma
+        velocity = (noise - sigma * picture) / math.sqrt(1 + sigma**2)
+        process.advance(to_denoised(velocity, step, "v_prediction"))
     torch.testing.assert_close(process.result, picture, rtol=0, atol=1e-4)
 
 

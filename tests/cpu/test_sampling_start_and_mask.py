@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.evaluation import Parametrisation, Step
+from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.mask import LatentMask, fit_mask
 from katz_graph.sampling.noise import AncestralNoise, initial_noise
 from katz_graph.sampling.prediction import scale_model_input, to_denoised
@@ -66,8 +66,8 @@ def test_the_noise_of_a_zero_terminal_snr_start_is_scaled_in_float32() -> None:
     assert not torch.equal(ones * math.sqrt(20419228), ones * math.sqrt(1 + sigma**2))
 
 
-def step(x: torch.Tensor, sigma: float, parametrisation: Parametrisation) -> Step:
-    return Step(0, 0, sigma, x, scale_model_input(x, sigma), 0, parametrisation)
+def step(x: torch.Tensor, sigma: float) -> Step:
+    return Step.of(x, scale_model_input(x, sigma), sigma, 0)
 
 
 def test_predictions_give_back_the_picture() -> None:
@@ -79,14 +79,14 @@ def test_predictions_give_back_the_picture() -> None:
         x = picture + sigma * noise
         torch.testing.assert_close(scale_model_input(x, sigma), a * picture + b * noise)
         for parametrisation, output in (("epsilon", noise), ("v_prediction", a * noise - b * picture)):
-            denoised = to_denoised(output, step(x, sigma, parametrisation))  # type: ignore[arg-type]
+            denoised = to_denoised(output, step(x, sigma), parametrisation)  # type: ignore[arg-type]
             # the model's output is taken in float32
             torch.testing.assert_close(denoised, picture, rtol=0, atol=1e-5)
-        assert to_denoised(noise, step(x, sigma, "raw")) is noise
+        assert to_denoised(noise, step(x, sigma), "raw") is noise
 
 
 def test_half_precision_outputs_become_float32() -> None:
-    assert to_denoised(torch.ones(SHAPE, dtype=torch.float16), step(torch.ones(SHAPE), 2.0, "epsilon")).dtype == torch.float32
+    assert to_denoised(torch.ones(SHAPE, dtype=torch.float16), step(torch.ones(SHAPE), 2.0), "epsilon").dtype == torch.float32
 
 
 def test_masks_of_any_layout_fit_the_latent() -> None:

@@ -16,7 +16,7 @@ from single_files import (
     transformers_text,
     union_controlnet,
 )
-from tiny_models import random_step, random_text
+from tiny_models import random_step, random_text, rows
 
 from katz_graph.errors import InputError
 from katz_graph.models import text
@@ -190,7 +190,7 @@ def test_a_controlnet_of_shuffled_pictures_averages_as_its_folder_does(tmp_path,
     residuals = []
     for place in ("folder", f"{name}.safetensors"):
         module = STORE.controlnet(controlnet_recipe(tmp_path / place).control_net, *CPU)
-        residuals.append(control(module, step, random_text(module, 1), embed_reference(module, image), 1.0))
+        residuals.append(control(module, step, random_text(module, 1), embed_reference(module, image), rows(step, 1.0)))
     folder, file = residuals
     assert torch.equal(file.mid, folder.mid) and all(torch.equal(one, other) for one, other in zip(file.down, folder.down, strict=True))
     assert (folder.mid.shape[-1] == 1) is averages

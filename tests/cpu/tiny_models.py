@@ -82,7 +82,12 @@ def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Te
 
 def random_step(batch: int, height: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 0, timestep: float = 500.0) -> Step:
     x = random(batch, 4, height, width, seed=seed)
-    return Step(index=0, step=0, sigma=1.0, x=x, model_input=x.to(dtype), timestep=timestep, parametrisation="epsilon")
+    return Step.of(x, x.to(dtype), 1.0, timestep)
+
+
+def rows(step: Step, strength: float) -> Tensor:
+    """The same strength for each row of a step."""
+    return torch.full((len(step.x),), strength)
 
 
 def random_text(module: Any, batch: int, tokens: int = 9, dtype: torch.dtype = torch.float32, seed: int = 0) -> TextEncoding:

@@ -16,15 +16,7 @@ from katz_graph.planner.program import Variant
 from katz_graph.planner.region import Operation, Ref, stage_of
 
 ROOT = Path(__file__).parents[2]
-NAMED = {  # where stages are still known by name: what computes them, counts them, and the nodes that stand for them
-    "executor/stages.py",
-    "executor/engine.py",
-    "executor/models.py",
-    "executor/parts.py",
-    "katz_graph/models/peaks.py",
-    "katz_graph/models/shapes.py",
-    "nodes/denoise.py",
-}
+NAMED = {"nodes/denoise.py"}  # the nodes that stand for stages
 OTHERWISE = {"controlnet", "text_encoder", "concatenated"}  # also names of folders, parts of files and arguments
 
 

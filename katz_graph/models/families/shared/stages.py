@@ -18,8 +18,21 @@ def text_work(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work
     return total(works)
 
 
-STAGES = (
-    Stage("text_encoder", text_work, holds_weights=True, encodes_text=True, placeable=True),
-    Stage("vae_encode", uncounted, placeable=True, group="vae"),
-    Stage("vae_decode", uncounted, placeable=True, group="vae"),
+COMPUTE, EXAMPLES = (f"katz_graph.models.families.shared.{module}" for module in ("compute", "examples"))
+TEXT = Stage(
+    "text_encoder",
+    text_work,
+    f"{COMPUTE}:text",
+    f"{COMPUTE}:bind_text",
+    f"{EXAMPLES}:text",
+    module="encoding",
+    recorded=False,
+    holds_weights=True,
+    encodes_text=True,
+    placeable=True,
 )
+VAE_ENCODE, VAE_DECODE = (
+    Stage(name, uncounted, f"{COMPUTE}:{name}", example=f"{EXAMPLES}:{name}", recorded=False, placeable=True, group="vae")
+    for name in ("vae_encode", "vae_decode")
+)
+STAGES = (TEXT, VAE_ENCODE, VAE_DECODE)

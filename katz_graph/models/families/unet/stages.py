@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from katz_graph.models.counts import Counts, total
 from katz_graph.models.family import config
-from katz_graph.models.stages import Extent, Stage, uncounted
+from katz_graph.models.stages import Extent, Module, Stage, uncounted
 from katz_graph.planner.program import Work
 from katz_graph.recipe import Component, ModelRecipe
 
-if TYPE_CHECKING:
-    from katz_graph.models.shapes import StageName
-
-PARTS: tuple[StageName, ...] = ("unet_encoder", "unet_mid", "unet_decoder")
+COMPUTE, EXAMPLES = (f"katz_graph.models.families.unet.{module}" for module in ("compute", "examples"))
+PARTS = ("unet_encoder", "unet_mid", "unet_decoder")
 TEXT = {"text": "text_encoder", "kept": "keys_values"}
 STEP = TEXT | {"added": "added_embedding"}
 PICTURE = STEP | {"concatenated": "concatenated"}
 
 
-def _work(name: StageName) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
+def _work(name: str) -> Callable[[Mapping[str, Any], Extent, Counts], Work]:
     """Makes the count of a stage that runs a range of a network's blocks."""
 
     def count(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
@@ -41,18 +39,39 @@ def _network(inputs: Mapping[str, Any]) -> Component:
     return model.unet if isinstance(model, ModelRecipe) else model.control_net
 
 
-def _part(name: StageName, **declared: Any) -> Stage:
+def _computed(compute: str, bind: str = "", module: Module = "model") -> dict[str, Any]:
+    """Names the functions of a stage, in `compute`, and the input with the recipe of its module."""
+    return {"compute": f"{COMPUTE}:{compute}", "bind": bind and f"{COMPUTE}:{bind}", "module": module}
+
+
+def _counted(name: str, compute: str, bind: str = "", module: Module = "model") -> dict[str, Any]:
+    """Also names what it is counted by, in `examples`, and has its work counted."""
+    return {"name": name, "count": _work(name), "example": f"{EXAMPLES}:{compute}", **_computed(compute, bind, module)}
+
+
+def _part(name: str, compute: str, bind: str = "", **declared: Any) -> Stage:
     """Declares one of the three that make up a UNet."""
-    return Stage(name, _work(name), costed=True, holds_weights=True, placeable=True, group="unet", **declared)
+    return Stage(**_counted(name, compute, bind), costed=True, holds_weights=True, placeable=True, group="unet", **declared)
 
 
 STAGES = (
-    _part("unet_encoder", gives=("state",), hoists=PICTURE, label="UNet encoder", colour="#4c78a8"),
-    _part("unet_mid", gives=("hidden",), hoists=TEXT, label="UNet mid", colour="#72b7b2"),
-    _part("unet_decoder", gives=("hidden", "prediction"), last_block_gives=1, hoists=TEXT, label="UNet decoder", colour="#54a24b"),
+    _part("unet_encoder", "encode", gives=("state",), hoists=PICTURE, label="UNet encoder", colour="#4c78a8"),
+    _part("unet_mid", "mid", gives=("hidden",), hoists=TEXT, label="UNet mid", colour="#72b7b2"),
+    _part(
+        "unet_decoder",
+        "decode",
+        "bind_decode",
+        gives=("hidden", "prediction"),
+        last_block_gives=1,
+        hoists=TEXT,
+        label="UNet decoder",
+        colour="#54a24b",
+    ),
     Stage(
         "unet_wrapped",
         _whole,
+        **_computed("wrapped", "bind_wrapped"),
+        recorded=False,
         costed=True,
         holds_weights=True,
         gives=("prediction",),
@@ -63,8 +82,8 @@ STAGES = (
         colour="#54a24b",
     ),
     Stage(
-        "controlnet",
-        _work("controlnet"),
+        **_counted("controlnet", "control", "bind_control", "control_net"),
+        rows=("strength",),
         costed=True,
         holds_weights=True,
         hoists=STEP | {"reference": "controlnet_reference"},
@@ -73,8 +92,8 @@ STAGES = (
         label="ControlNet",
         colour="#f58518",
     ),
-    Stage("controlnet_reference", _work("controlnet_reference"), holds_weights=True),
-    Stage("keys_values", _work("keys_values"), reads_text=True),
-    Stage("added_embedding", uncounted, reads_text=True),
-    Stage("concatenated", uncounted),
+    Stage(**_counted("controlnet_reference", "reference", "bind_reference", "control_net"), holds_weights=True),
+    Stage(**_counted("keys_values", "keys_values"), reads_text=True),
+    Stage("added_embedding", uncounted, **_computed("added"), reads_text=True),
+    Stage("concatenated", uncounted, **_computed("channels", "bind_channels", "")),
 )

@@ -41,7 +41,7 @@ def call_wrapper(
             return predict(_at(step, x, level, table), text, kept)
         return predict(_at(step, x, level, table), replace(text, hidden=c_crossattn), None)
 
-    sigma = step.x.new_full((len(step.x),), step.sigma)
+    sigma = step.sigma.to(step.x.dtype)
     c = {"c_crossattn": text.hidden, "transformer_options": {"cond_or_uncond": list(sides), "sigmas": sigma}}
     result = wrapper.function(apply_model, {"input": step.x, "timestep": sigma, "c": c, "cond_or_uncond": list(sides)})
     if not isinstance(result, Tensor) or result.shape != step.x.shape:
@@ -52,9 +52,9 @@ def call_wrapper(
 
 def _at(step: Step, x: Tensor, sigma: float, table: NoiseTable) -> Step:
     """The step with another latent, or at another noise level."""
-    same_level = torch.tensor(sigma) == torch.tensor(step.sigma)  # as float32, in which the function was given it
+    own = float(step.sigma[0])
+    same_level = torch.tensor(sigma) == torch.tensor(own)  # as float32, in which the function was given it
     if x is step.x and same_level:
         return step
-    level, timestep = (step.sigma, step.timestep) if same_level else (sigma, table.timestep_at(sigma))
-    scaled = scale_model_input(x, level, step.parametrisation).to(step.model_input.dtype)
-    return replace(step, x=x, model_input=scaled, sigma=level, timestep=timestep)
+    scaled = scale_model_input(x, own if same_level else sigma, table.parametrisation).to(step.model_input.dtype)
+    return replace(step, x=x, model_input=scaled) if same_level else Step.of(x, scaled, sigma, table.timestep_at(sigma))

@@ -1,0 +1,43 @@
+"""Computes the stages before and behind the denoising loop, which families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.models import vae
+from katz_graph.models.embedding import UNPOOLED
+from katz_graph.models.encoding import with_sizes
+from katz_graph.models.features import TextEncoding
+from katz_graph.models.stages import Loop, Outputs
+from katz_graph.picture.batch import repeated
+from katz_graph.recipe import Encoding
+from katz_graph.wires import CELL
+
+
+def bind_text(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    return {"shape": loop.shape, "encoding": inputs["encoding"], "sizes": inputs["sizes"]}
+
+
+def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -> Outputs:
+    """A text, for every picture of the batch."""
+    batch, _, height, width = given["shape"]
+    encoded = encode(given["encoding"])
+    if not given["pooled"]:  # whatever a pack gave beside it: texts of one model are of one kind
+        encoded = TextEncoding(encoded.hidden)
+    elif encoded.pooled is None:
+        raise InputError(UNPOOLED)
+    encoded = with_sizes(encoded, given["sizes"], height * CELL, width * CELL)
+    every = (encoded.hidden, encoded.pooled, encoded.sizes)
+    hidden, pooled, sizes = (None if one is None else repeated(one, batch) for one in every)
+    assert hidden is not None  # as it was
+    return (TextEncoding(hidden, pooled, sizes),)
+
+
+def vae_decode(module: Any, given: Mapping[str, Any]) -> Outputs:
+    return (vae.decode(module, given["given"], given["tile"]),)
+
+
+def vae_encode(module: Any, given: Mapping[str, Any]) -> Outputs:
+    return (vae.encode(module, given["given"], given["tile"]),)

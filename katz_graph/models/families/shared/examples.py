@@ -1,0 +1,27 @@
+"""Calls text encoders and VAEs on modules without memory, to count what they cost; as `katz_graph.models.families.unet.examples`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from katz_graph.models.stages import Example, Sized
+
+ROW = 77  # tokens of a text encoder's longest row
+
+
+def text(module: Any, sizes: Sized) -> Example:
+    ids = torch.zeros(sizes.batch * -(-sizes.tokens // ROW), min(ROW, sizes.tokens), dtype=torch.long, device="meta")
+    return lambda: [module(ids).last_hidden_state], [module]
+
+
+def vae_decode(module: Any, sizes: Sized) -> Example:
+    latent = torch.empty(sizes.batch, module.config.latent_channels, sizes.height, sizes.width, device="meta")
+    return lambda: [module.decode(latent).sample], [module.decoder, module.post_quant_conv]
+
+
+def vae_encode(module: Any, sizes: Sized) -> Example:
+    factor = 2 ** (len(module.config.block_out_channels) - 1)
+    pixels = torch.empty(sizes.batch, 3, sizes.height * factor, sizes.width * factor, device="meta")
+    return lambda: [module.encode(pixels).latent_dist.mean], [module.encoder, module.quant_conv]

@@ -1,0 +1,117 @@
+"""Computes the stages of UNets and of their ControlNets: on a live module, from tensors and constants, to tensors.
+
+Each function is named by its declaration in `stages`. None changes anything, waits for a device, or looks at the value of a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from katz_graph.models import controlnet, unet
+from katz_graph.models.attention import cross_attention_keys_values
+from katz_graph.models.concatenated import concatenated_channels
+from katz_graph.models.embedding import added_embedding
+from katz_graph.models.family import extra_channels
+from katz_graph.models.features import Residuals, TextEncoding
+from katz_graph.models.freeu import skip_hook
+from katz_graph.models.reference import fit_reference
+from katz_graph.models.stages import Loop, Outputs
+from katz_graph.models.wrapper import call_wrapper
+from katz_graph.patches import freeu_patches, unet_wrapper
+from katz_graph.recipe import ModelRecipe
+from katz_graph.sampling.evaluation import Step
+from katz_graph.sampling.prediction import to_denoised
+from katz_graph.wires import CELL
+
+
+def keys_values(module: Any, given: Mapping[str, Any]) -> Outputs:
+    return (cross_attention_keys_values(module, given["text"].hidden),)
+
+
+def added(module: Any, given: Mapping[str, Any]) -> Outputs:
+    return (added_embedding(module, given["text"]),)
+
+
+def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    """Resizes a reference image, nearest-exact, and crops it to the size of the picture or of the part in question."""
+    height, width = inputs["cells"] or loop.shape[2:]
+    pixels = fit_reference(inputs["image"].pixels, loop.shape[0], height * CELL, width * CELL)
+    return {"pixels": pixels, "types": inputs["control_net"].types}
+
+
+def reference(module: Any, given: Mapping[str, Any]) -> Outputs:
+    return (controlnet.embed_reference(module, given["pixels"], given["types"]),)
+
+
+def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    """Makes the input channels beside the latent, of the part of it that is seen."""
+    model: ModelRecipe = inputs["model"]
+    like, part = torch.zeros(loop.shape), inputs["part"]
+    whole = concatenated_channels(inputs["concatenated"], extra_channels(model.unet), like, model.latent_scale)
+    return {"channels": whole if part is None else whole[..., part.top : part.top + part.height, part.left : part.left + part.width]}
+
+
+def channels(module: None, given: Mapping[str, Any]) -> Outputs:
+    return (given["channels"],)
+
+
+def encode(module: Any, given: Mapping[str, Any]) -> Outputs:
+    start = given["step"] if given.get("features") is None else given["features"]
+    blocks = given["first_block"], given["last_block"]
+    return (unet.encode(module, start, given["text"], given["kept"], *blocks, given["added"], given.get("concatenated")),)
+
+
+def mid(module: Any, given: Mapping[str, Any]) -> Outputs:
+    return (unet.mid(module, given["features"], given["text"], given["kept"]),)
+
+
+def bind_decode(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    return {"patches": freeu_patches(inputs["model"].patches), "parametrisation": loop.parametrisation}
+
+
+def decode(module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Features, and the prediction: denoised, or raw under a diffusers scheduler."""
+    features, raw = unet.decode(
+        module,
+        given["features"],
+        given["text"],
+        given["kept"],
+        given.get("skips"),
+        [given[name] for name in sorted(given) if name.startswith("residuals_") and isinstance(given[name], Residuals)],
+        given["first_block"],
+        given["last_block"],
+        skip_hook(module, given["patches"]),
+    )
+    return features, None if raw is None else to_denoised(raw, features.step, given["parametrisation"])
+
+
+def bind_wrapped(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    wrapper = unet_wrapper(inputs["model"].patches)
+    return {**bind_decode(inputs, loop), "wrapper": wrapper, "table": loop.table_of(inputs["model"]), "batch": loop.shape[0]}
+
+
+def wrapped(module: Any, given: Mapping[str, Any]) -> Outputs:
+    """The denoised prediction that a pack's function makes of the whole UNet."""
+
+    def predict(step: Step, text: TextEncoding, kept: Any) -> Tensor:
+        inner = {**given, "first_block": 0, "last_block": -1, "step": step, "text": text, "kept": kept}
+        (encoded,) = encode(module, inner)
+        (middle,) = mid(module, {**inner, "features": encoded})
+        _, prediction = decode(module, {**inner, "features": middle})
+        return cast(Tensor, prediction)
+
+    sides = [int(given["uncond"])] * (len(given["step"].x) // given["batch"])
+    return (call_wrapper(given["wrapper"], predict, given["step"], given["text"], given["kept"], sides, given["table"]),)
+
+
+def control(module: Any, given: Mapping[str, Any]) -> Outputs:
+    once = given["reference"], given["strength"], given["kept"], given["added"], given["types"]
+    return (controlnet.control(module, given["step"], given["text"], *once),)
+
+
+def bind_control(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
+    return {"types": inputs["control_net"].types}

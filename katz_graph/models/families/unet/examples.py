@@ -1,0 +1,101 @@
+"""Calls the stages of UNets and ControlNets on modules without memory (torch's meta device), to count what they cost.
+
+Each function takes such a module and sizes. It returns a call that gives the output tensors, and the parts of the module whose weights it
+reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from katz_graph.models import attention, controlnet, unet
+from katz_graph.models.embedding import added_embedding
+from katz_graph.models.family import pooled_width
+from katz_graph.models.features import Features, TextEncoding
+from katz_graph.models.stages import Example, Sized
+from katz_graph.sampling.evaluation import Step
+from katz_graph.wires import CELL
+
+
+def encode(module: Any, sizes: Sized) -> Example:
+    step, text, kept, added = _given(module, sizes)
+    first, last = sizes.first_block, sizes.last_block
+    start: Features | Step = unet.encode(module, step, text, kept, 0, first - 1, added) if first else step
+    done = len(start.skips) if isinstance(start, Features) else 0
+    entry = [module.conv_in, module.time_embedding, *([module.add_embedding] if module.config.addition_embed_type else [])]
+    blocks = module.down_blocks[first : None if last is None else last + 1]
+
+    def call() -> list[Tensor]:
+        state = unet.encode(module, start, text, kept, first, last, added)
+        return [state.hidden, *state.skips[done:]]
+
+    return call, [*([] if first else entry), *blocks]
+
+
+def mid(module: Any, sizes: Sized) -> Example:
+    step, text, kept, added = _given(module, sizes)
+    deep = unet.encode(module, step, text, kept, added=added)
+    return lambda: [unet.mid(module, deep, text, kept).hidden], [module.mid_block]
+
+
+def decode(module: Any, sizes: Sized) -> Example:
+    step, text, kept, added = _given(module, sizes)
+    first, last = sizes.first_block, sizes.last_block
+    middle = unet.mid(module, unet.encode(module, step, text, kept, added=added), text, kept)
+    before = unet.decode(module, middle, text, kept, last_block=first - 1)[0] if first else middle
+    stop = len(module.up_blocks) if last is None else last + 1
+    final = [module.conv_norm_out, module.conv_out] if stop == len(module.up_blocks) else []
+
+    def call() -> list[Tensor]:
+        state, prediction = unet.decode(module, before, text, kept, first_block=first, last_block=last)
+        return [state.hidden if prediction is None else prediction]
+
+    return call, [*module.up_blocks[first:stop], *final]
+
+
+def keys_values(module: Any, sizes: Sized) -> Example:
+    hidden = _text(module.config, sizes).hidden
+    names = attention.cross_attention_keys_values(module, hidden)
+    layers = [layer for name, layer in module.named_modules() if name in names]
+    parts = [projection for layer in layers for projection in (layer.to_k, layer.to_v)]
+    return lambda: tree_leaves(attention.cross_attention_keys_values(module, hidden)), parts
+
+
+def reference(module: Any, sizes: Sized) -> Example:
+    image = torch.empty(sizes.batch, 3, sizes.height * CELL, sizes.width * CELL, device="meta")
+    return lambda: [controlnet.embed_reference(module, image)], [module.controlnet_cond_embedding]
+
+
+def control(module: Any, sizes: Sized) -> Example:
+    step, text, kept, added = _given(module, sizes)
+    reference = torch.empty(sizes.batch, module.config.block_out_channels[0], sizes.height, sizes.width, device="meta")
+    strength = torch.empty(sizes.batch, device="meta")
+
+    def call() -> list[Tensor]:
+        residuals = controlnet.control(module, step, text, reference, strength, kept, added)
+        return [*residuals.down, residuals.mid]
+
+    return call, [_without(module, "controlnet_cond_embedding")]
+
+
+def _given(module: Any, sizes: Sized) -> tuple[Step, TextEncoding, Any, Tensor | None]:
+    """A step, a text, and what is made of the text once: keys and values of cross-attention, and the added embedding."""
+    text = _text(module.config, sizes)
+    kept = attention.cross_attention_keys_values(module, text.hidden) if sizes.kept else None
+    sample = torch.empty(sizes.batch, module.config.in_channels, sizes.height, sizes.width, device="meta")
+    return Step.of(sample, sample, 1.0, 1.0), text, kept, added_embedding(module, text)
+
+
+def _text(config: Any, sizes: Sized) -> TextEncoding:
+    hidden = torch.empty(sizes.batch, sizes.tokens, config.cross_attention_dim, device="meta")
+    if config.addition_embed_type is None:
+        return TextEncoding(hidden)
+    return TextEncoding(hidden, torch.empty(sizes.batch, pooled_width(config), device="meta"), torch.empty(sizes.batch, 7, device="meta"))
+
+
+def _without(module: nn.Module, name: str) -> nn.Module:
+    return nn.ModuleList(child for other, child in module.named_children() if other != name)
