@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -67,17 +67,29 @@ def split(value: Any, count: int) -> list[Any]:
     return [value] * count
 
 
+def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same structure with its tensors changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{name: mapped(getattr(value, name), change) for name in _tensor_fields(value)})
+    if isinstance(value, tuple):
+        return tuple(mapped(part, change) for part in value)
+    if isinstance(value, Mapping):
+        return {key: mapped(part, change) for key, part in value.items()}
+    return value
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors of a structure, in the order in which `mapped` meets them."""
+    found: list[Tensor] = []
+    mapped(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return found
+
+
 def on_device(value: Any, device: torch.device) -> Any:
     """The same structure with its tensors on a device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{name: on_device(getattr(value, name), device) for name in _tensor_fields(value)})
-    if isinstance(value, tuple):
-        return tuple(on_device(part, device) for part in value)
-    if isinstance(value, Mapping):
-        return {key: on_device(part, device) for key, part in value.items()}
-    return value
+    return mapped(value, lambda tensor: tensor.to(device))
 
 
 def _tensor_fields(value: Any) -> list[str]:

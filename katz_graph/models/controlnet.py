@@ -85,7 +85,7 @@ def _type_embedding(controlnet: Any, sample: Tensor, types: Sequence[int]) -> Te
     """[B, E] of the kinds of reference that it gets; all zeros go in when it is not told."""
     given = sample.new_zeros(len(sample), controlnet.config.num_control_type)
     for kind in types:
-        given[:, kind] = 1.0
+        given[:, kind].fill_(1.0)
     embedded = controlnet.control_type_proj(given.flatten()).reshape(len(sample), -1)
     result: Tensor = controlnet.control_add_embedding(embedded.to(sample.dtype))
     return result

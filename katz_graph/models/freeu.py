@@ -53,6 +53,6 @@ def scale_low_frequencies(values: Tensor, scale: float) -> Tensor:
     height, width = values.shape[-2:]
     spectrum = torch.fft.fftshift(torch.fft.fftn(values.float(), dim=(-2, -1)), dim=(-2, -1))
     mask = torch.ones(height, width, device=values.device)
-    mask[height // 2 - 1 : height // 2 + 1, width // 2 - 1 : width // 2 + 1] = scale
+    mask[height // 2 - 1 : height // 2 + 1, width // 2 - 1 : width // 2 + 1].fill_(scale)
     filtered: Tensor = torch.fft.ifftn(torch.fft.ifftshift(spectrum * mask, dim=(-2, -1)), dim=(-2, -1)).real
     return filtered.to(values.dtype)

@@ -1,0 +1,238 @@
+"""Stages as recorded calls: what is replayed without any Python, over poisoned storages, paints the same bytes.
+
+And stages of two requests as one call, which the same convention makes possible.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from katz_graph.bench.parity import Models, cases
+from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
+from katz_graph.executor.batching import merge, split, tensors_of
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.models import computed
+from katz_graph.executor.recorded.call import Recorder, form_of
+from katz_graph.executor.recorded.tape import NotRecordable, Tape
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.models.identity import file_identity
+from katz_graph.models.sources import pipeline_recipes
+from katz_graph.models.stages import Outputs, Stage, stages
+from katz_graph.patches import FreeU
+from katz_graph.planner.expand import expand_sampling
+from katz_graph.planner.region import Region
+from katz_graph.recipe import Area, ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
+from katz_graph.sampling.names import SAMPLER_NAMES
+
+BOUND = 1e-5  # of the range: float rounding, the bound of the fidelity rules
+OUTSIDE = torch.ones(3)
+Called = tuple[Stage, Any, Mapping[str, Any], Outputs]
+
+
+@pytest.fixture(params=[False, True], ids=["apart", "batched"])
+def engines(request: pytest.FixtureRequest, costs: Path) -> Iterator[tuple[LocalEngine, LocalEngine]]:
+    """One that computes call by call, and one that records strictly."""
+    options = EngineOptions(batching=request.param, cache=costs)
+    with LocalEngine(options) as plain, LocalEngine(options) as recorded:
+        recorded.models.compute = Recorder(strict=True)
+        yield plain, recorded
+
+
+def recorder(engine: LocalEngine) -> Recorder:
+    assert isinstance(engine.models.compute, Recorder)
+    return engine.models.compute
+
+
+def same(engines: tuple[LocalEngine, LocalEngine], region: Region) -> bool:
+    plain, recorded = engines
+    return torch.equal(sample(recorded, region), sample(plain, region))
+
+
+def case(models: Models, **changes: Any) -> Case:
+    return replace(Case("test", models.pipeline, models.xl, "euler", 3), **changes)
+
+
+@pytest.mark.parametrize("family", ["sd1", "sdxl"])
+def test_replayed_calls_paint_the_same_bytes(family: str, request: pytest.FixtureRequest, engines: tuple[LocalEngine, LocalEngine]) -> None:
+    """Every eleventh case of the parity bench: ControlNets with windows, LoRAs, pictures, masks, batches, LoRAs switched between."""
+    for one in list(cases(request.getfixturevalue(family)))[::11]:
+        assert same(engines, sampler_region(one)), one.name
+    assert recorder(engines[1]).replays > 2 * recorder(engines[1]).captures
+
+
+@pytest.mark.parametrize("sampler", SAMPLER_NAMES)
+def test_every_sampler_is_replayed(sampler: str, sd1: Models, costs: Path) -> None:
+    options = EngineOptions(batching=True, cache=costs)
+    with LocalEngine(options) as plain, LocalEngine(options) as recorded:
+        recorded.models.compute = Recorder(strict=True)
+        assert same((plain, recorded), sampler_region(case(sd1, sampler=sampler)))
+
+
+def test_loras_strengths_prompts_and_seeds_record_nothing_anew(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+    controls = (ControlCase(sd1.controls[0], 0.8, 0.0, 1.0),)
+    assert same(engines, sampler_region(case(sd1, controls=controls)))
+    captures = recorder(engines[1]).captures
+    for change in (
+        {"seed": 7, "prompt": "another"},
+        {"loras": ((sd1.loras[0], 0.7),)},
+        {"loras": ((sd1.loras[1], 0.4), (sd1.loras[0], -0.2))},
+        {"controls": (ControlCase(sd1.controls[0], 0.3, 0.0, 1.0),)},
+        {"sampler": "heun", "steps": 4, "guidance": 3.0},
+    ):
+        assert same(engines, sampler_region(replace(case(sd1, controls=controls), **change))), change
+    assert recorder(engines[1]).captures == captures
+
+
+def test_two_requests_in_turn(sdxl: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+    plain, recorded = engines
+    regions = [
+        sampler_region(case(sdxl, seed=1)),
+        sampler_region(case(sdxl, seed=2, prompt="other", loras=((sdxl.loras[0], 0.5),), sampler="dpmpp_2m")),
+    ]
+    expected = [sample(plain, region) for region in regions]
+    jobs = [recorded.submit(recorded.plan(region), bare_context(recorded)) for region in regions]
+    assert all(torch.equal(job.future.result()[0], latent) for job, latent in zip(jobs, expected, strict=True))
+
+
+def test_areas_and_changed_skips(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+    model, clip, _ = pipeline_recipes(sd1.pipeline)
+    areas = (Area(0, 0, 8, 8), Area(0, 8, 8, 8), None)
+    positive = tuple(ConditioningEntry(Prompt(clip, f"part {number}"), area=area) for number, area in enumerate(areas))
+    patched = replace(model, patches=(FreeU(1, 1.3, 1.4, 0.9, 0.2), FreeU(2, 1.1, 1.2, 0.9, 0.2)))
+    for one in (model, patched):
+        assert same(engines, region(one, positive, (ConditioningEntry(Prompt(clip, "")),)))
+
+
+def region(model: ModelRecipe, positive: tuple[ConditioningEntry, ...], negative: tuple[ConditioningEntry, ...]) -> Region:
+    values: dict[str, Any] = {"steps": 3, "seed": 1, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
+    latent = {"samples": torch.zeros(1, 4, 8, 16)}
+    expansion = expand_sampling("StepBegin", {**values, "model": model, "latent_image": latent}, model, positive, negative, 5.0)
+    return bind(expansion.graph, expansion.outputs[0].node)
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda given: given["x"] * float(given["x"].sum()), "waits for the device"),
+        (lambda given: given["x"] if bool(given["x"].sum() > 0) else -given["x"], "waits for the device"),
+        (lambda given: given["x"] * torch.tensor([1.0, 2.0, 3.0]), "makes a tensor of Python values"),
+        (lambda given: given["x"] + OUTSIDE, "neither an input, nor a weight"),
+    ],
+)
+def test_what_no_graph_could_hold_is_refused(call: Callable[[Any], Tensor], reason: str) -> None:
+    with torch.no_grad(), pytest.raises(NotRecordable, match=reason):
+        Tape(call, {"x": torch.ones(3)}, Scale())
+
+
+def test_a_value_of_an_earlier_replay_is_seen() -> None:
+    """A call that writes only a part of what it gives: eagerly the rest is by chance what it was."""
+    kept = []
+
+    def call(given: Mapping[str, Tensor]) -> Tensor:
+        made = torch.empty_like(given["x"])
+        made[0] = given["x"][0]
+        kept.append(made)
+        return made
+
+    with torch.no_grad():
+        tape = Tape(call, {"x": torch.ones(3)}, Scale(), strict=True)
+        assert torch.isnan(tape.replay({"x": torch.ones(3)})[1:]).all()
+
+
+def test_rows_of_two_requests_share_a_call(sd1: Models, sdxl: Models, costs: Path) -> None:
+    """Every stage of a request merged with the same stage of another one, whose noise level, timestep, prompt, strength, guidance, sampler
+    and seed are others, gives each what it gets alone."""
+    for models in (sd1, sdxl):
+        controls = (ControlCase(models.controls[0], 0.9, 0.0, 1.0),)
+        first = calls_of(case(models, controls=controls), costs)
+        second = calls_of(
+            case(
+                models,
+                controls=(ControlCase(models.controls[0], 0.4, 0.0, 1.0),),
+                seed=9,
+                prompt="something else",
+                sampler="dpmpp_2m",
+                steps=5,
+                guidance=2.0,
+            ),
+            costs,
+        )
+        shared = set()
+        for stage, module, given, outputs in first:
+            other = next((one for one in reversed(second) if alike(one, (stage, module, given, outputs))), None)
+            if other is None or not stage.recorded:
+                continue
+            together = split(stage.computed(module, merge([given, other[2]])), 2)
+            for alone, part in zip((outputs, other[3]), together, strict=True):
+                for expected, found in zip(tensors_of(alone), tensors_of(part), strict=True):
+                    scale = float(expected.max() - expected.min()) or 1.0
+                    assert float((expected - found).abs().max()) <= BOUND * scale, stage.name
+            shared.add(stage.name)
+        assert shared == {name for name, stage in stages().items() if stage.recorded and stage.compute}
+
+
+def alike(one: Called, other: Called) -> bool:
+    """Whether two calls may be one, on the module of either."""
+    return one[0] is other[0] and type(one[1]) is type(other[1]) and form_of(one[2]) == form_of(other[2])
+
+
+def calls_of(wanted: Case, costs: Path) -> list[Called]:
+    """What the stages of a request are given, and what they give."""
+    found: list[Called] = []
+
+    def noted(stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
+        outputs = computed(stage, module, given)
+        found.append((stage, module, given, outputs))
+        return outputs
+
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine, torch.no_grad():
+        engine.models.compute = noted
+        sample(engine, sampler_region(wanted))
+    return found
+
+
+def test_branches_with_other_loras_on_one_unet_are_patched_in_turn(
+    sd1: Models, engines: tuple[LocalEngine, LocalEngine], tmp_path: Path
+) -> None:
+    """The weights of the negative side from a copy of the folder, whose UNet is another one, give the same bytes."""
+    shutil.copytree(sd1.pipeline, tmp_path / "copy")
+    here, there = pipeline_recipes(sd1.pipeline), pipeline_recipes(tmp_path / "copy")
+    lora = Lora(file_identity(sd1.loras[0]), 0.8)
+    patched, (shared, clip, _), (apart, _, _) = here[0].with_lora(lora), here, there
+    expected = sample(engines[0], two_models(patched, apart, clip))
+    program = engines[0].plan(two_models(patched, shared, clip))
+    (instructions,) = program.instructions.values()
+    assert sum(one.kind == "patch" and one.evaluation is not None for one in instructions) >= 2 * len(program.schedule) - 1
+    for engine in engines:
+        assert torch.equal(sample(engine, two_models(patched, shared, clip)), expected)
+    assert not torch.equal(sample(engines[0], two_models(shared, shared, clip)), expected)
+
+
+def two_models(cond: ModelRecipe, uncond: ModelRecipe, clip: ClipRecipe) -> Region:
+    """Guidance whose sides have a model each."""
+    nodes = {"begin": NodeCall("StepBegin", {"model": cond, "latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "steps": 3})}
+    sides = {}
+    for side, model in (("cond", cond), ("uncond", uncond)):
+        common = {"model": model, "conditioning": (ConditioningEntry(Prompt(clip, side)),)}
+        nodes[f"{side}.encoder"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
+        nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.encoder", 0), **common})
+        nodes[f"{side}.decoder"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), **common})
+        sides[side] = Link(f"{side}.decoder", 1)
+    nodes["guidance"] = NodeCall("CFGCombine", sides)
+    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)})
+    return bind(Graph(nodes), "end")
