@@ -7,7 +7,7 @@ LAYERS := nodes executor kernels web workflows
 # Tests start hundreds of processes; without caches of byte code each of them compiles the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup run test lint types bytecode check clean
+.PHONY: setup run test lint types bytecode check docs clean
 
 setup: $(VENV)/.installed
 
@@ -43,6 +43,10 @@ bytecode:
 # Three at a time on two processors, since some wait; the longest files first.
 check:
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/cluster tests/web tests/cpu tests/plain tests/gpu
+
+# Writes what docs/ shows of plans and benches anew.
+docs: setup
+	$(BIN)/python -m katz_graph.bench.docs
 
 clean:
 	rm -rf build output

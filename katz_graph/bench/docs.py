@@ -32,17 +32,17 @@ DIGEST = re.compile(r"\b[0-9a-f]{12}\b")  # of a weight set: it depends on the t
 def with_plans(text: str, pictures: Path) -> str:
     """Replace what stands below each `$ katz plan` by what the command prints; a picture is written to the folder `pictures`.
 
-    A block leaves out lines that the block before printed of the same plan, so it shows what a pass adds.
+    A block leaves out lines that the last block of the same plan printed, so it shows what a pass adds.
     """
     with tempfile.TemporaryDirectory() as cache:
         _assume_rates(Path(cache))
-        plan, before = "", list[str]()
+        known: dict[str, list[str]] = {}  # by the command without its outputs
 
         def printed(block: re.Match[str]) -> str:
-            nonlocal plan, before
-            known = before if OUTPUT.sub("", block["command"]) == plan else []
-            plan, before = OUTPUT.sub("", block["command"]), _plan(block["command"], Path(cache), pictures)
-            return "\n".join((block["command"], *(line for line in before if line not in known), ""))
+            plan, lines = OUTPUT.sub("", block["command"]), _plan(block["command"], Path(cache), pictures)
+            new = [line for line in lines if line not in known.get(plan, ())]
+            known[plan] = lines
+            return "\n".join((block["command"], *new, ""))
 
         return PLAN.sub(printed, text)
 
