@@ -27,7 +27,7 @@ def named_paths(text: str) -> Iterator[str]:
     """Files of code and data, and folders of this repository, that stand in backticks."""
     for name in re.findall(r"`([\w.-]+(?:/[\w.-]*)*)`", FENCE.sub("", text)):
         inside = "/" in name and name.partition("/")[0] in FOLDERS
-        if name.endswith(".py") or inside and name.endswith((".json", ".jsonl", "/")):
+        if name.endswith(".py") or (inside and name.endswith((".json", ".jsonl", "/"))):
             yield name
 
 
