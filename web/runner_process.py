@@ -12,7 +12,6 @@ from typing import Any, ParamSpec
 
 from pydantic import ValidationError
 
-from katz_graph.devices import parse_devices
 from katz_graph.errors import KatzError
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
 from katz_graph.web.jobs.job import Job
@@ -240,7 +239,7 @@ class Runner:
     def _leave_out(self, devices: Sequence[str]) -> None:
         """Do without devices from the next runner on, until the server starts anew. When none were left, all are tried again."""
         gone = {*self._gone, *devices}
-        left = parse_devices(self._options.devices).without(gone)
+        left = self._options.device_list().without(gone)
         self._gone = tuple(sorted(gone)) if left.choices else ()
         if self._gone:
             log.error("left out until the server is started anew: %s; there are %s", ", ".join(self._gone), ", ".join(left.names))

@@ -14,9 +14,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from katz_graph.devices import parse_devices
 from katz_graph.garbage import imports_are_done
-from katz_graph.settings import Settings
 from katz_graph.web.answers import Concealment
 from katz_graph.web.app import build
 from katz_graph.web.binding import check_reach, listen, url
@@ -75,7 +73,7 @@ async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[
 
 def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., Runner] = Runner) -> State:
     """The parts, knowing each other; nothing is started."""
-    settings = Settings.read(options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths)
+    settings = options.settings(options.output)
     folders = replace(settings.folders(), paths=False)
     concealment, metrics = Concealment.of(options, folders), Metrics()
 
@@ -98,7 +96,7 @@ def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., R
     hub = Hub(lambda: jobs, facts, options.limits)
     files = JobFiles({"output": folder_of(folders, "output"), "temp": folder_of(folders, "temp")})
     retention = Retention(options.keep_days, options.keep_bytes)
-    at_once = options.jobs_at_once or max(1, len(parse_devices(options.devices).choices))
+    at_once = options.jobs_at_once or max(1, len(options.device_list().choices))
     jobs = Jobs(store, runner, publish, hub.status, options.limits, at_once, files, retention)
     return State(options, folders, concealment, jobs, runner, hub, metrics)
 

@@ -20,7 +20,8 @@ from typing import Self
 
 from katz_graph.bench.neighbours import computing
 from katz_graph.cli.engines import open_engine
-from katz_graph.cli.session import Options, open_session
+from katz_graph.cli.options import WorkflowOptions
+from katz_graph.cli.session import open_session
 from katz_graph.devices import parse_devices, processors
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.context import RunContext
@@ -105,7 +106,7 @@ def _in_turns(painters: Mapping[str, Painter]) -> dict[str, float]:
 def main(devices: str) -> None:
     """Sample whenever a line comes, and tell the seconds."""
     workflow = Path(str(files("katz_graph.workflows") / "controlnet_lora.json"))
-    session = open_session(Options(workflow, devices=devices))
+    session = open_session(WorkflowOptions(workflow, devices=devices))
     with open_engine(session) as engine, tempfile.TemporaryDirectory() as folder:
         for _ in sys.stdin:
             context = RunContext(engine, session.folders, Path(folder))

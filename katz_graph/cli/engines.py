@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from katz_graph.cli.amounts import gigabytes
 from katz_graph.cli.session import Session
-from katz_graph.devices import DeviceList, parse_link, threads_for
+from katz_graph.devices import parse_link, threads_for
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.garbage import imports_are_done
 from katz_graph.places import parse_places
@@ -19,27 +18,31 @@ if TYPE_CHECKING:
     from katz_graph.planner.program import Link
 
 
-def open_engine(session: Session, tells: bool = False) -> LocalEngine | ClusterEngine:
+def open_engine(
+    session: Session,
+    tells: bool = False,
+    model_bytes: int | None = None,
+) -> LocalEngine | ClusterEngine:
     """Start what a session asks for; close the engine. `tells`: it says which models go for others. RunError if a worker does not start."""
-    devices = session.devices
-    engine = open_cluster(session, devices, tells) if devices.several else _open_local(session, devices, tells)
+    start = _open_cluster if session.devices.several else _open_local
+    engine = start(session, tells, model_bytes)
     imports_are_done()
     return engine
 
 
-def _open_local(session: Session, devices: DeviceList, tells: bool) -> LocalEngine:
+def _open_local(session: Session, tells: bool, model_bytes: int | None) -> LocalEngine:
     from katz_graph.executor.engine import dtype_for
     from katz_graph.executor.local import EngineOptions, LocalEngine
 
-    (choice,) = devices.choices
-    threads = threads_for(devices, session.options.threads)
+    (choice,) = session.devices.choices
+    threads = threads_for(session.devices, session.options.threads)
     options = EngineOptions(
         choice.device,
         dtype_for([choice.device], session.dtype),
         cache=session.settings.cache,
         name=choice.name,
         threads=threads,
-        model_bytes=gigabytes(session.options.model_gb),
+        model_bytes=model_bytes,
     )
     engine = LocalEngine(options, choices=choices(session))
     if tells:
@@ -49,7 +52,8 @@ def _open_local(session: Session, devices: DeviceList, tells: bool) -> LocalEngi
     return engine
 
 
-def open_cluster(session: Session, devices: DeviceList, tells: bool = False) -> ClusterEngine:
+def _open_cluster(session: Session, tells: bool, model_bytes: int | None) -> ClusterEngine:
+    devices = session.devices
     threads = threads_for(devices, session.options.threads)
     with ExitStack() as opened:
         ahead = opened.enter_context(Ahead(devices, threads))  # while torch is loaded here
@@ -57,7 +61,7 @@ def open_cluster(session: Session, devices: DeviceList, tells: bool = False) -> 
         from katz_graph.executor.starting import start_workers
 
         packs = tuple(str(folder.absolute()) for folder in session.settings.packs)
-        like = Assignment(threads=threads, packs=packs, model_bytes=gigabytes(session.options.model_gb), tells=tells)
+        like = Assignment(threads=threads, packs=packs, model_bytes=model_bytes, tells=tells)
         given, cache = given_link(session), session.settings.cache
         engine = start_workers(devices, like, session.say, choices(session), cache, given, ahead=ahead, dtype=session.dtype)
         engine.opened.push(opened.pop_all())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from katz_graph.cli.engines import choices, given_link, use_threads
-from katz_graph.cli.session import Options, Session, open_session
+from katz_graph.cli.options import PlanOptions
+from katz_graph.cli.session import Session, open_session
 from katz_graph.devices import threads_for
 from katz_graph.errors import InputError, RunError
 
@@ -74,27 +74,28 @@ class PlanningEngine:
         return picture.new_zeros(batch, channels, height * model.shape.scale, width * model.shape.scale)
 
 
-def plan(options: Options, after: str, as_json: bool, svg: Path | None) -> None:
+def plan(options: PlanOptions) -> None:
     """Print the plan of every sampler of a workflow."""
     from katz_graph.planner.compile import PASSES
 
-    if after not in PASSES:
-        raise InputError(f"--after {after}: no such pass; choose one of {', '.join(PASSES)}")
+    if options.after not in PASSES:
+        passes = ", ".join(PASSES)
+        raise InputError(f"--after {options.after}: no such pass; choose one of {passes}")
     session = open_session(options)
-    programs = compile_workflow(session, after)
+    programs = compile_workflow(session, options.after)
     from katz_graph.planner.draw import as_svg
     from katz_graph.planner.present import as_json as program_json
     from katz_graph.planner.present import as_text
 
-    if svg is not None:
+    if options.svg is not None:
         if not programs[0].segments:
             raise InputError("--svg draws segments; use it without --after, or with --after segment or emit")
         try:
-            svg.write_text(as_svg(programs[0]))
+            options.svg.write_text(as_svg(programs[0]))
         except OSError as error:
-            raise RunError(f"{svg}: cannot write the picture ({error.strerror})") from None
-        session.say(f"wrote {svg}")
-    if as_json:
+            raise RunError(f"{options.svg}: cannot write the picture ({error.strerror})") from None
+        session.say(f"wrote {options.svg}")
+    if options.as_json:
         print(json.dumps([program_json(program) for program in programs] if len(programs) > 1 else program_json(programs[0])))
         return
     for program in programs:

@@ -10,9 +10,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.cli.engines import open_engine, use_threads
+from katz_graph.cli.options import WorkflowOptions
 from katz_graph.cli.plan import compile_workflow
-from katz_graph.cli.session import Options, open_session
-from katz_graph.devices import DeviceList, check_dtype, check_present, parse_devices, threads_for
+from katz_graph.cli.session import open_session
+from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, threads_for
+from katz_graph.options import DeviceOptions
 from katz_graph.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
     from katz_graph.planner.program import Device, Link
 
 
-def profile_devices(text: str, dtype: str, threads: int | None, as_json: bool) -> None:
+def profile_devices(options: DeviceOptions, as_json: bool) -> None:
     """Measure devices anew, whatever was kept before: each alone, and several of a host together."""
-    devices = parse_devices(text)
+    devices, dtype = options.device_list(), options.dtype or AUTO
     check_present(devices)
     check_dtype(dtype, devices)
-    number = threads_for(devices, threads)
+    number = threads_for(devices, options.threads)
     measured, links = _measured_together(devices, dtype, number) if devices.several else (_measured_here(devices, dtype, number), {})
     if as_json:
         rates = [_rates(device, number) for device in measured]
@@ -37,7 +39,7 @@ def profile_devices(text: str, dtype: str, threads: int | None, as_json: bool) -
         print(f"{source} -> {target}: {link.bytes_per_second / 1e9:.2f} GB/s, {link.latency * 1e6:.0f} µs")
 
 
-def profile_workflow(options: Options, as_json: bool) -> None:
+def profile_workflow(options: WorkflowOptions, as_json: bool) -> None:
     """Measure every stage of a workflow's samplers on every device, alone and while the others of its host do the same."""
     session = open_session(options)
     programs = compile_workflow(session, "expand")

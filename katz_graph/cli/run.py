@@ -6,15 +6,16 @@ import contextlib
 import json
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from katz_graph.approximations import in_force, made_with
 from katz_graph.cli.engines import open_engine
+from katz_graph.cli.options import RunOptions
 from katz_graph.cli.overrides import first_seed
 from katz_graph.cli.progress import EvaluationProgress
-from katz_graph.cli.session import Options, Session, check_writable, open_session
+from katz_graph.cli.session import Session, check_writable, open_session
 from katz_graph.cli.trace import write_trace
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.events import Busy, Event, Planned
@@ -27,40 +28,33 @@ if TYPE_CHECKING:
     from katz_graph.measured import Measured
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How a run is reported."""
-
-    trace: Path | None = None
-    why: bool = False
-    as_json: bool = False
-    cache: str = "classic"
-
-
-def run(options: Options, how: RunOptions) -> None:
+def run(options: RunOptions) -> None:
     """Run the workflow. Errors are raised after what could be written was announced."""
     started = time.perf_counter()
-    session = open_session(options, partial=True)
+    session = open_session(options, options.output, options.targets, partial=True)
     check_writable(session.settings.output, "--output")
-    if how.trace is not None:
-        check_writable(how.trace.absolute().parent, "--trace")
+    if options.trace is not None:
+        check_writable(options.trace.absolute().parent, "--trace")
     from katz_graph.executor.cache import ResultCache
     from katz_graph.executor.context import RunContext
     from katz_graph.executor.events import NodeEvent
     from katz_graph.executor.graph_run import run_graph
 
-    cache = ResultCache.parse(how.cache)
+    cache = ResultCache.parse(options.cache)
     spans: list[Busy] = []
 
     def on_node(event: NodeEvent) -> None:
         if event.kind == "done":
             spans.append(Busy("graph", event.type, event.node, event.began, event.seconds))
-        if how.why and event.kind != "start" and event.why:
+        if options.why and event.kind != "start" and event.why:
             session.say(f"node {event.node} ({event.type}): {event.kind}: {event.why}")
         for text in (event.ui or {}).get("text", ()):
             session.say(str(text))
 
-    with open_engine(session, how.why) as engine, EvaluationProgress(session.console) as progress:
+    with (
+        open_engine(session, options.why, options.model_bytes) as engine,
+        EvaluationProgress(session.console) as progress,
+    ):
         texts = metadata(session, engine.device.dtype)
 
         def listen(event: Event) -> None:
@@ -81,9 +75,9 @@ def run(options: Options, how: RunOptions) -> None:
             failure = error
     total = time.perf_counter() - started
     if not isinstance(failure, Cancelled):
-        _tell(session, how, context.measured, context.files, total)
-    if how.trace is not None:
-        write_trace(how.trace, spans)
+        _tell(session, options, context.measured, context.files, total)
+    if options.trace is not None:
+        write_trace(options.trace, spans)
     if session.problems and not isinstance(failure, Cancelled):
         problems = [*session.problems, *([] if failure is None else [str(failure)])]
         raise RunError("\n".join((*problems, f"some outputs were refused: node {listed(session.refused)}")))
@@ -99,14 +93,20 @@ def metadata(session: Session, dtype: str) -> dict[str, str]:
     return texts | {"katz": made_with(session.devices.text, dtype, [])}
 
 
-def _tell(session: Session, how: RunOptions, measured: Measured, files: list[Path], total: float) -> None:
+def _tell(
+    session: Session,
+    options: RunOptions,
+    measured: Measured,
+    files: list[Path],
+    total: float,
+) -> None:
     predicted, seconds = measured.predicted, {"total": total, **measured.seconds}
     for file in files:
         session.say(f"wrote {file}")
     if predicted is not None:
         sampling = seconds["prepare"] + seconds["denoise"]
         session.say(f"sampling took {sampling:.2f} s, predicted {predicted:.2f} s; the whole run took {total:.2f} s")
-    if not how.as_json:
+    if not options.as_json:
         return
     from katz_graph.planner.present import as_json
 

@@ -1,22 +1,21 @@
-"""`katz serve`: options of the command line to a server's options."""
+"""`katz serve`: checks a server's options, then serves."""
 
 from __future__ import annotations
 
 import logging
 import stat
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from katz_graph.approximations import allowed_names
+from katz_graph.cli.options import ServeAliases
 from katz_graph.cli.session import check_writable
-from katz_graph.devices import DeviceList, check_dtype, parse_devices, parse_link, threads_for
+from katz_graph.devices import AUTO, DeviceList, check_dtype, parse_link, threads_for
 from katz_graph.errors import InputError
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.models.residency import POLICIES, PolicyName
+from katz_graph.models.residency import POLICIES
 from katz_graph.places import parse_places
 from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
@@ -24,33 +23,25 @@ from katz_graph.web.options import ServeOptions
 SHORTEST_TOKEN = 16
 
 
-@dataclass(frozen=True, slots=True)
-class CacheChoice:
-    """The ways of saying which results stay in memory, of which one may be used."""
-
-    text: str | None = None
-    classic: bool = False
-    lru: int | None = None
-    none: bool = False
-
-    def chosen(self) -> str:
-        """As `--cache` has it. InputError when there are several, or it is none of the policies."""
-        from katz_graph.executor.cache import ResultCache
-
-        lru = None if self.lru is None else f"lru:{self.lru}" if self.lru > 0 else "classic"
-        said = [text for text in (self.text, "classic" if self.classic else None, lru, "none" if self.none else None) if text is not None]
-        if len(said) > 1:
-            raise InputError("give one of --cache, --cache-classic, --cache-lru and --cache-none")
-        chosen = said[0] if said else "classic"
-        ResultCache.parse(chosen)
-        return chosen
+def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
+    """Carry aliases over to what they stand for. InputError for two that say different things."""
+    if aliases.cpu and options.devices not in (None, "cpu"):
+        raise InputError(f"give one of --cpu and --devices {options.devices}")
+    if (policy := options.control_net_policy) not in POLICIES:
+        raise InputError(f"--control-net-policy {policy}: expected {' or '.join(POLICIES)}")
+    return replace(
+        options,
+        devices="cpu" if aliases.cpu else options.devices,
+        token=_checked_token(options.token, aliases.token_file),
+        cache=_cache_policy(options.cache, aliases),
+    )
 
 
 def serve(options: ServeOptions) -> None:
     """Check what can be checked at once, then serve until a signal. InputError names the option."""
-    devices = parse_devices(options.devices)
+    devices = options.device_list()
     parse_places(options.place, devices.names)
-    check_dtype(options.dtype, devices)
+    check_dtype(options.dtype or AUTO, devices)
     if devices.names and (options.devices_per_job or 1) > len(devices.names):
         raise InputError(f"--devices-per-job {options.devices_per_job}: this server has the devices {', '.join(devices.names)} only")
     allowed_names(options.allow)
@@ -78,7 +69,7 @@ def _begin(devices: DeviceList, workers: ForkServer) -> int | None:
         return None
 
 
-def read_token(token: str | None, file: Path | None) -> str | None:
+def _checked_token(token: str | None, file: Path | None) -> str | None:
     """The token that clients have to show. InputError when it cannot be read, or can be guessed."""
     if token is not None and file is not None:
         raise InputError("give one of --token and --token-file")
@@ -96,13 +87,20 @@ def read_token(token: str | None, file: Path | None) -> str | None:
     return token
 
 
-def control_net_policy(name: str) -> PolicyName:
-    """InputError unless it is one of the policies."""
-    if name not in POLICIES:
-        raise InputError(f"--control-net-policy {name}: expected {' or '.join(POLICIES)}")
-    return cast(PolicyName, name)
+def _cache_policy(text: str | None, aliases: ServeAliases) -> str:
+    """InputError when there are several, or it is none of the policies."""
+    from katz_graph.executor.cache import ResultCache
 
-
-def listed(values: Sequence[str] | None) -> tuple[str, ...]:
-    """Options that may be given several times, or with commas."""
-    return tuple(part.strip() for value in values or () for part in value.split(",") if part.strip())
+    count = aliases.cache_lru
+    said = [
+        text,
+        "classic" if aliases.cache_classic else None,
+        None if count is None else f"lru:{count}" if count > 0 else "classic",
+        "none" if aliases.cache_none else None,
+    ]
+    policies = [policy for policy in said if policy is not None]
+    if len(policies) > 1:
+        raise InputError("give one of --cache, --cache-classic, --cache-lru and --cache-none")
+    policy = policies[0] if policies else "classic"
+    ResultCache.parse(policy)
+    return policy

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from katz_graph.approximations import allowed_names
+from katz_graph.cli.options import WorkflowOptions
 from katz_graph.cli.overrides import find_node, set_inputs, set_seed
-from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, parse_devices, parse_link
+from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, parse_link
 from katz_graph.errors import InputError
 from katz_graph.folders import Folders
 from katz_graph.formats.read import read_workflow
@@ -27,33 +28,11 @@ from katz_graph.settings import Settings
 from katz_graph.validate import check
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line said."""
-
-    workflow: Path
-    sets: Sequence[str] = ()
-    seed: int | None = None
-    devices: str | None = None
-    threads: int | None = None
-    place: Sequence[str] = ()
-    link: str | None = None
-    allow: str = ""
-    models: Sequence[Path] = ()
-    packs: Sequence[Path] = ()
-    input: Path | None = None
-    output: Path | None = None
-    extra_model_paths: Sequence[Path] = ()
-    targets: Sequence[str] = ()
-    model_gb: float | None = None
-    dtype: str | None = None
-
-
 @dataclass(slots=True)
 class Session:
     """A workflow ready to run. `targets` are the outputs that can run, `refused` those that cannot, `problems` the lines that say why."""
 
-    options: Options
+    options: WorkflowOptions
     settings: Settings
     registry: Registry
     workflow: Workflow
@@ -73,7 +52,7 @@ class Session:
 
     @property
     def devices(self) -> DeviceList:
-        return parse_devices(self.options.devices or self.workflow.run.get("devices") or "cpu")
+        return self.options.device_list(self.workflow.run.get("devices"))
 
     @property
     def dtype(self) -> str:
@@ -86,14 +65,19 @@ class Session:
         return allowed_names(self.options.allow) | allowed_names(self.workflow.run.get("allow") or "")
 
 
-def open_session(options: Options, partial: bool = False) -> Session:
+def open_session(
+    options: WorkflowOptions,
+    output: Path | None = None,
+    targets: Sequence[str] = (),
+    partial: bool = False,
+) -> Session:
     """Read, change and check a workflow. InputError with a line per problem; warnings are printed.
 
-    With `partial` it is enough that one output can run.
+    With `partial` it is enough that one output can run. `targets`: nodes, instead of all outputs.
     """
     allowed_names(options.allow)
     parse_link(options.link)
-    settings = Settings.read(options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths)
+    settings = options.settings(output)
     folders = settings.folders()
     registry, pack_problems = load_registry(settings.packs, folders)
     workflow = read_workflow(options.workflow, registry)
@@ -111,9 +95,9 @@ def open_session(options: Options, partial: bool = False) -> Session:
         session.warn(str(problem))
     for note in workflow.notes:
         session.warn(note)
-    targets = [find_node(graph, name, f"--target {name}") for name in options.targets]
+    wanted = [find_node(graph, name, f"--target {name}") for name in targets]
     with contextlib.redirect_stdout(sys.stderr):  # what packs print; standard output is for scripts
-        checked = check(graph, registry, folders, targets=targets or None)
+        checked = check(graph, registry, folders, targets=wanted or None)
     for warning in checked.warnings:
         session.warn(str(warning))
     session.graph, session.targets, session.refused = checked.graph, checked.targets, checked.refused

@@ -7,13 +7,14 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from katz_graph.cli.options import SubmitOptions
 from katz_graph.cli.overrides import first_seed, set_inputs, set_seed
 from katz_graph.cli.progress import EvaluationProgress
 from katz_graph.cli.remote import Server, Unreachable, node_problems
@@ -38,28 +39,12 @@ PAUSE = 1.0  # seconds between them
 SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitOptions:
-    """What the command line said. `deadline` is in seconds from now; `priority` a place in the queue, lowest first."""
-
-    workflow: Path
-    server: str
-    sets: Sequence[str] = ()
-    seed: int | None = None
-    token: str | None = None
-    output: Path | None = None
-    wait: bool = True
-    as_json: bool = False
-    deadline: float | None = None
-    priority: float | None = None
-
-
 def submit(options: SubmitOptions) -> None:
     """Hand the workflow over, wait for its end unless told otherwise, and fetch its pictures."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     server = Server(options.server, options.token)
     settings = Settings.read(output=options.output)
-    if options.wait:
+    if not options.no_wait:
         check_writable(settings.output, "--output")
     workflow, known, notes = _prepared(options, settings, server)
     for note in notes:
@@ -67,7 +52,8 @@ def submit(options: SubmitOptions) -> None:
     job, client = str(uuid.uuid4()), uuid.uuid4().hex
     watcher = _Watcher(server, job, settings.output, console)
     try:
-        line = open_line(server, client) if options.wait else None  # before the job begins, so that nothing of it is missed
+        # Before the job begins, so that nothing of it is missed.
+        line = None if options.no_wait else open_line(server, client)
         with line or contextlib.nullcontext():
             answer = _handed_over(server, job, _body(options, workflow, known, job, client))
             refused = node_problems(answer.get("node_errors"))

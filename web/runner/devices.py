@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import torch
 
 from katz_graph.approximations import allowed_names
-from katz_graph.devices import check_present, parse_devices, parse_link, threads_for
+from katz_graph.devices import AUTO, check_present, parse_link, threads_for
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.costs import CostStore
@@ -41,7 +41,7 @@ class Devices:
     def __init__(self, start: RunnerStart, settings: Settings, ahead: Ahead, wear_out: Callable[..., None]) -> None:
         options = start.options
         self._options, self._wear_out, self.torch = options, wear_out, torch.__version__
-        asked = parse_devices(options.devices)
+        asked = options.device_list()
         devices = asked.without(start.gone)
         check_present(devices)
         self._text = devices.text
@@ -51,7 +51,8 @@ class Devices:
         threads = threads_for(asked, options.threads)
         if any(choice.device == "cpu" for choice in devices.choices):
             torch.set_num_threads(1)  # here jobs have a thread each; the processors are for the devices
-        self._caches = Caches(ResultCache.parse(options.cache, options.jobs_at_once or max(1, len(devices.choices))))
+        at_once = options.jobs_at_once or max(1, len(devices.choices))
+        self._caches = Caches(ResultCache.parse(options.cache or "classic", at_once))
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
         like = Assignment(
             threads=threads,
@@ -64,7 +65,17 @@ class Devices:
         with ExitStack() as opened:
             given = None if link is None else Link(*link)
             preload(CostStore(settings.cache).has_formulas)
-            started = start_workers(devices, like, _print, self.choices, settings.cache, given, options.spare, ahead, options.dtype)
+            started = start_workers(
+                devices,
+                like,
+                _print,
+                self.choices,
+                settings.cache,
+                given,
+                options.spare,
+                ahead,
+                options.dtype or AUTO,
+            )
             self._engine = opened.enter_context(started)
             self._cluster = self._engine.cluster
             self._restarts = 0

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from katz_graph.devices import parse_devices, threads_for
+from katz_graph.devices import threads_for
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.fork_server import ForkServer
@@ -76,7 +76,7 @@ def _serve(
     serving: threading.Event,
     workers: socket.socket | None,
 ) -> None:
-    asked = parse_devices(start.options.devices)
+    asked = start.options.device_list()
     threads = threads_for(asked, start.options.threads)
     prepare_to_compute(threads)
     expect_imports()

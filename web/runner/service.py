@@ -23,7 +23,6 @@ from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.garbage import imports_are_done
 from katz_graph.packs import load_registry
-from katz_graph.settings import Settings
 from katz_graph.shipped import template
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
 from katz_graph.web.options import RunnerStart
@@ -49,9 +48,7 @@ class Service:
     def __init__(self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Message], None], ahead: Ahead) -> None:
         self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead
         options = start.options
-        self._settings = Settings.read(
-            options.models, options.packs, options.input, options.output, extra_model_paths=options.extra_model_paths
-        )
+        self._settings = options.settings(options.output)
         self._folders = replace(self._settings.folders(), paths=False, downloads=None)
         self._devices: Devices | None = None
         self._runs: Runs | None = None
