@@ -1,64 +1,60 @@
-"""Declares options once, as fields with type, default, bounds and help, for commands and the server."""
+"""Declares options once, as fields with type, default, bounds and help: for commands and servers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TypedDict, TypeVar, Unpack, cast
 
 from katz_graph.devices import DeviceList, parse_devices
 from katz_graph.settings import Settings
 
 GB = 2**30
+CACHE = "which results stay in memory: classic, lru:N, none"
+OUTPUT = "where pictures go"
+MODEL_GB = "of each device, for models; what is free less what computing needs, unless given"
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """Puts a field on the command line: `steps: Annotated[int, Option("how many")] = 1`.
+class Details(TypedDict, total=False):
+    """`unit`: bytes of a number that people give in MB or GB; `commas` separate values as well."""
 
-    Its name is the flag unless `flags` are given, separated by spaces. Tuples may be repeated.
+    unit: int
+    commas: bool
+    min: float
+    max: float
+    metavar: str
+    envvar: str
+    exists: bool
+    file_okay: bool
+
+
+def option(help: str, default: T | None = None, flags: str = "", **details: Unpack[Details]) -> T:
+    """Make a field of a frozen dataclass an option, and a tuple one that may be repeated.
+
+    The flag is made of the field's name unless there are `flags`, separated by spaces.
     """
-
-    help: str
-    flags: str = ""
-    metavar: str | None = None
-    min: float | None = None
-    max: float | None = None
-    unit: int | None = None  # of bytes, which people give in MB or GB
-    commas: bool = False  # separate values as well
-    folder: bool = False  # has to exist
-    envvar: str | None = None
+    return cast(T, field(default=default, metadata={"help": help, "flags": flags, **details}))
 
 
-Models = Annotated[
-    tuple[Path, ...],
-    Option("a folder of models (checkpoints/, loras/, ...)", folder=True),
-]
-Packs = Annotated[tuple[Path, ...], Option("a folder of node packs")]
-ExtraModelPaths = Annotated[
-    tuple[Path, ...],
-    Option("an extra_model_paths.yaml: further folders of models and packs"),
-]
-ModelBytes = Annotated[
-    int | None,
-    Option(
-        "of each device, for models; what is free less what computing needs, unless given",
-        "--model-gb",
-        unit=GB,
-    ),
-]
-CACHE = Option("which results stay in memory: classic, lru:N, none")
-
-
-# Groups have no slots: a class cannot inherit from two that have.
+# Groups of options have no slots: a class cannot inherit from two that have.
 @dataclass(frozen=True)
 class FolderOptions:
     """Locate models, packs and pictures to load. The environment gives what is left out."""
 
-    models: Models = ()
-    extra_model_paths: ExtraModelPaths = ()
-    packs: Packs = ()
-    input: Annotated[Path | None, Option("where LoadImage looks")] = None
+    models: tuple[Path, ...] = option(
+        "a folder of models (checkpoints/, loras/, ...)",
+        (),
+        exists=True,
+        file_okay=False,
+    )
+    extra_model_paths: tuple[Path, ...] = option(
+        "an extra_model_paths.yaml: further folders of models and packs",
+        (),
+    )
+    packs: tuple[Path, ...] = option("a folder of node packs", ())
+    input: Path | None = option("where LoadImage looks")
 
     def settings(self, output: Path | None = None) -> Settings:
         """InputError when a file of extra model paths cannot be read."""
@@ -70,17 +66,13 @@ class FolderOptions:
 class DeviceOptions:
     """Choose devices, and how each of them computes."""
 
-    devices: Annotated[str | None, Option("cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4, ray")] = None
-    dtype: Annotated[
-        str | None,
-        Option(
-            "number format: auto, float32, bfloat16, float16; auto: float16 on GPUs, else float32",
-        ),
-    ] = None
-    threads: Annotated[
-        int | None,
-        Option("of each device; all cores for one device, one for each of several"),
-    ] = None
+    devices: str | None = option("cpu, cuda:0, cpu*2, cuda:0,cuda:1, cuda*4, ray")
+    dtype: str | None = option(
+        "number format: auto, float32, bfloat16, float16; auto: float16 on GPUs, else float32",
+    )
+    threads: int | None = option(
+        "of each device; all cores for one device, one for each of several",
+    )
 
     def device_list(self, otherwise: str | None = None) -> DeviceList:
         """Parse `devices`; if not given, `otherwise`; if neither is, the processor."""
@@ -91,12 +83,8 @@ class DeviceOptions:
 class PlacementOptions(DeviceOptions):
     """Steer where stages run."""
 
-    place: Annotated[
-        tuple[str, ...],
-        Option("STAGE=DEVICE: pin a stage; several times: any of them"),
-    ] = ()
-    link: Annotated[
-        str | None,
-        Option("GBPS[,MS]: what links between devices are taken for; measured unless given"),
-    ] = None
-    allow: Annotated[str, Option("approximations by name: stale-controlnet")] = ""
+    place: tuple[str, ...] = option("STAGE=DEVICE: pin a stage; several times: any of them", ())
+    link: str | None = option(
+        "GBPS[,MS]: what links between devices are taken for; measured unless given",
+    )
+    allow: str = option("approximations by name: stale-controlnet", "")

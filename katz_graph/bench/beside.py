@@ -106,7 +106,7 @@ def _in_turns(painters: Mapping[str, Painter]) -> dict[str, float]:
 def main(devices: str) -> None:
     """Sample whenever a line comes, and tell the seconds."""
     workflow = Path(str(files("katz_graph.workflows") / "controlnet_lora.json"))
-    session = open_session(WorkflowOptions(workflow, devices=devices))
+    session = open_session(workflow, WorkflowOptions(devices=devices))
     with open_engine(session) as engine, tempfile.TemporaryDirectory() as folder:
         for _ in sys.stdin:
             context = RunContext(engine, session.folders, Path(folder))

@@ -1,101 +1,89 @@
-"""Builds commands from functions whose parameters are dataclasses of options."""
+"""Builds commands from functions that take dataclasses of options."""
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import is_dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import Field, fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from katz_graph.options import Option
-
-Function = Callable[..., Any]
+Function = Callable[..., None]
 
 
-def command(app: typer.Typer) -> Callable[[Function], Function]:
-    """Add a function to `app`. A parameter that is a dataclass stands for its fields.
-
-    Fields without an `Option` or an argument of typer's keep their default.
-    """
+def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Function], Function]:
+    """Add a function to `app`. A parameter that is a dataclass stands for the options among its
+    fields, but for those named in `without`; other parameters are as typer takes them."""
 
     def add(function: Function) -> Function:
-        def run(**said: Any) -> None:
-            _call(function, said)
+        kinds = get_type_hints(function, include_extras=True)
 
-        run.__signature__ = inspect.Signature([*_options(function)])  # type: ignore[attr-defined]
+        def run(**said: Any) -> None:
+            given = {name: value for name, value in said.items() if name in kinds}
+            groups = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
+            function(**given, **{name: _filled(kind, said) for name, kind in groups.items()})
+
+        parameters: list[Parameter] = []
+        for name, parameter in signature(function).parameters.items():
+            if is_dataclass(kinds[name]):
+                options = _options(kinds[name])
+                parameters += (option for option in options if option.name not in without)
+            else:
+                kind = Parameter.KEYWORD_ONLY
+                parameters.append(parameter.replace(kind=kind, annotation=kinds[name]))
+        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         app.command(function.__name__, help=function.__doc__)(run)
         return function
 
     return add
 
 
-def _parameters(function: Function) -> Iterator[inspect.Parameter]:
-    """Those of a function, or the fields of a dataclass, with annotations evaluated."""
-    annotations = get_type_hints(function, include_extras=True)
-    for parameter in inspect.signature(function).parameters.values():
-        annotation = annotations[parameter.name]
-        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+def _options(group: type) -> Iterator[Parameter]:
+    """The options of a dataclass, and of the dataclasses in it, as typer takes them."""
+    kinds = get_type_hints(group)
+    for field in fields(group):
+        if is_dataclass(kinds[field.name]):
+            yield from _options(kinds[field.name])
+        elif field.metadata:
+            yield _option(field, kinds[field.name])
 
 
-def _options(function: Function) -> Iterator[inspect.Parameter]:
-    """The parameters of all dataclasses in a row, in typer's terms."""
-    for parameter in _parameters(function):
-        annotation = parameter.annotation
-        if isinstance(annotation, type) and is_dataclass(annotation):
-            yield from _options(annotation)
-        elif get_origin(annotation) is Annotated:
-            yield _for_typer(parameter)
-
-
-def _for_typer(parameter: inspect.Parameter) -> inspect.Parameter:
-    kind, option = get_args(parameter.annotation)
-    if not isinstance(option, Option):
-        return parameter
-    default, flags = parameter.default, option.flags.split()
+def _option(field: Field[Any], kind: Any) -> Parameter:
+    details, default = dict(field.metadata), field.default
+    flags, unit = details.pop("flags").split(), details.pop("unit", None)
+    details.pop("commas", None)
     if get_origin(kind) is tuple:
         kind, default = list[get_args(kind)[0]], None  # type: ignore[misc]
     elif get_origin(kind) is Literal:
         kind = str
-    elif option.unit is not None:
-        kind, default = float, None if default is None else f"{default / option.unit:g}"
+    elif unit is not None:
+        kind, default = float, None if default is None else f"{default / unit:g}"
     elif default is False and not flags:
-        flags = ["--" + parameter.name.replace("_", "-")]  # and none that begins with --no-
-    info = typer.Option(
-        *flags,
-        help=option.help,
-        metavar=option.metavar,
-        min=option.min if option.unit is None else 0,
-        max=option.max,
-        envvar=option.envvar,
-        exists=option.folder,
-        file_okay=not option.folder,
-    )
-    return parameter.replace(default=default, annotation=Annotated[kind, info])
+        flags = ["--" + field.name.replace("_", "-")]  # and none that begins with --no-
+    annotation = Annotated[kind, typer.Option(*flags, **details)]
+    return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _call(function: Function, said: Mapping[str, Any]) -> Any:
-    """Call a function or make a dataclass with what the command line gave for its parameters."""
-    given = {}
-    for parameter in _parameters(function):
-        name, annotation = parameter.name, parameter.annotation
-        if isinstance(annotation, type) and is_dataclass(annotation):
-            given[name] = _call(annotation, said)
+def _filled(group: Any, said: Mapping[str, Any]) -> Any:
+    """A dataclass with what the command line said of its fields."""
+    kinds, values = get_type_hints(group), {}
+    for field in fields(group):
+        name = field.name
+        if is_dataclass(kinds[name]):
+            values[name] = _filled(kinds[name], said)
         elif name in said:
-            given[name] = _value(annotation, said[name])
-    return function(**given)
+            values[name] = _value(field, kinds[name], said[name])
+    return group(**values)
 
 
-def _value(annotation: Any, said: Any) -> Any:
-    """What typer parsed, as the annotation has it."""
-    kind, option = get_args(annotation)
+def _value(field: Field[Any], kind: Any, said: Any) -> Any:
     if get_origin(kind) is tuple:
         values = tuple(said or ())
-        if not option.commas:
+        if not field.metadata.get("commas"):
             return values
         return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
-    if said is None or not isinstance(option, Option) or option.unit is None:
+    if said is None or "unit" not in field.metadata:
         return said
-    return int(min(said * option.unit, sys.maxsize))  # as many as can be said for infinity
+    return int(min(said * field.metadata["unit"], sys.maxsize))  # infinity as well

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from katz_graph.cli.options import ConvertOptions
 from katz_graph.errors import InputError, RunError
 from katz_graph.formats.api import to_api
 from katz_graph.formats.native import to_native
@@ -20,7 +21,6 @@ from katz_graph.formats.signature import Signatures, signatures, titled, unknown
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
 from katz_graph.packs import load_registry
-from katz_graph.settings import Settings
 
 WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {
     "api": lambda workflow, known: to_api(titled(workflow.graph, known)),
@@ -29,11 +29,12 @@ WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {
 }
 
 
-def convert(source: Path, target: Path, to: str, object_info: str | None, packs: Sequence[Path]) -> None:
+def convert(source: Path, target: Path, options: ConvertOptions) -> None:
     """Read `source` and write it to `target` (`-` is standard output). InputError when it cannot be read; then nothing is written."""
+    to, object_info = options.to, options.object_info
     if to not in WRITERS:
         raise InputError(f"--to {to}: no such format; choose one of {', '.join(WRITERS)}")
-    settings = Settings.read(packs=packs)
+    settings = options.settings()
     registry, problems = load_registry(settings.packs, settings.folders())
     foreign = read_object_info(object_info) if object_info is not None else {}
     known = signatures(registry, foreign)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -13,16 +11,16 @@ from rich.text import Text
 
 from katz_graph.describe import node_json, node_list, node_page, nodes_json
 from katz_graph.errors import InputError
+from katz_graph.options import FolderOptions
 from katz_graph.packs import load_registry
-from katz_graph.settings import Settings
 from katz_graph.wording import suggest
 
 MODEL_KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "loras", "controlnet", "embeddings", "upscale_models")
 
 
-def show_nodes(name: str | None, packs: Sequence[Path], as_json: bool, extra_model_paths: Sequence[Path] = ()) -> None:
+def show_nodes(options: FolderOptions, name: str | None, as_json: bool) -> None:
     """All node types, or one. InputError for a name that does not exist."""
-    settings = Settings.read(packs=packs, extra_model_paths=extra_model_paths)
+    settings = options.settings()
     folders = settings.folders()
     registry, problems = load_registry(settings.packs, folders)
     for problem in problems:
@@ -35,9 +33,9 @@ def show_nodes(name: str | None, packs: Sequence[Path], as_json: bool, extra_mod
     Console().print(node_list(registry) if name is None else node_page(registry[name], folders))
 
 
-def show_models(models: Sequence[Path], as_json: bool, extra_model_paths: Sequence[Path] = ()) -> None:
+def show_models(options: FolderOptions, as_json: bool) -> None:
     """The names that loaders accept, by kind."""
-    folders = Settings.read(models=models, extra_model_paths=extra_model_paths).folders()
+    folders = options.settings().folders()
     names = {kind: list(folders.choices(kind)) for kind in MODEL_KINDS}
     if as_json:
         print(json.dumps(names))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +11,8 @@ import typer
 
 from katz_graph.cli.command import command
 from katz_graph.cli.options import (
-    WORKFLOW,
-    Json,
+    ConvertOptions,
     PlanOptions,
-    ProfileOptions,
     RunOptions,
     ServeAliases,
     SubmitOptions,
@@ -23,91 +20,86 @@ from katz_graph.cli.options import (
 )
 from katz_graph.errors import Cancelled, InputError, KatzError
 from katz_graph.garbage import expect_imports
-from katz_graph.options import ExtraModelPaths, Models, Option, Packs
+from katz_graph.options import FolderOptions
 from katz_graph.out_of_memory import memory_message
 from katz_graph.settings import prepare_to_compute
 from katz_graph.web.options import ServeOptions
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[0] if __doc__ else None
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help=__doc__.split(":")[0] if __doc__ else None,
 )
 
 
+WORKFLOW = "a workflow of any format, or a picture that carries one"
+Workflow = Annotated[Path, typer.Argument(help=WORKFLOW, show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="print JSON for scripts")]
+
+
 @command(app)
-def run(options: RunOptions) -> None:
+def run(workflow: Workflow, options: RunOptions, as_json: Json = False) -> None:
     """Run a workflow and write its pictures."""
     from katz_graph.cli.run import run as run_workflow
 
-    run_workflow(options)
+    run_workflow(workflow, options, as_json)
 
 
 @command(app)
-def plan(options: PlanOptions) -> None:
+def plan(workflow: Workflow, options: PlanOptions, as_json: Json = False) -> None:
     """Show what a workflow compiles to, without running a model."""
     from katz_graph.cli.plan import plan as plan_workflow
 
-    plan_workflow(options)
+    plan_workflow(workflow, options, as_json)
 
 
 @command(app)
-def submit(options: SubmitOptions) -> None:
+def submit(workflow: Workflow, options: SubmitOptions, as_json: Json = False) -> None:
     """Run a workflow on a server and fetch its pictures."""
     from katz_graph.cli.submit import submit as submit_workflow
 
-    submit_workflow(options)
+    submit_workflow(workflow, options, as_json)
 
 
-@command(app)
+@command(app, without=("models", "extra_model_paths", "input"))
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help=WORKFLOW, show_default=False)],
     target: Annotated[
         Path,
         typer.Argument(metavar="OUT", help="the file to write; - prints it", show_default=False),
     ],
-    to: Annotated[str, Option("api, ui or katz")] = "api",
-    object_info: Annotated[
-        str | None,
-        Option(
-            "a server's description of its nodes, for those that are not known here",
-            metavar="FILE|URL",
-        ),
-    ] = None,
-    packs: Packs = (),
+    options: ConvertOptions,
 ) -> None:
     """Write a workflow in another format."""
     from katz_graph.cli.convert import convert as convert_workflow
 
-    convert_workflow(source, target, to, object_info, packs)
+    convert_workflow(source, target, options)
 
 
-@command(app)
+@command(app, without=("models", "input"))
 def nodes(
+    folders: FolderOptions,
     name: Annotated[str | None, typer.Argument(help="explain this one", show_default=False)] = None,
-    packs: Packs = (),
-    extra_model_paths: ExtraModelPaths = (),
     as_json: Json = False,
 ) -> None:
     """List the node types, or explain one."""
     from katz_graph.cli.listings import show_nodes
 
-    show_nodes(name, packs, as_json, extra_model_paths)
+    show_nodes(folders, name, as_json)
 
 
-@command(app)
-def models(
-    models: Models = (),
-    extra_model_paths: ExtraModelPaths = (),
-    as_json: Json = False,
-) -> None:
+@command(app, without=("packs", "input"))
+def models(folders: FolderOptions, as_json: Json = False) -> None:
     """List the models that loaders can choose from."""
     from katz_graph.cli.listings import show_models
 
-    show_models(models, as_json, extra_model_paths)
+    show_models(folders, as_json)
 
 
-@command(app)
+@command(app, without=("seed", "place", "link", "allow"))
 def profile(
-    options: ProfileOptions,
+    options: WorkflowOptions,
     workflow: Annotated[
         Path | None,
         typer.Argument(help="measure every stage of its samplers too", show_default=False),
@@ -120,7 +112,7 @@ def profile(
     if workflow is None:
         profile_devices(options, as_json)
     else:
-        profile_workflow(WorkflowOptions(workflow, **asdict(options)), as_json)
+        profile_workflow(workflow, options, as_json)
 
 
 @command(app)
@@ -134,10 +126,19 @@ def serve(options: ServeOptions, aliases: ServeAliases) -> None:
 
 @command(app)
 def bench(
-    name: Annotated[str | None, typer.Argument(help="which one; without a name they are listed")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="which one; without a name they are listed"),
+    ] = None,
     as_json: Json = False,
-    svg: Annotated[Path | None, Option("draw what it found, where the bench can")] = None,
-    seed: Annotated[int | None, Option("the one case of a search that this draws")] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(help="draw what it found, where the bench can"),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="the one case of a search that this draws"),
+    ] = None,
 ) -> None:
     """Measure, and compare with the bounds that must hold."""
     from katz_graph.bench.command import run_bench

@@ -1,117 +1,93 @@
-"""Options of the commands. Each is a field; a command inherits those that it shares with others."""
+"""Options of the commands. A command inherits those that it shares with others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from katz_graph.options import (
     CACHE,
-    DeviceOptions,
+    GB,
+    MODEL_GB,
+    OUTPUT,
     FolderOptions,
-    ModelBytes,
-    Option,
     PlacementOptions,
+    option,
 )
 from katz_graph.settings import TOKEN
-
-WORKFLOW = "a workflow of any format, or a picture that carries one"
-Sets = Annotated[tuple[str, ...], Option("NODE.INPUT=VALUE, for example 3.steps=30", "--set")]
-Output = Annotated[Path | None, Option("where pictures go")]
-Json = Annotated[bool, Option("print JSON for scripts", "--json")]
 
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """Name a workflow, and change its inputs."""
+    """Change inputs of a workflow."""
 
-    workflow: Annotated[Path, typer.Argument(help=WORKFLOW, show_default=False)]
-    sets: Sets = ()
-    seed: Annotated[int | None, Option("for every seed in the workflow", min=0)] = None
+    sets: tuple[str, ...] = option("NODE.INPUT=VALUE, for example 3.steps=30", (), "--set")
+    seed: int | None = option("for every seed in the workflow", min=0)
 
 
 @dataclass(frozen=True)
 class WorkflowOptions(FolderOptions, PlacementOptions, GraphOptions):
-    """Say which workflow is read from where, and where it runs. The last base is listed first."""
+    """Change a workflow, find its files and place it. The help begins with the last base."""
 
 
 @dataclass(frozen=True)
 class RunOptions(WorkflowOptions):
-    """Options of `katz run`."""
-
-    model_bytes: ModelBytes = None
-    output: Output = None
-    trace: Annotated[Path | None, Option("write a trace for Perfetto")] = None
-    why: Annotated[bool, Option("say for every node why it ran")] = False
-    targets: Annotated[
-        tuple[str, ...],
-        Option("run only what this node needs, and it", "--target", metavar="NODE"),
-    ] = ()
-    cache: Annotated[str, CACHE] = "classic"
-    as_json: Json = False
+    model_bytes: int | None = option(MODEL_GB, None, "--model-gb", min=0, unit=GB)
+    output: Path | None = option(OUTPUT)
+    trace: Path | None = option("write a trace for Perfetto")
+    why: bool = option("say for every node why it ran", False)
+    targets: tuple[str, ...] = option(
+        "run only what this node needs, and it",
+        (),
+        "--target",
+        metavar="NODE",
+    )
+    cache: str = option(CACHE, "classic")
 
 
 @dataclass(frozen=True)
 class PlanOptions(WorkflowOptions):
-    """Options of `katz plan`."""
-
-    after: Annotated[
-        str,
-        Option(
-            "stop behind this pass: expand, variants, fit, hoist, decompose, cost, search, segment, emit",
-        ),
-    ] = "emit"
-    svg: Annotated[Path | None, Option("draw two evaluations")] = None
-    as_json: Json = False
-
-
-@dataclass(frozen=True)
-class ProfileOptions(FolderOptions, DeviceOptions):
-    """Options of `katz profile` that are read with a workflow and without."""
-
-    sets: Sets = ()
+    after: str = option(
+        "stop behind this pass: expand, variants, fit, hoist, decompose, cost, search, segment, emit",
+        "emit",
+    )
+    svg: Path | None = option("draw two evaluations")
 
 
 @dataclass(frozen=True)
 class SubmitOptions(GraphOptions):
-    """Options of `katz submit`."""
+    server: str = option("of a running katz serve", "http://127.0.0.1:8188", metavar="URL")
+    token: str | None = option(
+        "what the server asks for; on the command line others here can read it",
+        envvar=TOKEN,
+    )
+    output: Path | None = option(OUTPUT)
+    no_wait: bool = option("print the job's id and leave", False)
+    deadline: float | None = option(
+        "refuse or give up what cannot be done by then",
+        metavar="SECONDS",
+        min=0,
+    )
+    priority: float | None = option(
+        "place in the queue: the lowest goes first; others count up from 1",
+    )
 
-    server: Annotated[
-        str,
-        Option("of a running katz serve", metavar="URL"),
-    ] = "http://127.0.0.1:8188"
-    token: Annotated[
-        str | None,
-        Option(
-            "what the server asks for; on the command line others here can read it",
-            envvar=TOKEN,
-        ),
-    ] = None
-    output: Output = None
-    no_wait: Annotated[bool, Option("print the job's id and leave")] = False
-    deadline: Annotated[
-        float | None,
-        Option("refuse or give up what cannot be done by then", metavar="SECONDS", min=0),
-    ] = None
-    priority: Annotated[
-        float | None,
-        Option("place in the queue: the lowest goes first; others count up from 1"),
-    ] = None
-    as_json: Json = False
+
+@dataclass(frozen=True)
+class ConvertOptions(FolderOptions):
+    to: str = option("api, ui or katz", "api")
+    object_info: str | None = option(
+        "a server's description of its nodes, for those that are not known here",
+        metavar="FILE|URL",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ServeAliases:
-    """Other ways to give options of `katz serve`, most of them ComfyUI's."""
+    """Give options of `katz serve` in other ways, most of them ComfyUI's."""
 
-    token_file: Annotated[Path | None, Option("a file with the token")] = None
-    cpu: Annotated[bool, Option("the same as --devices cpu")] = False
-    cache_classic: Annotated[bool, Option("the same as --cache classic")] = False
-    cache_lru: Annotated[
-        int | None,
-        Option("the same as --cache lru:N; 0: classic", metavar="N", min=0),
-    ] = None
-    cache_none: Annotated[bool, Option("the same as --cache none")] = False
+    token_file: Path | None = option("a file with the token")
+    cpu: bool = option("the same as --devices cpu", False)
+    cache_classic: bool = option("the same as --cache classic", False)
+    cache_lru: int | None = option("the same as --cache lru:N; 0: classic", metavar="N", min=0)
+    cache_none: bool = option("the same as --cache none", False)

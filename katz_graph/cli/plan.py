@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from katz_graph.cli.engines import choices, given_link, use_threads
@@ -74,14 +75,14 @@ class PlanningEngine:
         return picture.new_zeros(batch, channels, height * model.shape.scale, width * model.shape.scale)
 
 
-def plan(options: PlanOptions) -> None:
+def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
     """Print the plan of every sampler of a workflow."""
     from katz_graph.planner.compile import PASSES
 
     if options.after not in PASSES:
         passes = ", ".join(PASSES)
         raise InputError(f"--after {options.after}: no such pass; choose one of {passes}")
-    session = open_session(options)
+    session = open_session(workflow, options)
     programs = compile_workflow(session, options.after)
     from katz_graph.planner.draw import as_svg
     from katz_graph.planner.present import as_json as program_json
@@ -95,7 +96,7 @@ def plan(options: PlanOptions) -> None:
         except OSError as error:
             raise RunError(f"{options.svg}: cannot write the picture ({error.strerror})") from None
         session.say(f"wrote {options.svg}")
-    if options.as_json:
+    if as_json:
         print(json.dumps([program_json(program) for program in programs] if len(programs) > 1 else program_json(programs[0])))
         return
     for program in programs:
@@ -115,7 +116,7 @@ def compile_workflow(session: Session, after: str) -> list[Program]:
     result = run_graph(session.graph, session.registry, context, ResultCache("none"), targets=before_outputs)
     result.raise_failures()
     if not engine.programs:
-        raise InputError(f"{session.options.workflow}: there is no sampler in this workflow, so there is nothing to plan")
+        raise InputError(f"{session.path}: there is no sampler in this workflow, so there is nothing to plan")
     return engine.programs
 
 

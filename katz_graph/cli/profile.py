@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.cli.engines import open_engine, use_threads
@@ -39,9 +40,9 @@ def profile_devices(options: DeviceOptions, as_json: bool) -> None:
         print(f"{source} -> {target}: {link.bytes_per_second / 1e9:.2f} GB/s, {link.latency * 1e6:.0f} µs")
 
 
-def profile_workflow(options: WorkflowOptions, as_json: bool) -> None:
+def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) -> None:
     """Measure every stage of a workflow's samplers on every device, alone and while the others of its host do the same."""
-    session = open_session(options)
+    session = open_session(workflow, options)
     programs = compile_workflow(session, "expand")
     from katz_graph.executor.context import RunContext
 

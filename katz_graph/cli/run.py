@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from katz_graph.measured import Measured
 
 
-def run(options: RunOptions) -> None:
+def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
     """Run the workflow. Errors are raised after what could be written was announced."""
     started = time.perf_counter()
-    session = open_session(options, options.output, options.targets, partial=True)
+    session = open_session(workflow, options, options.output, options.targets, partial=True)
     check_writable(session.settings.output, "--output")
     if options.trace is not None:
         check_writable(options.trace.absolute().parent, "--trace")
@@ -75,7 +75,7 @@ def run(options: RunOptions) -> None:
             failure = error
     total = time.perf_counter() - started
     if not isinstance(failure, Cancelled):
-        _tell(session, options, context.measured, context.files, total)
+        _tell(session, context.measured, context.files, total, as_json)
     if options.trace is not None:
         write_trace(options.trace, spans)
     if session.problems and not isinstance(failure, Cancelled):
@@ -95,10 +95,10 @@ def metadata(session: Session, dtype: str) -> dict[str, str]:
 
 def _tell(
     session: Session,
-    options: RunOptions,
     measured: Measured,
     files: list[Path],
     total: float,
+    as_json: bool,
 ) -> None:
     predicted, seconds = measured.predicted, {"total": total, **measured.seconds}
     for file in files:
@@ -106,11 +106,11 @@ def _tell(
     if predicted is not None:
         sampling = seconds["prepare"] + seconds["denoise"]
         session.say(f"sampling took {sampling:.2f} s, predicted {predicted:.2f} s; the whole run took {total:.2f} s")
-    if not options.as_json:
+    if not as_json:
         return
-    from katz_graph.planner.present import as_json
+    from katz_graph.planner.present import as_json as program_json
 
-    plans = [as_json(program) for program in measured.programs]
+    plans = [program_json(program) for program in measured.programs]
     print(
         json.dumps(
             {

@@ -32,6 +32,7 @@ from katz_graph.validate import check
 class Session:
     """A workflow ready to run. `targets` are the outputs that can run, `refused` those that cannot, `problems` the lines that say why."""
 
+    path: Path
     options: WorkflowOptions
     settings: Settings
     registry: Registry
@@ -66,6 +67,7 @@ class Session:
 
 
 def open_session(
+    path: Path,
     options: WorkflowOptions,
     output: Path | None = None,
     targets: Sequence[str] = (),
@@ -80,7 +82,7 @@ def open_session(
     settings = options.settings(output)
     folders = settings.folders()
     registry, pack_problems = load_registry(settings.packs, folders)
-    workflow = read_workflow(options.workflow, registry)
+    workflow = read_workflow(path, registry)
     check_run_options(workflow.run)
     allowed_names(workflow.run.get("allow") or "")
     graph, notes = set_inputs(workflow.graph, registry, options.sets)
@@ -88,7 +90,7 @@ def open_session(
     if seed is not None:
         graph, changed = set_seed(graph, registry, seed)
         notes += changed
-    session = Session(options, settings, registry, workflow, graph, folders)
+    session = Session(path, options, settings, registry, workflow, graph, folders)
     for note in notes:
         session.say(f"set {note}")
     for problem in pack_problems:
@@ -101,7 +103,7 @@ def open_session(
     for warning in checked.warnings:
         session.warn(str(warning))
     session.graph, session.targets, session.refused = checked.graph, checked.targets, checked.refused
-    session.problems = tuple(f"{options.workflow}: {problem}" for problem in checked.errors)
+    session.problems = tuple(f"{path}: {problem}" for problem in checked.errors)
     if session.problems and not (partial and session.targets):
         raise InputError("\n".join(session.problems))
     check_present(session.devices)

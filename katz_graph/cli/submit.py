@@ -39,14 +39,14 @@ PAUSE = 1.0  # seconds between them
 SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
 
 
-def submit(options: SubmitOptions) -> None:
+def submit(path: Path, options: SubmitOptions, as_json: bool) -> None:
     """Hand the workflow over, wait for its end unless told otherwise, and fetch its pictures."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     server = Server(options.server, options.token)
     settings = Settings.read(output=options.output)
     if not options.no_wait:
         check_writable(settings.output, "--output")
-    workflow, known, notes = _prepared(options, settings, server)
+    workflow, known, notes = _prepared(path, options, settings, server)
     for note in notes:
         console.print(escape(note))
     job, client = str(uuid.uuid4()), uuid.uuid4().hex
@@ -58,12 +58,12 @@ def submit(options: SubmitOptions) -> None:
             answer = _handed_over(server, job, _body(options, workflow, known, job, client))
             refused = node_problems(answer.get("node_errors"))
             if line is None:
-                print(json.dumps({"job": job, "number": answer.get("number")}) if options.as_json else job)
+                print(json.dumps({"job": job, "number": answer.get("number")}) if as_json else job)
             else:
                 with EvaluationProgress(console) as watcher.progress:
                     ended = follow(server, client, line, job, Listener(watcher.listen, watcher.queued, watcher.say))
                 watcher.fetch(ended)
-                watcher.tell(ended, first_seed(workflow.graph), options.as_json)
+                watcher.tell(ended, first_seed(workflow.graph), as_json)
     except KeyboardInterrupt:
         with contextlib.suppress(KatzError):
             server.post(f"/api/jobs/{job}/cancel", {})
@@ -72,13 +72,18 @@ def submit(options: SubmitOptions) -> None:
         raise RunError("\n".join((*refused, "some outputs were refused")))
 
 
-def _prepared(options: SubmitOptions, settings: Settings, server: Server) -> tuple[Workflow, Signatures, list[str]]:
+def _prepared(
+    path: Path,
+    options: SubmitOptions,
+    settings: Settings,
+    server: Server,
+) -> tuple[Workflow, Signatures, list[str]]:
     """The workflow with its overrides, and lines for the person. What packs of the server call their inputs, the server is asked for."""
     registry, _ = load_registry(settings.packs, settings.folders())
-    known, workflow = signatures(registry), read_workflow(options.workflow, registry)
+    known, workflow = signatures(registry), read_workflow(path, registry)
     if unknown_types(workflow.graph, known):
         foreign = from_object_info(server.get("/object_info"))
-        known, workflow = signatures(registry, foreign), read_workflow(options.workflow, registry, foreign)
+        known, workflow = signatures(registry, foreign), read_workflow(path, registry, foreign)
     check_run_options(workflow.run)
     graph, notes = _overridden(options, workflow, registry)
     notes = [f"set {note}" for note in notes] + [f"warning: {note}" for note in workflow.notes]
