@@ -11,8 +11,6 @@ from katz_graph.settings import Settings
 
 GB = 2**30
 CACHE = "which results stay in memory: classic, lru:N, none"
-OUTPUT = "where pictures go"
-MODEL_GB = "of each device, for models; what is free less what computing needs, unless given"
 
 T = TypeVar("T")
 
@@ -41,7 +39,7 @@ def option(help: str, default: T | None = None, flags: str = "", **details: Unpa
 # Groups of options have no slots: a class cannot inherit from two that have.
 @dataclass(frozen=True)
 class FolderOptions:
-    """Locate models, packs and pictures to load. The environment gives what is left out."""
+    """Locate models, packs and pictures. The environment gives what is left out."""
 
     models: tuple[Path, ...] = option(
         "a folder of models (checkpoints/, loras/, ...)",
@@ -55,11 +53,17 @@ class FolderOptions:
     )
     packs: tuple[Path, ...] = option("a folder of node packs", ())
     input: Path | None = option("where LoadImage looks")
+    output: Path | None = option("where pictures go")
 
-    def settings(self, output: Path | None = None) -> Settings:
+    def settings(self) -> Settings:
         """InputError when a file of extra model paths cannot be read."""
-        extra = self.extra_model_paths
-        return Settings.read(self.models, self.packs, self.input, output, extra_model_paths=extra)
+        return Settings.read(
+            self.models,
+            self.packs,
+            self.input,
+            self.output,
+            extra_model_paths=self.extra_model_paths,
+        )
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,13 @@ class DeviceOptions:
     )
     threads: int | None = option(
         "of each device; all cores for one device, one for each of several",
+    )
+    model_bytes: int | None = option(
+        "of each device, for models; what is free less what computing needs, unless given",
+        None,
+        "--model-gb",
+        min=0,
+        unit=GB,
     )
 
     def device_list(self, otherwise: str | None = None) -> DeviceList:

@@ -8,15 +8,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from katz_graph.models.residency import PolicyName
-from katz_graph.options import (
-    CACHE,
-    GB,
-    MODEL_GB,
-    OUTPUT,
-    FolderOptions,
-    PlacementOptions,
-    option,
-)
+from katz_graph.options import CACHE, GB, FolderOptions, PlacementOptions, option
 from katz_graph.settings import TOKEN
 
 MB = 2**20
@@ -60,7 +52,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class AccessOptions:
-    """Say where a server listens, and who may use it."""
+    """Say where a server listens, and who may use it: without a token, only this machine."""
 
     host: str = option("the address to listen on; any but loopback needs a token", "127.0.0.1")
     port: int = option("0: any that is free", 8188, min=0, max=65535)
@@ -84,6 +76,8 @@ class AccessOptions:
 
 @dataclass(frozen=True)
 class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
+    """Set up a server. `data` holds the job store, users' files and logs of what crashed."""
+
     data: Path = option(
         "the server's own folder: jobs, people's settings and files",
         Path("katz-data"),
@@ -93,14 +87,13 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         (),
         "--extra-model-paths --extra-model-paths-config",
     )
-    output: Path | None = option(OUTPUT, None, "--output --output-directory")
+    output: Path | None = option("where pictures go", None, "--output --output-directory")
     cache: str | None = option(CACHE)  # classic, unless given
     jobs_at_once: int | None = option("one for each device, unless given", min=1)
     devices_per_job: int | None = option(
         "besides those of the ControlNets; all, unless given",
         min=1,
     )
-    model_bytes: int | None = option(MODEL_GB, None, "--model-gb", min=0, unit=GB)
     control_net_bytes: int | None = option(
         "of each device, for ControlNets; no limit, unless given",
         None,

@@ -73,7 +73,7 @@ async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[
 
 def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., Runner] = Runner) -> State:
     """The parts, knowing each other; nothing is started."""
-    settings = options.settings(options.output)
+    settings = options.settings()
     folders = replace(settings.folders(), paths=False)
     concealment, metrics = Concealment.of(options, folders), Metrics()
 

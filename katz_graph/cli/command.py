@@ -25,15 +25,17 @@ def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Functi
             groups = {name: kind for name, kind in kinds.items() if is_dataclass(kind)}
             function(**given, **{name: _filled(kind, said) for name, kind in groups.items()})
 
-        parameters: list[Parameter] = []
+        options: list[Parameter] = []
         for name, parameter in signature(function).parameters.items():
             if is_dataclass(kinds[name]):
-                options = _options(kinds[name])
-                parameters += (option for option in options if option.name not in without)
+                options += _options(kinds[name])
             else:
                 kind = Parameter.KEYWORD_ONLY
-                parameters.append(parameter.replace(kind=kind, annotation=kinds[name]))
-        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+                options.append(parameter.replace(kind=kind, annotation=kinds[name]))
+        if unknown := set(without) - {option.name for option in options}:
+            raise TypeError(f"{function.__name__} has no options {unknown} to do without")
+        kept = [option for option in options if option.name not in without]
+        run.__signature__ = Signature(kept)  # type: ignore[attr-defined]
         app.command(function.__name__, help=function.__doc__)(run)
         return function
 

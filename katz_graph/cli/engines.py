@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from katz_graph.cli.session import Session
-from katz_graph.devices import parse_link, threads_for
+from katz_graph.devices import DeviceList, parse_link, threads_for
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.garbage import imports_are_done
 from katz_graph.places import parse_places
@@ -18,31 +18,27 @@ if TYPE_CHECKING:
     from katz_graph.planner.program import Link
 
 
-def open_engine(
-    session: Session,
-    tells: bool = False,
-    model_bytes: int | None = None,
-) -> LocalEngine | ClusterEngine:
+def open_engine(session: Session, tells: bool = False) -> LocalEngine | ClusterEngine:
     """Start what a session asks for; close the engine. `tells`: it says which models go for others. RunError if a worker does not start."""
-    start = _open_cluster if session.devices.several else _open_local
-    engine = start(session, tells, model_bytes)
+    devices = session.devices
+    engine = open_cluster(session, devices, tells) if devices.several else _open_local(session, devices, tells)
     imports_are_done()
     return engine
 
 
-def _open_local(session: Session, tells: bool, model_bytes: int | None) -> LocalEngine:
+def _open_local(session: Session, devices: DeviceList, tells: bool) -> LocalEngine:
     from katz_graph.executor.engine import dtype_for
     from katz_graph.executor.local import EngineOptions, LocalEngine
 
-    (choice,) = session.devices.choices
-    threads = threads_for(session.devices, session.options.threads)
+    (choice,) = devices.choices
+    threads = threads_for(devices, session.options.threads)
     options = EngineOptions(
         choice.device,
         dtype_for([choice.device], session.dtype),
         cache=session.settings.cache,
         name=choice.name,
         threads=threads,
-        model_bytes=model_bytes,
+        model_bytes=session.options.model_bytes,
     )
     engine = LocalEngine(options, choices=choices(session))
     if tells:
@@ -52,8 +48,7 @@ def _open_local(session: Session, tells: bool, model_bytes: int | None) -> Local
     return engine
 
 
-def _open_cluster(session: Session, tells: bool, model_bytes: int | None) -> ClusterEngine:
-    devices = session.devices
+def open_cluster(session: Session, devices: DeviceList, tells: bool = False) -> ClusterEngine:
     threads = threads_for(devices, session.options.threads)
     with ExitStack() as opened:
         ahead = opened.enter_context(Ahead(devices, threads))  # while torch is loaded here
@@ -61,7 +56,7 @@ def _open_cluster(session: Session, tells: bool, model_bytes: int | None) -> Clu
         from katz_graph.executor.starting import start_workers
 
         packs = tuple(str(folder.absolute()) for folder in session.settings.packs)
-        like = Assignment(threads=threads, packs=packs, model_bytes=model_bytes, tells=tells)
+        like = Assignment(threads=threads, packs=packs, model_bytes=session.options.model_bytes, tells=tells)
         given, cache = given_link(session), session.settings.cache
         engine = start_workers(devices, like, session.say, choices(session), cache, given, ahead=ahead, dtype=session.dtype)
         engine.opened.push(opened.pop_all())

@@ -46,7 +46,7 @@ def run(workflow: Workflow, options: RunOptions, as_json: Json = False) -> None:
     run_workflow(workflow, options, as_json)
 
 
-@command(app)
+@command(app, without=("output", "model_bytes", "targets"))
 def plan(workflow: Workflow, options: PlanOptions, as_json: Json = False) -> None:
     """Show what a workflow compiles to, without running a model."""
     from katz_graph.cli.plan import plan as plan_workflow
@@ -54,7 +54,7 @@ def plan(workflow: Workflow, options: PlanOptions, as_json: Json = False) -> Non
     plan_workflow(workflow, options, as_json)
 
 
-@command(app)
+@command(app, without=("models", "extra_model_paths", "packs", "input"))
 def submit(workflow: Workflow, options: SubmitOptions, as_json: Json = False) -> None:
     """Run a workflow on a server and fetch its pictures."""
     from katz_graph.cli.submit import submit as submit_workflow
@@ -62,7 +62,7 @@ def submit(workflow: Workflow, options: SubmitOptions, as_json: Json = False) ->
     submit_workflow(workflow, options, as_json)
 
 
-@command(app, without=("models", "extra_model_paths", "input"))
+@command(app, without=("models", "extra_model_paths", "input", "output"))
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help=WORKFLOW, show_default=False)],
     target: Annotated[
@@ -77,7 +77,7 @@ def convert(
     convert_workflow(source, target, options)
 
 
-@command(app, without=("models", "input"))
+@command(app, without=("models", "input", "output"))
 def nodes(
     folders: FolderOptions,
     name: Annotated[str | None, typer.Argument(help="explain this one", show_default=False)] = None,
@@ -89,7 +89,7 @@ def nodes(
     show_nodes(folders, name, as_json)
 
 
-@command(app, without=("packs", "input"))
+@command(app, without=("packs", "input", "output"))
 def models(folders: FolderOptions, as_json: Json = False) -> None:
     """List the models that loaders can choose from."""
     from katz_graph.cli.listings import show_models
@@ -97,7 +97,7 @@ def models(folders: FolderOptions, as_json: Json = False) -> None:
     show_models(folders, as_json)
 
 
-@command(app, without=("seed", "place", "link", "allow"))
+@command(app, without=("seed", "place", "link", "allow", "output", "model_bytes", "targets"))
 def profile(
     options: WorkflowOptions,
     workflow: Annotated[

@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from katz_graph.options import (
-    CACHE,
-    GB,
-    MODEL_GB,
-    OUTPUT,
-    FolderOptions,
-    PlacementOptions,
-    option,
-)
+from katz_graph.options import CACHE, FolderOptions, PlacementOptions, option
 from katz_graph.settings import TOKEN
 
 
@@ -29,19 +21,18 @@ class GraphOptions:
 class WorkflowOptions(FolderOptions, PlacementOptions, GraphOptions):
     """Change a workflow, find its files and place it. The help begins with the last base."""
 
-
-@dataclass(frozen=True)
-class RunOptions(WorkflowOptions):
-    model_bytes: int | None = option(MODEL_GB, None, "--model-gb", min=0, unit=GB)
-    output: Path | None = option(OUTPUT)
-    trace: Path | None = option("write a trace for Perfetto")
-    why: bool = option("say for every node why it ran", False)
     targets: tuple[str, ...] = option(
         "run only what this node needs, and it",
         (),
         "--target",
         metavar="NODE",
     )
+
+
+@dataclass(frozen=True)
+class RunOptions(WorkflowOptions):
+    trace: Path | None = option("write a trace for Perfetto")
+    why: bool = option("say for every node why it ran", False)
     cache: str = option(CACHE, "classic")
 
 
@@ -55,13 +46,12 @@ class PlanOptions(WorkflowOptions):
 
 
 @dataclass(frozen=True)
-class SubmitOptions(GraphOptions):
+class SubmitOptions(FolderOptions, GraphOptions):
     server: str = option("of a running katz serve", "http://127.0.0.1:8188", metavar="URL")
     token: str | None = option(
         "what the server asks for; on the command line others here can read it",
         envvar=TOKEN,
     )
-    output: Path | None = option(OUTPUT)
     no_wait: bool = option("print the job's id and leave", False)
     deadline: float | None = option(
         "refuse or give up what cannot be done by then",

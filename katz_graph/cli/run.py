@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
     """Run the workflow. Errors are raised after what could be written was announced."""
     started = time.perf_counter()
-    session = open_session(workflow, options, options.output, options.targets, partial=True)
+    session = open_session(workflow, options, partial=True)
     check_writable(session.settings.output, "--output")
     if options.trace is not None:
         check_writable(options.trace.absolute().parent, "--trace")
@@ -51,10 +51,7 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
         for text in (event.ui or {}).get("text", ()):
             session.say(str(text))
 
-    with (
-        open_engine(session, options.why, options.model_bytes) as engine,
-        EvaluationProgress(session.console) as progress,
-    ):
+    with open_engine(session, options.why) as engine, EvaluationProgress(session.console) as progress:
         texts = metadata(session, engine.device.dtype)
 
         def listen(event: Event) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,20 +66,14 @@ class Session:
         return allowed_names(self.options.allow) | allowed_names(self.workflow.run.get("allow") or "")
 
 
-def open_session(
-    path: Path,
-    options: WorkflowOptions,
-    output: Path | None = None,
-    targets: Sequence[str] = (),
-    partial: bool = False,
-) -> Session:
+def open_session(path: Path, options: WorkflowOptions, partial: bool = False) -> Session:
     """Read, change and check a workflow. InputError with a line per problem; warnings are printed.
 
-    With `partial` it is enough that one output can run. `targets`: nodes, instead of all outputs.
+    With `partial` it is enough that one output can run.
     """
     allowed_names(options.allow)
     parse_link(options.link)
-    settings = options.settings(output)
+    settings = options.settings()
     folders = settings.folders()
     registry, pack_problems = load_registry(settings.packs, folders)
     workflow = read_workflow(path, registry)
@@ -97,9 +91,9 @@ def open_session(
         session.warn(str(problem))
     for note in workflow.notes:
         session.warn(note)
-    wanted = [find_node(graph, name, f"--target {name}") for name in targets]
+    targets = [find_node(graph, name, f"--target {name}") for name in options.targets]
     with contextlib.redirect_stdout(sys.stderr):  # what packs print; standard output is for scripts
-        checked = check(graph, registry, folders, targets=wanted or None)
+        checked = check(graph, registry, folders, targets=targets or None)
     for warning in checked.warnings:
         session.warn(str(warning))
     session.graph, session.targets, session.refused = checked.graph, checked.targets, checked.refused

@@ -43,7 +43,7 @@ def submit(path: Path, options: SubmitOptions, as_json: bool) -> None:
     """Hand the workflow over, wait for its end unless told otherwise, and fetch its pictures."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     server = Server(options.server, options.token)
-    settings = Settings.read(output=options.output)
+    settings = options.settings()
     if not options.no_wait:
         check_writable(settings.output, "--output")
     workflow, known, notes = _prepared(path, options, settings, server)

@@ -202,7 +202,8 @@ def test_the_command_refuses_in_one_line_and_writes_nothing(tmp_path: Path) -> N
 def test_no_model_library_is_imported() -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom katz_graph.cli.convert import convert\n"
-        f"convert(Path({str(ROOT / 'workflows' / 'txt2img.json')!r}), Path('/dev/null'), 'ui', None, ())\n"
+        "from katz_graph.cli.options import ConvertOptions\n"
+        f"convert(Path({str(ROOT / 'workflows' / 'txt2img.json')!r}), Path('/dev/null'), ConvertOptions(to='ui'))\n"
         "print(*sorted({'torch', 'diffusers', 'transformers'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() == []

@@ -48,7 +48,7 @@ class Service:
     def __init__(self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Message], None], ahead: Ahead) -> None:
         self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead
         options = start.options
-        self._settings = options.settings(options.output)
+        self._settings = options.settings()
         self._folders = replace(self._settings.folders(), paths=False, downloads=None)
         self._devices: Devices | None = None
         self._runs: Runs | None = None
