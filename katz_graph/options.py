@@ -1,4 +1,4 @@
-"""Declares options once, as fields with type, default, bounds and help: for commands and servers."""
+"""Declares options of commands and servers once: type, default, bounds and help in one field."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ class RunOptions(WorkflowOptions):
 @dataclass(frozen=True)
 class PlanOptions(WorkflowOptions):
     after: str = option(
-        "stop behind this pass: expand, variants, fit, hoist, decompose, cost, search, segment, emit",
+        "stop behind this pass: "  # one of planner.compile.PASSES
+        "expand, variants, fit, hoist, decompose, cost, search, segment, emit",
         "emit",
     )
     svg: Path | None = option("draw two evaluations")

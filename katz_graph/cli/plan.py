@@ -116,7 +116,8 @@ def compile_workflow(session: Session, after: str) -> list[Program]:
     result = run_graph(session.graph, session.registry, context, ResultCache("none"), targets=before_outputs)
     result.raise_failures()
     if not engine.programs:
-        raise InputError(f"{session.path}: there is no sampler in this workflow, so there is nothing to plan")
+        reason = "there is no sampler in this workflow, so there is nothing to plan"
+        raise InputError(f"{session.path}: {reason}")
     return engine.programs
 
 
