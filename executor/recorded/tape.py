@@ -111,7 +111,7 @@ def _static(tensor: Tensor) -> Tensor:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _tensors(value: Any) -> list[Tensor]:
