@@ -11,26 +11,24 @@ from typing import Any
 
 from katz_graph.planner.program import Program, Variant
 from katz_graph.planner.region import SLOTS, Previous, Ref
-from katz_graph.planner.variants import needed_operations, slots_read
+from katz_graph.planner.variants import needed_operations, specialised
 
 
 def delay(program: Program, sessions: Sequence[str]) -> Program:
     """The program in which readers of the ControlNet operations `sessions` read what the evaluation before computed, where one did."""
     slots = {name: SLOTS + number for number, name in enumerate(sessions, start=1)}
     before = {index: variant for variant in program.variants for index in variant.evaluations}
-    live: frozenset[int] = frozenset()
-    kinds: dict[tuple[str, frozenset[str], frozenset[int]], list[int]] = {}
-    built: dict[tuple[str, frozenset[str], frozenset[int]], Variant] = {}
-    for point in reversed(program.schedule):
-        variant, previous = before[point.index], before.get(point.index - 1)
-        stale = _active(variant, slots) & _active(previous, slots) if previous else frozenset()
-        key = (variant.name, stale, live)
-        if key not in built:
-            built[key] = _delayed(variant, slots, stale, live)
-        kinds.setdefault(key, []).append(point.index)
-        live = slots_read(built[key])
-    found = sorted((replace(built[key], evaluations=tuple(sorted(indices))) for key, indices in kinds.items()), key=lambda v: v.evaluations)
-    return replace(program, variants=tuple(replace(one, name=f"v{n}") for n, one in enumerate(found)), delayed=tuple(sessions))
+
+    def stale(index: int) -> frozenset[str]:
+        previous = before.get(index - 1)
+        return _active(before[index], slots) & _active(previous, slots) if previous else frozenset()
+
+    found = specialised(
+        program.schedule,
+        lambda index: (before[index].name, stale(index)),
+        lambda index, live: _delayed(before[index], slots, stale(index), live),
+    )
+    return replace(program, variants=found, delayed=tuple(sessions))
 
 
 def _active(variant: Variant, slots: Mapping[str, int]) -> frozenset[str]:

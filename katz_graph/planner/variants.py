@@ -5,7 +5,7 @@ ControlNet windows, StepPattern and ranges of prompts are all conditions. What n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,20 +24,32 @@ def variants(program: Program, decide: Decide) -> Program:
     for point in schedule:
         decisions = {op.id: decide(op, point) for op in region.operations if op.stage in CONDITIONS}
         resolved.append((tuple(decisions.values()), decisions))
-    live: frozenset[int] = frozenset()  # slots that the evaluation after reads
-    kinds: dict[tuple[tuple[bool, ...], frozenset[int]], list[int]] = {}
-    built: dict[tuple[tuple[bool, ...], frozenset[int]], Variant] = {}
+    found = specialised(schedule, lambda index: resolved[index][0], lambda index, live: _variant(region, resolved[index][1], live))
+    _check_slots(region, found)
+    return replace(program, variants=found)
+
+
+def specialised(
+    schedule: Sequence[EvaluationPoint],
+    kind: Callable[[int], Hashable],
+    build: Callable[[int, frozenset[int]], Variant],
+) -> tuple[Variant, ...]:
+    """One variant for all evaluations of a kind after which the same slots are read, from the last evaluation back to the first.
+
+    `build(index, live)` makes the variant of an evaluation; `live` are the slots that the evaluation after it reads.
+    """
+    live: frozenset[int] = frozenset()
+    built: dict[Hashable, Variant] = {}
+    of_kind: dict[Hashable, list[int]] = {}
     for index in reversed(range(len(schedule))):
-        key = (resolved[index][0], live)
+        key = kind(index), live
         if key not in built:
-            built[key] = _variant(region, resolved[index][1], live)
-        kinds.setdefault(key, []).append(index)
+            built[key] = build(index, live)
+        of_kind.setdefault(key, []).append(index)
         live = slots_read(built[key])
-    found = [replace(built[key], evaluations=tuple(sorted(indices))) for key, indices in kinds.items()]
+    found = [replace(built[key], evaluations=tuple(sorted(indices))) for key, indices in of_kind.items()]
     found.sort(key=lambda variant: variant.evaluations)
-    named = tuple(replace(variant, name=f"v{number}") for number, variant in enumerate(found))
-    _check_slots(region, named)
-    return replace(program, variants=named)
+    return tuple(replace(variant, name=f"v{number}") for number, variant in enumerate(found))
 
 
 def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]) -> Variant:
