@@ -10,6 +10,7 @@ from typing import Any, Literal
 from katz_graph.executor.launch.launched import Launched, Launcher, mismatch
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed, ProtocolError
+from katz_graph.ipc.heartbeat import Heartbeat
 
 State = Literal["starting", "ready", "suspect", "dead"]
 STATUS_TIMEOUT = 0.2  # seconds that a loss is told later, at most, to tell why
@@ -64,7 +65,7 @@ class Supervised:
         self._unanswered = False
         self._pinging = self._obeying = False
         self._moved: tuple[int, int] = (0, 0)
-        self._silence = self._age = 0.0
+        self._heartbeat = Heartbeat(patience.ping)  # until it is ready, of its start
         self._pinger = threading.Thread(target=self._ping, name=f"katz-ping-{name}", daemon=True)
         self._thread = threading.Thread(target=self._live, name=f"katz-reader-{name}", daemon=True)
 
@@ -78,7 +79,7 @@ class Supervised:
             return "dead"
         if not self.was_ready:
             return "starting"
-        return "suspect" if self._silence > self._patience.suspect else "ready"
+        return "suspect" if self._heartbeat.silence > self._patience.suspect else "ready"
 
     @property
     def pid(self) -> int | None:
@@ -105,25 +106,26 @@ class Supervised:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def check(self, elapsed: float) -> None:
-        """Count `elapsed` more seconds; end it when it was silent, or has been starting, for too long.
+    def check(self) -> None:
+        """Count its silence, every `Patience.ping` seconds; end it when it was silent, or has been starting, for too long.
 
         Bytes that arrive are signs of life, and so are bytes that it takes while a ping waits behind a long message. A frozen worker's
         socket still swallows short messages, which is why those do not count.
         """
-        connection, launched = self.connection, self._launched
+        connection, launched, heartbeat = self.connection, self._launched, self._heartbeat
+        heartbeat.tick()
         if self.state == "starting":
-            self._age += elapsed
-            if self._age > self._patience.start:
+            if heartbeat.silence > self._patience.start:
                 self.end(f"it did not start within {self._patience.start:g} s")
             elif launched is not None and not launched.is_alive():
                 self.end()
         elif connection is not None and launched is not None and not self._is_over:
             moved = (connection.received, connection.sent if self._pinging else 0)
-            self._silence = 0.0 if moved != self._moved or self._obeying else self._silence + elapsed
+            if moved != self._moved or self._obeying:
+                heartbeat.heard()
             self._moved = moved
-            if self._silence > self._patience.frozen:
-                self.end(f"it did not answer for {self._silence:.1f} s")
+            if heartbeat.silence > self._patience.frozen:
+                self.end(f"it did not answer for {heartbeat.silence:.1f} s")
             elif self.state == "suspect" and not launched.is_alive():
                 self.end()
 
@@ -168,6 +170,7 @@ class Supervised:
                     if reason := mismatch(body):
                         self.end(reason)
                         return reason
+                    self._heartbeat = Heartbeat(self._patience.ping)
                     self.was_ready = True
                     self._on_ready(self)
                     self._pinger.start()

@@ -132,15 +132,11 @@ class Supervisor:
                 self._spares[launcher] = self._launch(SPARE, launcher, background=True)
 
     def _watch(self) -> None:
-        """Count the silence of every worker. A tick that came late, since this process was stopped itself, counts as two."""
-        last = time.monotonic()
         while not self._closing.wait(self._patience.ping):
-            now = time.monotonic()
             with self._changed:
                 workers = list(self._all)
             for worker in workers:
-                worker.check(min(now - last, 2 * self._patience.ping))
-            last = now
+                worker.check()
 
     def _heard(self, worker: Supervised, kind: str, body: Any) -> None:
         self._on_message(worker.name, kind, body)

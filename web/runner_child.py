@@ -6,26 +6,24 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
-import signal
+import math
 import socket
-import sys
+import subprocess
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from io import TextIOWrapper
 from typing import Any
 
 from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.settings import environment_of_children
+from katz_graph.ipc.child import LAST_WORDS, PYTHON, Output, describe_exit, kill_session, start_child
+from katz_graph.ipc.heartbeat import Heartbeat
 from katz_graph.web.options import START, RunnerStart
 from katz_graph.web.runner_facts import FACTS, RunnerFacts
 from katz_graph.web.wire import AsyncEnd, Message
 
-PROGRAM = ("-P", "-m", "katz_graph.web.runner.main")
-KEPT_LINES = 20
-LAST_WORDS = 1.0  # seconds to read what it had printed, which what it started may go on with
-LONGEST_LINE = 10_000  # characters of what a pack prints
+PROGRAM = ("-m", "katz_graph.web.runner.main")
+LOOK = 0.02  # seconds between looks whether it has ended
 log = logging.getLogger("katz.runner")
 
 
@@ -60,8 +58,8 @@ class Child:
     """Make it with `start`. `ready` has its facts once it runs jobs, or why it does not get so (RunError or InputError with one line);
     `ended` has the reason as soon as the process is gone, after its last message was heard."""
 
-    _process: asyncio.subprocess.Process
-    _echoing: asyncio.Task[None]
+    _process: subprocess.Popen[bytes]
+    _output: Output
     _wire: AsyncEnd | None = None
 
     def __init__(self, heard: Callable[[Message], None], patience: Patience) -> None:
@@ -70,8 +68,7 @@ class Child:
         self._heard, self._patience = heard, patience
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
-        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._silent = 0.0
+        self._heartbeat = Heartbeat(patience.ping)
         self._parted = False  # its connection has ended
         self._killed_for = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,22 +91,17 @@ class Child:
             try:
                 ours, theirs = map(opened.enter_context, socket.socketpair())
                 inherited = {"--descriptor": theirs.fileno()} | ({} if workers is None else {"--workers": workers})
-                child._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-u", "-X", "faulthandler", *program),
-                    *(str(word) for option in inherited.items() for word in option),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.STDOUT,
-                    pass_fds=list(inherited.values()),
-                    start_new_session=True,
-                    env=environment_of_children(),
-                )
+                words = [str(word) for option in inherited.items() for word in option]
+                command = [*PYTHON, *program, *words]
+                child._process = start_child(command, list(inherited.values()), subprocess.PIPE, subprocess.STDOUT)
+                assert child._process.stdout is not None
+                printed = TextIOWrapper(child._process.stdout, "utf-8", "replace", "\n")
+                child._output = Output(printed, lambda line: log.info("%s", line.rstrip("\n")), "runner")
             except OSError as error:
                 raise RunError(f"the runner cannot be started: {error.strerror or error}") from None
             theirs.close()
             opened.pop_all()
         try:
-            child._echoing = child._spawn(child._echo())
             child._wire = await AsyncEnd.connect(ours, child._message, child._part)
             child._spawn(child._watch())
             child.send("start", START.dump_python(replace(start, options=replace(start.options, token=None)), mode="json"))
@@ -161,13 +153,12 @@ class Child:
         await self.close()
 
     def kill(self, why: str) -> None:
-        if self._process.returncode is None:  # not waited for, so that the number still means this session
+        if self._process.returncode is None:  # not collected, so that the number still means this session
             self._killed_for = self._killed_for or why
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            kill_session(self.pid)
 
     def _message(self, message: Message) -> None:
-        self._silent = 0.0
+        self._heartbeat.heard()
         match message.kind:
             case "pong":
                 return
@@ -194,15 +185,12 @@ class Child:
         return task
 
     async def _watch(self) -> None:
-        """Count its silence. A look that came late, since this process was stopped itself, counts as two."""
-        last = time.monotonic()
+        """Ping, and count its silence."""
         while not self.ended.done():
             await asyncio.sleep(self._patience.ping)
-            now = time.monotonic()
-            self._silent += min(now - last, 2 * self._patience.ping)
-            last = now
+            self._heartbeat.tick()
             allowed = self._patience.silence if self.ready.done() else self._patience.starting
-            if self._silent > allowed:
+            if self._heartbeat.silence > allowed:
                 self.kill(f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, or the machine is overloaded")
             self.send("ping")
 
@@ -213,17 +201,14 @@ class Child:
 
     async def _bury(self) -> None:
         """See that the process ends, with what its packs started, and say how."""
-        try:
-            await asyncio.wait_for(self._process.wait(), self._patience.stop)
-        except TimeoutError:
+        if not await _until(lambda: self._process.poll() is not None, self._patience.stop):
             self.kill("it left its connection and went on")
-            await self._process.wait()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # the number is nobody else's while its session lives, nor so soon after
-        await asyncio.wait((self._echoing,), timeout=LAST_WORDS)
-        why = self._reason()
-        if not self.ready.done():
-            self.ready.set_exception(RunError(f"the runner did not start: {why}{self._last_words()}"))
+            await _until(lambda: self._process.poll() is not None)
+        kill_session(self.pid)
+        await _until(lambda: self._output.is_over, LAST_WORDS)
+        why = self._killed_for or describe_exit(self._process.returncode)  # clients read it, so nothing that it printed, of whatever job
+        if not self.ready.done():  # it has run no job: the last that it printed is for who starts the server, and for the log
+            self.ready.set_exception(RunError(f"the runner did not start: {self._output.after(why)}"))
             self.ready.exception()  # asked for: nobody may wait for it any more
         for answer in self._asked.values():
             if not answer.done():
@@ -232,27 +217,12 @@ class Child:
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
 
-    def _reason(self) -> str:
-        """How it ended. Clients read that, and so nothing of what it printed, which may be of anybody's job."""
-        code = self._process.returncode or 0
-        return self._killed_for or (f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}")
 
-    def _last_words(self) -> str:
-        """What it printed last, for who starts the server and for the log: a runner that did not start has run no job."""
-        last = next((line.strip() for line in reversed(self._lines) if line.strip()), "")
-        return f"; it last printed: {last}" if last else ""
-
-    async def _echo(self) -> None:
-        """Log what packs and workers print, by lines."""
-        output = self._process.stdout
-        assert output is not None
-        rest = ""
-        while data := await output.read(65_536):
-            *lines, rest = (rest + data.decode("utf-8", "replace")).split("\n")
-            rest = rest[-LONGEST_LINE:]
-            for line in lines:
-                self._lines.append(line)
-                log.info("%s", line[:LONGEST_LINE])
-        if rest:
-            self._lines.append(rest)
-            log.info("%s", rest)
+async def _until(holds: Callable[[], bool], seconds: float = math.inf) -> bool:
+    """Whether it holds, after at most `seconds`."""
+    ends = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > ends:
+            return False
+        await asyncio.sleep(LOOK)
+    return True

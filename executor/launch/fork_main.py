@@ -11,7 +11,6 @@ import json
 import os
 import select
 import selectors
-import signal
 import socket
 import sys
 import time
@@ -22,8 +21,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from katz_graph.executor.launch.fork_server import LONGEST
-from katz_graph.executor.launch.worker_main import begin, end_with, run_worker, worker_command
+from katz_graph.executor.launch.worker_main import begin, run_worker, worker_command
 from katz_graph.garbage import imports_are_done
+from katz_graph.ipc.child import kill_session
+from katz_graph.ipc.child_main import end_with
 from katz_graph.settings import prepare_to_compute
 
 CONNECTION = "katz_graph.executor.transport.connection"
@@ -32,8 +33,7 @@ THREADS = Path("/proc/self/task")
 
 
 def main() -> None:
-    descriptor, threads, module = begin("--module")
-    control = socket.socket(fileno=descriptor)
+    control, threads, module = begin("--module")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else it makes its threads when it is loaded
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # libraries ask torch for GPUs when they are loaded; this answers without CUDA
     with ended_by(control), suppress(BaseException):  # what cannot be loaded here fails in the workers as well, and there somebody is told
@@ -107,8 +107,7 @@ class Server:
     def _let_go(self, pid: int, running: int, life: int) -> None:
         """The driver is gone, or has no more use for a process: kill what is left of its session, and collect it, now or when it has ended:
         the kernel may hold it up."""
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+        kill_session(pid)
         self._awaited.unregister(life)
         os.close(life)
         if running in self._awaited.get_map():
@@ -140,7 +139,7 @@ class Server:
             if not alone or _has_touched_cuda():
                 os.set_inheritable(connected, True)
                 os.execv(sys.executable, worker_command(connected, self._threads, entry))
-            run_worker(entry, connected)
+            run_worker(entry, socket.socket(fileno=connected))
         except BaseException:
             traceback.print_exc()
         os._exit(1)  # whatever threads there are

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from io import TextIOWrapper
 from types import TracebackType
 from typing import IO, Self
 
 from katz_graph.executor.launch.entries import MODULE
-from katz_graph.executor.launch.worker_main import PYTHON
-from katz_graph.settings import environment_of_children
+from katz_graph.ipc.child import PYTHON, Output, kill_session, start_child
 
 MAIN = "katz_graph.executor.launch.fork_main"
 LONGEST = 1 << 12  # bytes of a message
@@ -42,7 +41,7 @@ class ForkServer:
         self._command = [*prefix, *PYTHON, "-m", MAIN, "--threads", str(threads), "--module", module]
         self._echo = echo
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._control = control
 
     def __enter__(self) -> Self:
@@ -87,23 +86,15 @@ class ForkServer:
             socket.send_fds(self._start(), [entry.encode()], descriptors)
 
     def _start(self) -> socket.socket:
+        echo = self._echo
         with ExitStack() as ours, ExitStack() as theirs:
             control, its_end = _pair(ours, theirs, socket.SOCK_SEQPACKET)
-            self._process = subprocess.Popen(
-                [*self._command, "--descriptor", str(its_end.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=None if self._echo is None else subprocess.PIPE,
-                text=True,
-                errors="replace",
-                pass_fds=[its_end.fileno()],
-                start_new_session=True,
-                env=environment_of_children(),
-            )
+            command = [*self._command, "--descriptor", str(its_end.fileno())]
+            self._process = start_child(command, [its_end.fileno()], stderr=None if echo is None else subprocess.PIPE)
             self._control = control
             ours.pop_all()
-            if self._echo is not None:
-                threading.Thread(target=_pass_on, args=(self._process.stderr, self._echo), name="katz-output-forks", daemon=True).start()
+            if echo is not None and self._process.stderr is not None:
+                Output(TextIOWrapper(self._process.stderr, errors="replace"), lambda line: echo(line.rstrip("\n")), "forks")
             return control
 
     def _end(self) -> None:
@@ -163,8 +154,7 @@ class Forked:
             if self._pid is None:
                 self._let_go()
             elif self._code is not None or not self._is_over:  # else its number may be another's by now
-                with suppress(ProcessLookupError):
-                    os.killpg(self._pid, signal.SIGKILL)
+                kill_session(self._pid)
 
     def let_go(self) -> None:
         """Have it collected, and killed before where it is not over."""
@@ -194,12 +184,6 @@ class Forked:
         self._pid = told.get("pid", self._pid)
         if "code" in told:
             self._code, self._is_over = told["code"], True
-
-
-def _pass_on(output: IO[str], echo: Callable[[str], None]) -> None:
-    with output:
-        for line in output:
-            echo(line.rstrip("\n"))
 
 
 def _pair(ours: ExitStack, theirs: ExitStack, kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:

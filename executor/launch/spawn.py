@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from katz_graph.executor.launch.entries import ENTRY
 from katz_graph.executor.launch.fork_server import Forked, ForkServer
 from katz_graph.executor.transport.connection import Connection
-
-KEPT_LINES = 20
+from katz_graph.ipc.child import LAST_WORDS, Output, describe_exit
 
 
 def to_standard_error(line: str) -> None:
@@ -38,16 +34,13 @@ class Spawn:
 
 
 class Process:
-    """A worker process. A thread passes on what it prints and keeps the last lines."""
+    """A worker process."""
 
     def __init__(self, name: str, forked: Forked, echo: Callable[[str], None]) -> None:
         self.name = name
         self.connection = Connection(forked.connected)
         self._forked = forked
-        self._echo = echo
-        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._reader = threading.Thread(target=self._pass_on, name=f"katz-output-{name}", daemon=True)
-        self._reader.start()
+        self._output = Output(forked.output, echo, name)
 
     @property
     def pid(self) -> int | None:
@@ -67,22 +60,11 @@ class Process:
                 return False
             time.sleep(0.005)
         self._forked.let_go()  # with what it started and left
-        self._reader.join(1.0)
+        self._output.join(LAST_WORDS)
         return True
 
     def last_words(self) -> str:
         if self.is_alive():
             return ""
         code = self._forked.code
-        if code is None:
-            how = "nobody saw how it ended"
-        else:
-            how = f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
-        last = next((line.strip() for line in reversed(list(self._lines)) if line.strip()), "")
-        return f"{how}; it last printed: {last}" if last else how
-
-    def _pass_on(self) -> None:
-        with self._forked.output as output:
-            for line in output:
-                self._lines.append(line)
-                self._echo(line)
+        return self._output.after("nobody saw how it ended" if code is None else describe_exit(code))

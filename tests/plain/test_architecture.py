@@ -28,7 +28,7 @@ FLOORS = (  # of katz_graph: a room imports from lower floors only
     {"output_files", "recipe", "extra_paths", "cycles", "text_search"},
     {"images", "guider", "sampling", "folders"},
     {"settings", "devices"},
-    {"options"},
+    {"options", "ipc"},
     KNOT,
     {"literals", "ui_results", "knobs", "scope", "approximations", "measured", "adapters", "mini", "places"},
     {"problem", "describe", "compat"},

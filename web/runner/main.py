@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import os
 import queue
-import signal
 import socket
 import threading
 import time
@@ -23,8 +21,8 @@ from katz_graph.devices import threads_for
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.executor.launch.worker_main import end
 from katz_graph.garbage import expect_imports
+from katz_graph.ipc.child_main import adopt, end, ignore_signals
 from katz_graph.settings import prepare_to_compute
 from katz_graph.web.options import RUNNER_LOCK, START, RunnerStart
 from katz_graph.web.runner.unkept import UnkeptFiles
@@ -41,14 +39,9 @@ def main() -> None:
     parser.add_argument("--descriptor", type=int, required=True)
     parser.add_argument("--workers", type=int)
     arguments = parser.parse_args()
-    descriptor: int = arguments.descriptor
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when to end; what is started here inherits this
-        signal.signal(number, signal.SIG_IGN)
-    os.set_inheritable(descriptor, False)
-    workers = None if arguments.workers is None else socket.socket(fileno=arguments.workers)
-    if workers is not None:
-        workers.set_inheritable(False)
-    wire = ThreadedEnd(socket.socket(fileno=descriptor))
+    ignore_signals()
+    workers = None if arguments.workers is None else adopt(arguments.workers)
+    wire = ThreadedEnd(adopt(arguments.descriptor))
     unkept = UnkeptFiles()
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
     serving = threading.Event()

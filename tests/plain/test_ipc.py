@@ -1,0 +1,48 @@
+"""Child processes and their signs of life, whoever they are."""
+
+from __future__ import annotations
+
+import subprocess
+from io import TextIOWrapper
+
+import pytest
+
+from katz_graph.ipc.child import LONGEST_LINE, PYTHON, Output, describe_exit, kill_session, start_child
+from katz_graph.ipc.heartbeat import Heartbeat
+
+
+def test_silence_ends_when_something_is_heard_and_a_late_tick_counts_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("katz_graph.ipc.heartbeat.time.monotonic", lambda: now)
+    heartbeat = Heartbeat(2.0)
+    for now, silence in ((2.0, 2.0), (4.5, 4.5), (100.0, 8.5)):  # this process was stopped for a while
+        heartbeat.tick()
+        assert heartbeat.silence == silence
+    heartbeat.heard()
+    assert heartbeat.silence == 0
+
+
+def printing(code: str) -> tuple[subprocess.Popen[bytes], Output, list[str]]:
+    """A child that runs this, what it prints, and the pieces in which that is passed on."""
+    process, echoed = start_child([*PYTHON, "-c", code], [], subprocess.PIPE, subprocess.STDOUT), list[str]()
+    assert process.stdout is not None
+    return process, Output(TextIOWrapper(process.stdout), echoed.append, "test"), echoed
+
+
+def test_what_a_child_prints_is_passed_on_and_the_last_of_it_kept() -> None:
+    process, output, echoed = printing(f"print('first'); print('x' * {LONGEST_LINE + 5}); print(' last '); print(); exit(3)")
+    assert describe_exit(process.wait(10)) == "exit status 3"
+    output.join(10)
+    assert echoed == ["first\n", "x" * LONGEST_LINE, "xxxxx\n", " last \n", "\n"]
+    assert output.after("it ended") == "it ended; it last printed: last"
+
+
+def test_a_child_is_killed_with_what_it_started() -> None:
+    """The pipe ends with the last process that has it."""
+    process, output, echoed = printing("import subprocess; subprocess.run(['sh', '-c', 'echo begun; sleep 600'])")
+    while not echoed:
+        output.join(0.01)
+    kill_session(process.pid)
+    output.join(10)
+    assert output.is_over and describe_exit(process.wait(10)) == "killed by SIGKILL"
+    kill_session(process.pid)  # again, and nobody is there
