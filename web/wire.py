@@ -1,4 +1,4 @@
-"""Messages between the server and the runner: msgpack over a stream socket, one end for threads and one for asyncio. Never pickle.
+"""Messages between the server and the runner, packed and sent over a stream socket: one end for threads and one for asyncio.
 
 A message is a kind, a number (an answer bears that of its request) and plain data. Knows nothing of what they mean.
 """
@@ -13,14 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgpack
-
 from katz_graph.errors import KatzError
+from katz_graph.ipc.packing import UNREADABLE, pack, unpacker
 
 LARGEST = 256 * 2**20  # bytes of one message
 CHUNK = 2**18  # bytes that arrive at once, at most
-SMALLEST_INTEGER, LARGEST_INTEGER = -(2**63), 2**64 - 1  # what msgpack's integers hold
-INTEGER = 1  # the extension that stands for others, in decimal
 
 
 class WireError(KatzError):
@@ -36,10 +33,7 @@ class Message:
 
 def packed(kind: str, number: int, body: Any) -> bytes:
     """A message as bytes; tuples arrive as lists. TypeError or ValueError for what is no plain data, or too large."""
-    try:
-        data = _packed([kind, number, body])
-    except OverflowError:
-        data = _packed([kind, number, _widened(body)])
+    data = pack([kind, number, body])
     if len(data) > LARGEST:
         raise ValueError(f"{len(data):,} bytes are more than the {LARGEST:,} of a message")
     return data
@@ -49,7 +43,7 @@ class Messages:
     """Takes in bytes as they arrive, and gives the messages that are whole."""
 
     def __init__(self, largest: int = LARGEST + CHUNK) -> None:
-        self._unpacker = msgpack.Unpacker(max_buffer_size=largest, ext_hook=_integer, unicode_errors="surrogatepass", strict_map_key=False)
+        self._unpacker = unpacker(largest)
 
     def take(self, data: bytes) -> Iterator[Message]:
         """WireError when the bytes are not ours."""
@@ -58,7 +52,7 @@ class Messages:
             for message in self._unpacker:
                 kind, number, body = message
                 yield Message(kind, number, body)
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
+        except UNREADABLE as error:
             raise WireError(f"a message cannot be read: {type(error).__name__}: {error}") from None
 
 
@@ -120,25 +114,3 @@ class AsyncEnd(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
-
-
-def _packed(message: Any) -> bytes:
-    data: bytes = msgpack.packb(message, unicode_errors="surrogatepass")
-    return data
-
-
-def _widened(value: Any) -> Any:
-    """The same with integers that msgpack has no room for as extensions."""
-    if isinstance(value, dict):
-        return {_widened(key): _widened(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_widened(item) for item in value]
-    if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
-        return msgpack.ExtType(INTEGER, f"{value:x}".encode())
-    return value
-
-
-def _integer(code: int, data: bytes) -> Any:
-    if code != INTEGER:
-        raise ValueError(f"extension {code} is not known")
-    return int(data, 16)

@@ -11,18 +11,17 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-import msgpack
 import torch
 from torch import Tensor
 
 from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.vocabulary import REASONS, VOCABULARY, sent_fields
+from katz_graph.ipc.packing import UNREADABLE, pack, unpack
 
-_PLAIN = frozenset({type(None), bool, float, str, bytes})
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 _SEQUENCES: Mapping[type, str] = MappingProxyType({list: "list", tuple: "tuple", set: "set", frozenset: "frozenset", torch.Size: "size"})
 _SEQUENCE_TYPES: Mapping[str, type] = MappingProxyType({tag: kind for kind, tag in _SEQUENCES.items()})
 _DTYPES: Mapping[str, torch.dtype] = MappingProxyType({str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)})
-_SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # what msgpack's integers hold
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +35,8 @@ class Encoded:
 def encode(value: Any) -> Encoded:
     """Take a value apart. TypeError names the type that cannot be sent and where it stands."""
     encoder = _Encoder()
-    packed = encoder.pack(value)
-    return Encoded(msgpack.packb(packed, unicode_errors="surrogatepass"), tuple(encoder.tensors))
+    header = pack(encoder.pack(value))
+    return Encoded(header, tuple(encoder.tensors))
 
 
 def decode(header: bytes | memoryview, buffers: Sequence[Tensor]) -> Any:
@@ -46,10 +45,10 @@ def decode(header: bytes | memoryview, buffers: Sequence[Tensor]) -> Any:
     Raises ProtocolError where the header is damaged or does not fit the buffers.
     """
     try:
-        return _Decoder(buffers).unpack(msgpack.unpackb(header, unicode_errors="surrogatepass"))
+        return _Decoder(buffers).unpack(unpack(header))
     except ProtocolError:
         raise
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, RuntimeError, msgpack.UnpackException) as error:
+    except (*UNREADABLE, LookupError, AttributeError, RecursionError, RuntimeError) as error:
         raise ProtocolError(f"a message cannot be read: {type(error).__name__}: {error}") from None
 
 
@@ -69,8 +68,6 @@ class _Encoder:
         kind: type = type(value)
         if kind in _PLAIN:
             return value
-        if kind is int:
-            return value if _SMALLEST <= value <= _LARGEST else ["int", str(value)]
         if kind in _SEQUENCES:
             return [_SEQUENCES[kind], *(self._inside(f"[{place}]", item) for place, item in enumerate(value))]
         if kind is dict:
@@ -123,8 +120,6 @@ class _Decoder:
                 return self._data(rest)
             case "dtype":
                 return _DTYPES[rest[0]]
-            case "int":
-                return int(rest[0])
         raise ProtocolError(f"a message holds a {tag!r}, which nobody knows")
 
     def _dict(self, rest: list[Any]) -> dict[Any, Any]:

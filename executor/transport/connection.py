@@ -21,7 +21,7 @@ import torch
 from katz_graph.executor.transport.codec import as_bytes, decode, encode
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 
-MAGIC = b"KZ4\n"
+MAGIC = b"KZ5\n"
 PREFIX = struct.Struct("<4sIII")
 LARGEST_HEADER = 64 << 20
 MOST_TENSORS = 1 << 16

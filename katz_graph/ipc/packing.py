@@ -1,0 +1,43 @@
+"""Packs plain values with msgpack, never pickle: None, bool, int of any size, float, str, bytes, lists and dicts of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgpack
+
+WIDE = 1  # the extension type of integers that msgpack has no room for
+UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
+"""What unpacking raises for bytes that `pack` did not make."""
+
+
+def pack(value: Any) -> bytes:
+    """Tuples arrive as lists, lone surrogates as they are. TypeError or ValueError for what is not plain."""
+    data: bytes = msgpack.packb(value, default=_widen, unicode_errors="surrogatepass")
+    return data
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    return msgpack.unpackb(data, **_UNPACKING)
+
+
+def unpacker(largest: int) -> msgpack.Unpacker:
+    """Feed it with bytes as they arrive, and iterate over the values that are whole; `largest`: bytes that wait, at most."""
+    return msgpack.Unpacker(max_buffer_size=largest, **_UNPACKING)
+
+
+def _widen(value: Any) -> msgpack.ExtType:
+    if not isinstance(value, int):
+        raise TypeError(f"cannot send a {type(value).__module__}.{type(value).__qualname__}")
+    return msgpack.ExtType(WIDE, f"{value:x}".encode())
+
+
+def _extension(code: int, data: bytes) -> int:
+    if code != WIDE:
+        raise ValueError(f"extension {code} is not known")
+    return int(data, 16)
+
+
+_UNPACKING: Mapping[str, Any] = MappingProxyType({"ext_hook": _extension, "unicode_errors": "surrogatepass", "strict_map_key": False})
