@@ -188,13 +188,11 @@ class Supervised:
             return f"internal error: what it sent led to {type(error).__name__}: {error}"
 
     def _ping(self) -> None:
-        number = 0
         try:
             while not self._stopping.wait(self._patience.ping):
                 if not self._unanswered:
-                    number += 1
                     self._unanswered = self._pinging = True
-                    self._send("ping", {"number": number})
+                    self._send("ping", {})
                     self._pinging = False
             self._send("stop", {})
         except Closed:

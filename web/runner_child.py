@@ -6,24 +6,21 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import math
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from typing import Any
 
 from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.ipc.child import LAST_WORDS, PYTHON, Output, describe_exit, kill_session, start_child
+from katz_graph.ipc.child import PYTHON, Output, describe_exit, kill_session, start_child
 from katz_graph.ipc.heartbeat import Heartbeat
 from katz_graph.web.options import START, RunnerStart
 from katz_graph.web.runner_facts import FACTS, RunnerFacts
 from katz_graph.web.wire import AsyncEnd, Message
 
 PROGRAM = ("-m", "katz_graph.web.runner.main")
-LOOK = 0.02  # seconds between looks whether it has ended
 log = logging.getLogger("katz.runner")
 
 
@@ -69,7 +66,6 @@ class Child:
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat = Heartbeat(patience.ping)
-        self._parted = False  # its connection has ended
         self._killed_for = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -126,12 +122,11 @@ class Child:
 
     async def ask(self, kind: str, **body: Any) -> Any:
         """Its answer, as soon as it can give it. KatzError with what it says against it, RunnerDown when it has ended."""
-        if self._parted:
+        if self._wire is None:
             raise Unasked(f"the runner has ended: {await asyncio.shield(self.ended)}")
         number = next(self._numbers)
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            assert self._wire is not None  # `start` has returned
             self._wire.send(kind, body, number)
             return await answer
         finally:
@@ -196,16 +191,18 @@ class Child:
 
     def _part(self) -> None:
         """Its connection has ended."""
-        self._parted = True
+        self._wire = None
         self._spawn(self._bury())
 
     async def _bury(self) -> None:
         """See that the process ends, with what its packs started, and say how."""
-        if not await _until(lambda: self._process.poll() is not None, self._patience.stop):
+        try:
+            await asyncio.to_thread(self._process.wait, self._patience.stop)
+        except subprocess.TimeoutExpired:
             self.kill("it left its connection and went on")
-            await _until(lambda: self._process.poll() is not None)
+            await asyncio.to_thread(self._process.wait)
         kill_session(self.pid)
-        await _until(lambda: self._output.is_over, LAST_WORDS)
+        await asyncio.to_thread(self._output.join)
         why = self._killed_for or describe_exit(self._process.returncode)  # clients read it, so nothing that it printed, of whatever job
         if not self.ready.done():  # it has run no job: the last that it printed is for who starts the server, and for the log
             self.ready.set_exception(RunError(f"the runner did not start: {self._output.after(why)}"))
@@ -216,13 +213,3 @@ class Child:
         self.ended.set_result(why)
         for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
-
-
-async def _until(holds: Callable[[], bool], seconds: float = math.inf) -> bool:
-    """Whether it holds, after at most `seconds`."""
-    ends = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > ends:
-            return False
-        await asyncio.sleep(LOOK)
-    return True

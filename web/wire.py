@@ -100,7 +100,8 @@ class AsyncEnd(asyncio.Protocol):
             for message in self._messages.take(data):
                 self._on_message(message)
         except WireError:
-            self.close()
+            if self._transport is not None:
+                self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -110,7 +111,3 @@ class AsyncEnd(asyncio.Protocol):
         """Never blocks; nothing happens when the other side is gone."""
         if self._transport is not None:
             self._transport.write(packed(kind, number, body))
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()

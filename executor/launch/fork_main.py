@@ -7,7 +7,6 @@ begins anew as `worker_main`, and loads for itself.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import select
 import selectors
@@ -33,7 +32,7 @@ THREADS = Path("/proc/self/task")
 
 
 def main() -> None:
-    control, threads, module = begin("--module")
+    control, threads, module = begin()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else it makes its threads when it is loaded
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # libraries ask torch for GPUs when they are loaded; this answers without CUDA
     with ended_by(control), suppress(BaseException):  # what cannot be loaded here fails in the workers as well, and there somebody is told
@@ -81,7 +80,7 @@ class Server:
         if pid is None:
             os.close(life)
             return
-        _tell(life, pid=pid)
+        _tell(life, pid)
         running = os.pidfd_open(pid)
         self._await(running, lambda: self._has_ended(running, life))
         self._await(life, lambda: self._let_go(pid, running, life))
@@ -102,7 +101,7 @@ class Server:
         ended = os.waitid(os.P_PIDFD, running, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         self._awaited.unregister(running)
-        _tell(life, code=ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
+        _tell(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
     def _let_go(self, pid: int, running: int, life: int) -> None:
         """The driver is gone, or has no more use for a process: kill what is left of its session, and collect it, now or when it has ended:
@@ -170,9 +169,10 @@ def _has_touched_cuda() -> bool:
     return torch is not None and bool(torch.cuda._is_in_bad_fork())
 
 
-def _tell(life: int, **told: int) -> None:
+def _tell(life: int, number: int) -> None:
+    """First which process it is, at last how that ended."""
     with suppress(OSError):  # it was let go
-        os.write(life, json.dumps(told).encode())
+        os.write(life, str(number).encode())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -38,7 +37,7 @@ class ForkServer:
         echo: Callable[[str], None] | None = None,
     ) -> None:
         self.threads = threads
-        self._command = [*prefix, *PYTHON, "-m", MAIN, "--threads", str(threads), "--module", module]
+        self._module, self._prefix = module, prefix
         self._echo = echo
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,7 +88,7 @@ class ForkServer:
         echo = self._echo
         with ExitStack() as ours, ExitStack() as theirs:
             control, its_end = _pair(ours, theirs, socket.SOCK_SEQPACKET)
-            command = [*self._command, "--descriptor", str(its_end.fileno())]
+            command = [*self._prefix, *PYTHON, "-m", MAIN, str(its_end.fileno()), str(self.threads), self._module]
             self._process = start_child(command, [its_end.fileno()], stderr=None if echo is None else subprocess.PIPE)
             self._control = control
             ours.pop_all()
@@ -178,12 +177,10 @@ class Forked:
             if not told:
                 self._is_over = True
                 return
-            self._take(json.loads(told))
-
-    def _take(self, told: dict[str, int]) -> None:
-        self._pid = told.get("pid", self._pid)
-        if "code" in told:
-            self._code, self._is_over = told["code"], True
+            if self._pid is None:
+                self._pid = int(told)
+            else:
+                self._code, self._is_over = int(told), True
 
 
 def _pair(ours: ExitStack, theirs: ExitStack, kind: socket.SocketKind) -> tuple[socket.socket, socket.socket]:

@@ -31,7 +31,6 @@ class Thread:
     """A worker thread; killing it ends its connection, on which it returns after the unit that runs."""
 
     def __init__(self, name: str, connection: Connection, theirs: Connection, entry: Callable[[Connection], None]) -> None:
-        self.name = name
         self.pid = os.getpid()
         self.connection = connection
         self._theirs = theirs

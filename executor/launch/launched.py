@@ -31,9 +31,6 @@ class Launched(Protocol):
     """A worker that was started; it says `hello` on its connection."""
 
     @property
-    def name(self) -> str: ...
-
-    @property
     def pid(self) -> int | None:
         """Its process on this host; None where it runs on another one."""
 

@@ -7,9 +7,9 @@ Ray listens on all interfaces and unpickles what it gets: loopback or a private 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
 import os
+import pkgutil
 import secrets
 import select
 import threading
@@ -162,7 +162,7 @@ class RayLauncher:
                 if isinstance(error, Closed):
                     raise RunError(f"its Ray actor on {self.place.host} did not connect: {error}") from None
                 raise
-        return Actor(name, actor, work, connection)
+        return Actor(actor, work, connection)
 
 
 class WorkerActor:
@@ -170,8 +170,7 @@ class WorkerActor:
 
     def work(self, host: str, port: int, token: bytes, entry: str, threads: int) -> None:
         prepare_to_compute(threads)
-        module, _, function = entry.partition(":")
-        serve = getattr(importlib.import_module(module), function)
+        serve = pkgutil.resolve_name(entry)
         self._connection = dial(host, port, token)  # stays open after an error, so that the process stays until Ray has told of it
         end_with(self._connection.fileno())
         serve(self._connection)
@@ -183,8 +182,7 @@ class Actor:
 
     pid = None
 
-    def __init__(self, name: str, actor: Any, work: Any, connection: Connection) -> None:
-        self.name = name
+    def __init__(self, actor: Any, work: Any, connection: Connection) -> None:
         self.connection = connection
         self._actor = actor
         self._work = work

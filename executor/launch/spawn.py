@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from katz_graph.executor.launch.entries import ENTRY
 from katz_graph.executor.launch.fork_server import Forked, ForkServer
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.ipc.child import LAST_WORDS, Output, describe_exit
+from katz_graph.ipc.child import Output, describe_exit
 
 
 def to_standard_error(line: str) -> None:
@@ -37,7 +37,6 @@ class Process:
     """A worker process."""
 
     def __init__(self, name: str, forked: Forked, echo: Callable[[str], None]) -> None:
-        self.name = name
         self.connection = Connection(forked.connected)
         self._forked = forked
         self._output = Output(forked.output, echo, name)
@@ -60,7 +59,7 @@ class Process:
                 return False
             time.sleep(0.005)
         self._forked.let_go()  # with what it started and left
-        self._output.join(LAST_WORDS)
+        self._output.join()
         return True
 
     def last_words(self) -> str:

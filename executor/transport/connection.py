@@ -26,6 +26,7 @@ PREFIX = struct.Struct("<4sIII")
 LARGEST_HEADER = 64 << 20
 MOST_TENSORS = 1 << 16
 MOST_DESCRIPTORS = 64
+ROOM = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
 TENSOR_LIMIT = 4 << 30
 VECTORS = 512  # buffers in one system call; Linux takes 1024
 _TIMEOUT = struct.Struct("@ll")  # a timeval
@@ -61,9 +62,8 @@ class Connection:
         self._socket = connected
         self._tensor_limit = tensor_limit
         self._sending = threading.Lock()
-        self._unix = connected.family == socket.AF_UNIX
         connected.settimeout(None)
-        if not self._unix:
+        if connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if send_timeout is not None:
             seconds = int(send_timeout)
@@ -133,7 +133,7 @@ class Connection:
 
     def _receive(self, descriptors: list[int]) -> Message:
         prefix = bytearray(PREFIX.size)
-        self._fill_prefix(memoryview(prefix), descriptors)
+        self._fill(memoryview(prefix), descriptors, ROOM)
         magic, header_length, tensor_count, descriptor_count = PREFIX.unpack(prefix)
         if magic != MAGIC:
             raise ProtocolError(f"a message begins with {magic!r}; this is another program, or another version of this one")
@@ -142,23 +142,20 @@ class Connection:
         if descriptor_count != len(descriptors):
             raise ProtocolError(f"a message announces {descriptor_count} file descriptors and brings {len(descriptors)}")
         start = memoryview(bytearray(8 * tensor_count + header_length))
-        self._fill(start)
+        self._fill(start, descriptors)
         lengths = struct.unpack_from(f"<{tensor_count}Q", start)
         if sum(lengths) > self._tensor_limit:
             raise ProtocolError(f"a message announces {sum(lengths)} bytes of tensors; {self._tensor_limit} are allowed")
         buffers = [torch.empty(length, dtype=torch.uint8) for length in lengths]
         for buffer in buffers:
-            self._fill(buffer.numpy().data)
+            self._fill(buffer.numpy().data, descriptors)
         match decode(start[8 * tensor_count :], buffers):
             case [str(kind), body]:
                 return Message(kind, body, tuple(descriptors))
         raise ProtocolError("a message has no kind")
 
-    def _fill_prefix(self, target: memoryview, descriptors: list[int]) -> None:
-        """Read all of `target`, and the descriptors that come with it."""
-        if not self._unix:
-            return self._fill(target)
-        room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+    def _fill(self, target: memoryview, descriptors: list[int], room: int = 0) -> None:
+        """Read all of `target`, and the descriptors that come with it and have `room`."""
         while target:
             count, ancillary, flags, _ = self._socket.recvmsg_into([target], room, socket.MSG_CMSG_CLOEXEC)
             self.received += count
@@ -168,15 +165,7 @@ class Connection:
                     received.frombytes(data[: len(data) - len(data) % received.itemsize])
                     descriptors += received
             if flags & socket.MSG_CTRUNC:
-                raise ProtocolError(f"a message brings more than {MOST_DESCRIPTORS} file descriptors")
-            if count == 0:
-                raise Closed("the other side closed the connection")
-            target = target[count:]
-
-    def _fill(self, target: memoryview) -> None:
-        while target:
-            count = self._socket.recv_into(target)
-            self.received += count
+                raise ProtocolError(f"a message brings more than {MOST_DESCRIPTORS} file descriptors, or brings them late")
             if count == 0:
                 raise Closed("the other side closed the connection")
             target = target[count:]

@@ -1,4 +1,4 @@
-"""Starts child processes in sessions of their own, passes on what they print, and kills them with all that they started."""
+"""Starts processes in sessions of their own, passes on what they print, kills them with all they started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from katz_graph.settings import environment_of_children
 
 PYTHON = (sys.executable, "-P", "-u", "-X", "faulthandler")
 KEPT_LINES = 20
-LAST_WORDS = 1.0  # seconds to read what a process had printed, which what it started may go on with
+LAST_WORDS = 1.0  # seconds
 LONGEST_LINE = 10_000  # characters; of a longer line each piece counts as one
 
 
@@ -39,7 +39,7 @@ def start_child(
 
 
 def kill_session(leader: int) -> None:
-    """Kill a process that leads a session, with all others there. Its number is its own until it is collected, and soon after."""
+    """Kill all processes of a session. The number is nobody else's while one of them lives."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
@@ -57,12 +57,9 @@ class Output:
         self._thread = threading.Thread(target=self._pass_on, args=(output, echo), name=f"katz-output-{name}", daemon=True)
         self._thread.start()
 
-    @property
-    def is_over(self) -> bool:
-        return not self._thread.is_alive()
-
-    def join(self, timeout: float) -> None:
-        self._thread.join(timeout)
+    def join(self) -> None:
+        """Wait until all is read, or for LAST_WORDS: what the process started may go on and print."""
+        self._thread.join(LAST_WORDS)
 
     def after(self, ending: str) -> str:
         """How a process ended, followed by the last that it printed."""

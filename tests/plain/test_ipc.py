@@ -6,6 +6,7 @@ import subprocess
 from io import TextIOWrapper
 
 import pytest
+from processes import eventually, runs
 
 from katz_graph.ipc.child import LONGEST_LINE, PYTHON, Output, describe_exit, kill_session, start_child
 from katz_graph.ipc.heartbeat import Heartbeat
@@ -32,17 +33,15 @@ def printing(code: str) -> tuple[subprocess.Popen[bytes], Output, list[str]]:
 def test_what_a_child_prints_is_passed_on_and_the_last_of_it_kept() -> None:
     process, output, echoed = printing(f"print('first'); print('x' * {LONGEST_LINE + 5}); print(' last '); print(); exit(3)")
     assert describe_exit(process.wait(10)) == "exit status 3"
-    output.join(10)
+    output.join()
     assert echoed == ["first\n", "x" * LONGEST_LINE, "xxxxx\n", " last \n", "\n"]
     assert output.after("it ended") == "it ended; it last printed: last"
 
 
 def test_a_child_is_killed_with_what_it_started() -> None:
-    """The pipe ends with the last process that has it."""
-    process, output, echoed = printing("import subprocess; subprocess.run(['sh', '-c', 'echo begun; sleep 600'])")
-    while not echoed:
-        output.join(0.01)
+    process, _, echoed = printing("import subprocess; print(subprocess.Popen(['sleep', '600']).pid); import time; time.sleep(600)")
+    eventually(lambda: bool(echoed), 10)
     kill_session(process.pid)
-    output.join(10)
-    assert output.is_over and describe_exit(process.wait(10)) == "killed by SIGKILL"
+    assert describe_exit(process.wait(10)) == "killed by SIGKILL"
+    eventually(lambda: not runs(int(echoed[0])), 10)
     kill_session(process.pid)  # again, and nobody is there
