@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import socket
 import subprocess
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -83,20 +82,15 @@ class Child:
         It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the descriptor of a connection to a fork server.
         """
         child = cls(heard, patience)
-        with contextlib.ExitStack() as opened:
-            try:
-                ours, theirs = map(opened.enter_context, socket.socketpair())
-                inherited = {"--descriptor": theirs.fileno()} | ({} if workers is None else {"--workers": workers})
-                words = [str(word) for option in inherited.items() for word in option]
-                command = [*PYTHON, *program, *words]
-                child._process = start_child(command, list(inherited.values()), subprocess.PIPE, subprocess.STDOUT)
-                assert child._process.stdout is not None
-                printed = TextIOWrapper(child._process.stdout, "utf-8", "replace", "\n")
-                child._output = Output(printed, lambda line: log.info("%s", line.rstrip("\n")), "runner")
-            except OSError as error:
-                raise RunError(f"the runner cannot be started: {error.strerror or error}") from None
-            theirs.close()
-            opened.pop_all()
+        inherited = () if workers is None else (workers,)
+        command = [*PYTHON, *program, *(f"--workers={number}" for number in inherited), "--descriptor"]
+        try:
+            child._process, ours = start_child(command, inherited=inherited, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        except OSError as error:
+            raise RunError(f"the runner cannot be started: {error.strerror or error}") from None
+        assert child._process.stdout is not None
+        printed = TextIOWrapper(child._process.stdout, "utf-8", "replace", "\n")
+        child._output = Output(printed, lambda line: log.info("%s", line.rstrip("\n")), "runner")
         try:
             child._wire = await AsyncEnd.connect(ours, child._message, child._part)
             child._spawn(child._watch())

@@ -86,15 +86,13 @@ class ForkServer:
 
     def _start(self) -> socket.socket:
         echo = self._echo
-        with ExitStack() as ours, ExitStack() as theirs:
-            control, its_end = _pair(ours, theirs, socket.SOCK_SEQPACKET)
-            command = [*self._prefix, *PYTHON, "-m", MAIN, str(its_end.fileno()), str(self.threads), self._module]
-            self._process = start_child(command, [its_end.fileno()], stderr=None if echo is None else subprocess.PIPE)
-            self._control = control
-            ours.pop_all()
-            if echo is not None and self._process.stderr is not None:
-                Output(TextIOWrapper(self._process.stderr, errors="replace"), lambda line: echo(line.rstrip("\n")), "forks")
-            return control
+        command = [*self._prefix, *PYTHON, "-m", MAIN, str(self.threads), self._module]
+        stderr = None if echo is None else subprocess.PIPE
+        self._process, self._control = start_child(command, socket.SOCK_SEQPACKET, stderr=stderr)
+        if echo is not None and self._process.stderr is not None:
+            printed = TextIOWrapper(self._process.stderr, errors="replace")
+            Output(printed, lambda line: echo(line.rstrip("\n")), "forks")
+        return self._control
 
     def _end(self) -> None:
         if self._control is not None:

@@ -22,7 +22,7 @@ SWITCH = 5e-4  # seconds; what arrives is taken in beside the thread that comput
 
 def worker_command(descriptor: int, threads: int, entry: str) -> list[str]:
     """What starts a process as a worker whose connection is there."""
-    return [*PYTHON, "-m", "katz_graph.executor.launch.worker_main", str(descriptor), str(threads), entry]
+    return [*PYTHON, "-m", "katz_graph.executor.launch.worker_main", str(threads), entry, str(descriptor)]
 
 
 def main() -> None:
@@ -31,8 +31,8 @@ def main() -> None:
 
 
 def begin() -> tuple[socket.socket, int, str]:
-    """Get ready to import and to compute. The connection, the threads, and what to import, from the command line."""
-    descriptor, threads, imported = sys.argv[1:]
+    """Get ready to import and to compute; the connection, the threads, and what to import."""
+    threads, imported, descriptor = sys.argv[1:]
     ignore_signals()
     prepare_to_compute(int(threads))
     expect_imports()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,20 +23,32 @@ LONGEST_LINE = 10_000  # characters; of a longer line each piece counts as one
 
 def start_child(
     command: Sequence[str],
-    descriptors: Sequence[int],
+    kind: socket.SocketKind = socket.SOCK_STREAM,
+    inherited: Sequence[int] = (),
     stdout: int = subprocess.DEVNULL,
     stderr: int | None = None,
-) -> subprocess.Popen[bytes]:
-    """Start a process that inherits `descriptors`; its own session keeps Ctrl-C from it. OSError when it cannot be started."""
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=descriptors,
-        start_new_session=True,
-        env=environment_of_children(),
-    )
+) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a process in a session of its own, out of reach of Ctrl-C, connected by a socket.
+
+    Returns our end; the last word of the command line is the descriptor of the child's. OSError
+    when it cannot be started.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=[theirs.fileno(), *inherited],
+                start_new_session=True,
+                env=environment_of_children(),
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return process, ours
 
 
 def kill_session(leader: int) -> None:

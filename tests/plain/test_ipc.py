@@ -25,7 +25,9 @@ def test_silence_ends_when_something_is_heard_and_a_late_tick_counts_as_two(monk
 
 def printing(code: str) -> tuple[subprocess.Popen[bytes], Output, list[str]]:
     """A child that runs this, what it prints, and the pieces in which that is passed on."""
-    process, echoed = start_child([*PYTHON, "-c", code], [], subprocess.PIPE, subprocess.STDOUT), list[str]()
+    process, ours = start_child([*PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    ours.close()
+    echoed: list[str] = []
     assert process.stdout is not None
     return process, Output(TextIOWrapper(process.stdout), echoed.append, "test"), echoed
 

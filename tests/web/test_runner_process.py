@@ -131,16 +131,16 @@ def test_a_runner_is_replaced_whatever_goes_wrong_on_the_way(monkeypatch: pytest
         tries = 0
         make = socket.socketpair
 
-        def none() -> tuple[socket.socket, socket.socket]:
+        def none(*how: Any) -> tuple[socket.socket, socket.socket]:
             nonlocal tries
             tries += 1
             if tries == 1:
                 raise OSError(24, "Too many open files")
             if tries == 2:
                 raise TypeError("odd")
-            return make()
+            return make(*how)
 
-        monkeypatch.setattr("katz_graph.web.runner_child.socket.socketpair", none)
+        monkeypatch.setattr("katz_graph.ipc.child.socket.socketpair", none)
         seen.deaf = True
         await seen.runner.run(job("a", "die"))
         await seen.until(lambda: tries == 3 and seen.runner.ready)
