@@ -107,7 +107,7 @@ class Supervised:
         return not self._thread.is_alive()
 
     def check(self) -> None:
-        """Count its silence, every `Patience.ping` seconds; end it when it was silent, or has been starting, for too long.
+        """Count its silence, every `Patience.ping` seconds; end it when that, or its start, is too long.
 
         Bytes that arrive are signs of life, and so are bytes that it takes while a ping waits behind a long message. A frozen worker's
         socket still swallows short messages, which is why those do not count.

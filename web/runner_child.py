@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import subprocess
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import TextIOWrapper
 from typing import Any
@@ -65,8 +65,8 @@ class Child:
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat = Heartbeat(patience.ping)
+        self._parted = False  # its connection has ended
         self._killed_for = ""
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def start(
@@ -83,9 +83,14 @@ class Child:
         """
         child = cls(heard, patience)
         inherited = () if workers is None else (workers,)
-        command = [*PYTHON, *program, *(f"--workers={number}" for number in inherited), "--descriptor"]
+        command = [*PYTHON, *program, *(f"--workers={number}" for number in inherited)]
         try:
-            child._process, ours = start_child(command, inherited=inherited, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            child._process, ours = start_child(
+                [*command, "--descriptor"],
+                inherited=inherited,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
         except OSError as error:
             raise RunError(f"the runner cannot be started: {error.strerror or error}") from None
         assert child._process.stdout is not None
@@ -93,7 +98,7 @@ class Child:
         child._output = Output(printed, lambda line: log.info("%s", line.rstrip("\n")), "runner")
         try:
             child._wire = await AsyncEnd.connect(ours, child._message, child._part)
-            child._spawn(child._watch())
+            asyncio.get_running_loop().call_later(patience.ping, child._watch)
             child.send("start", START.dump_python(replace(start, options=replace(start.options, token=None)), mode="json"))
             return child
         except BaseException:
@@ -116,7 +121,7 @@ class Child:
 
     async def ask(self, kind: str, **body: Any) -> Any:
         """Its answer, as soon as it can give it. KatzError with what it says against it, RunnerDown when it has ended."""
-        if self._wire is None:
+        if self._parted or self._wire is None:
             raise Unasked(f"the runner has ended: {await asyncio.shield(self.ended)}")
         number = next(self._numbers)
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -142,7 +147,7 @@ class Child:
         await self.close()
 
     def kill(self, why: str) -> None:
-        if self._process.returncode is None:  # not collected, so that the number still means this session
+        if self._process.returncode is None:  # not collected: the number still means this session
             self._killed_for = self._killed_for or why
             kill_session(self.pid)
 
@@ -167,26 +172,20 @@ class Child:
             case _:
                 self._heard(message)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _watch(self) -> None:
-        """Ping, and count its silence."""
-        while not self.ended.done():
-            await asyncio.sleep(self._patience.ping)
-            self._heartbeat.tick()
-            allowed = self._patience.silence if self.ready.done() else self._patience.starting
-            if self._heartbeat.silence > allowed:
-                self.kill(f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, or the machine is overloaded")
+    def _watch(self) -> None:
+        """Count its silence, and ping, again and again until it has ended."""
+        self._heartbeat.tick()
+        allowed = self._patience.silence if self.ready.done() else self._patience.starting
+        if self._heartbeat.silence > allowed:
+            self.kill(f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, or the machine is overloaded")
+        if not self.ended.done():
             self.send("ping")
+            asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
 
     def _part(self) -> None:
         """Its connection has ended."""
-        self._wire = None
-        self._spawn(self._bury())
+        self._parted = True
+        self._burying = asyncio.create_task(self._bury())
 
     async def _bury(self) -> None:
         """See that the process ends, with what its packs started, and say how."""
@@ -197,13 +196,12 @@ class Child:
             await asyncio.to_thread(self._process.wait)
         kill_session(self.pid)
         await asyncio.to_thread(self._output.join)
-        why = self._killed_for or describe_exit(self._process.returncode)  # clients read it, so nothing that it printed, of whatever job
-        if not self.ready.done():  # it has run no job: the last that it printed is for who starts the server, and for the log
-            self.ready.set_exception(RunError(f"the runner did not start: {self._output.after(why)}"))
+        why = self._killed_for or describe_exit(self._process.returncode)  # clients read it
+        if not self.ready.done():  # what it printed is of no client's job
+            told = f"the runner did not start: {self._output.after(why)}"
+            self.ready.set_exception(RunError(told))
             self.ready.exception()  # asked for: nobody may wait for it any more
         for answer in self._asked.values():
             if not answer.done():
                 answer.set_exception((RunnerDown if self.is_ready else Unasked)(f"the runner has ended: {why}"))
         self.ended.set_result(why)
-        for task in self._tasks - {asyncio.current_task()}:
-            task.cancel()

@@ -1,4 +1,4 @@
-"""Messages between the server and the runner, packed and sent over a stream socket: one end for threads and one for asyncio.
+"""Sends messages between server and runner: one end for threads and one for asyncio.
 
 A message is a kind, a number (an answer bears that of its request) and plain data. Knows nothing of what they mean.
 """

@@ -66,4 +66,5 @@ class Process:
         if self.is_alive():
             return ""
         code = self._forked.code
-        return self._output.after("nobody saw how it ended" if code is None else describe_exit(code))
+        ending = "nobody saw how it ended" if code is None else describe_exit(code)
+        return self._output.after(ending)

@@ -22,7 +22,8 @@ SWITCH = 5e-4  # seconds; what arrives is taken in beside the thread that comput
 
 def worker_command(descriptor: int, threads: int, entry: str) -> list[str]:
     """What starts a process as a worker whose connection is there."""
-    return [*PYTHON, "-m", "katz_graph.executor.launch.worker_main", str(threads), entry, str(descriptor)]
+    module = "katz_graph.executor.launch.worker_main"
+    return [*PYTHON, "-m", module, str(threads), entry, str(descriptor)]
 
 
 def main() -> None:
@@ -40,7 +41,7 @@ def begin() -> tuple[socket.socket, int, str]:
 
 
 def run_worker(entry: str, connected: socket.socket) -> NoReturn:
-    """Be a worker, as `entry` (module:function) is with a connection, that ends with its connection; the last that this process does."""
+    """Call `entry` (module:function) with the connection; this process ends with either."""
     try:
         end_with(connected.fileno())
         serve = pkgutil.resolve_name(entry)

@@ -165,7 +165,7 @@ class Connection:
                     received.frombytes(data[: len(data) - len(data) % received.itemsize])
                     descriptors += received
             if flags & socket.MSG_CTRUNC:
-                raise ProtocolError(f"a message brings more than {MOST_DESCRIPTORS} file descriptors, or brings them late")
+                raise ProtocolError(f"a message brings more than {MOST_DESCRIPTORS} file descriptors")
             if count == 0:
                 raise Closed("the other side closed the connection")
             target = target[count:]

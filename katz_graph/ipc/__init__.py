@@ -1,2 +1,4 @@
-"""Child processes: started, listened to, watched and ended, and how plain values travel. Knows nothing of jobs, workers and models; never
-imports torch."""
+"""Runs child processes and packs what passes between them and their parent.
+
+Knows nothing of jobs, workers and models; never imports torch.
+"""

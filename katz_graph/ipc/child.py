@@ -1,4 +1,4 @@
-"""Starts processes in sessions of their own, passes on what they print, kills them with all they started."""
+"""Starts processes in sessions of their own, passes on their output, kills whole sessions."""
 
 from __future__ import annotations
 
@@ -63,15 +63,16 @@ def describe_exit(code: int) -> str:
 
 
 class Output:
-    """Passes on, from a thread, the lines that a process prints, with their ends; keeps the last of them."""
+    """Passes on the lines that a process prints, from a thread, and keeps the last of them."""
 
     def __init__(self, output: IO[str], echo: Callable[[str], None], name: str) -> None:
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._thread = threading.Thread(target=self._pass_on, args=(output, echo), name=f"katz-output-{name}", daemon=True)
+        work = (output, echo)
+        self._thread = threading.Thread(None, self._pass_on, f"katz-output-{name}", work, daemon=True)
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until all is read, or for LAST_WORDS: what the process started may go on and print."""
+        """Wait until all is read, at most for LAST_WORDS: others may hold the pipe open."""
         self._thread.join(LAST_WORDS)
 
     def after(self, ending: str) -> str:

@@ -1,4 +1,4 @@
-"""What a child process does first and last: heeds no signal, takes over what it inherits, ends with its parent and all that it started."""
+"""Begins and ends a child process: takes over what it inherits, ends with its parent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import NoReturn
 
 
 def ignore_signals() -> None:
-    """The parent decides when to end, and may have work to end before; what is started here inherits this."""
+    """Leave it to the parent when to end. Processes that are started here inherit this."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def adopt(descriptor: int) -> socket.socket:
-    """An inherited socket, which what is started here does not inherit."""
+    """Take over an inherited socket, which processes that are started here do not inherit."""
     os.set_inheritable(descriptor, False)
     return socket.socket(fileno=descriptor)
 
@@ -30,12 +30,14 @@ def end() -> NoReturn:
 
 
 def end_with(descriptor: int, unless: int | None = None) -> threading.Thread:
-    """End this process when the other side of a connected socket is gone, whatever the process does then. The thread that sees to it ends
-    when the other side of `unless` is gone."""
+    """End this process when the other side of a connected socket is gone, whatever it does then.
+
+    The thread that sees to it ends when the other side of `unless` is gone.
+    """
     watched = select.poll()
     for one in (descriptor,) if unless is None else (descriptor, unless):
         watched.register(one, select.POLLRDHUP)  # hang-up and error are always told
-    watching = threading.Thread(target=_watch, args=(watched, descriptor), name="katz-end", daemon=True)
+    watching = threading.Thread(None, _watch, "katz-end", (watched, descriptor), daemon=True)
     watching.start()
     return watching
 

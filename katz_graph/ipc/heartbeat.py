@@ -1,4 +1,4 @@
-"""Measures for how long another process has been silent. Knows nothing of what its signs of life are."""
+"""Measures for how long another process has been silent. Does not know its signs of life."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Heartbeat:
-    """Adds up seconds of silence, by ticks that are `interval` seconds apart, until somebody has `heard` the other process.
+    """Adds up the seconds of ticks, which are `interval` seconds apart, since something was heard.
 
     A tick that came late, since this process was stopped itself, counts as two.
     """

@@ -1,4 +1,4 @@
-"""Packs plain values with msgpack, never pickle: None, bool, int of any size, float, str, bytes, lists and dicts of these."""
+"""Packs plain values, with integers of any size and lone surrogates, by msgpack. Never pickle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
 
 
 def pack(value: Any) -> bytes:
-    """Tuples arrive as lists, lone surrogates as they are. TypeError or ValueError for what is not plain."""
+    """Pack a value; its tuples arrive as lists. TypeError or ValueError for what is not plain."""
     data: bytes = msgpack.packb(value, default=_widen, unicode_errors="surrogatepass")
     return data
 
@@ -24,7 +24,7 @@ def unpack(data: bytes | memoryview) -> Any:
 
 
 def unpacker(largest: int) -> msgpack.Unpacker:
-    """Feed it with bytes as they arrive, and iterate over the values that are whole; `largest`: bytes that wait, at most."""
+    """Takes bytes by `feed` and iterates over whole values; at most `largest` bytes may wait."""
     return msgpack.Unpacker(max_buffer_size=largest, **_UNPACKING)
 
 
@@ -40,4 +40,6 @@ def _extension(code: int, data: bytes) -> int:
     return int(data, 16)
 
 
-_UNPACKING: Mapping[str, Any] = MappingProxyType({"ext_hook": _extension, "unicode_errors": "surrogatepass", "strict_map_key": False})
+_UNPACKING: Mapping[str, Any] = MappingProxyType(
+    {"ext_hook": _extension, "unicode_errors": "surrogatepass", "strict_map_key": False},
+)

@@ -12,7 +12,7 @@ from katz_graph.ipc.child import LONGEST_LINE, PYTHON, Output, describe_exit, ki
 from katz_graph.ipc.heartbeat import Heartbeat
 
 
-def test_silence_ends_when_something_is_heard_and_a_late_tick_counts_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_tick_of_silence_counts_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter((0.0, 2.0, 4.5, 100.0))  # before the last, this process was stopped for a while
     monkeypatch.setattr("katz_graph.ipc.heartbeat.time.monotonic", lambda: next(times))
     heartbeat = Heartbeat(2.0)
@@ -25,7 +25,7 @@ def test_silence_ends_when_something_is_heard_and_a_late_tick_counts_as_two(monk
 
 def printing(code: str) -> tuple[subprocess.Popen[bytes], Output, list[str]]:
     """A child that runs this, what it prints, and the pieces in which that is passed on."""
-    process, ours = start_child([*PYTHON, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process, ours = start_child([*PYTHON, "-c", code], stdout=subprocess.PIPE)
     ours.close()
     echoed: list[str] = []
     assert process.stdout is not None
@@ -33,7 +33,8 @@ def printing(code: str) -> tuple[subprocess.Popen[bytes], Output, list[str]]:
 
 
 def test_what_a_child_prints_is_passed_on_and_the_last_of_it_kept() -> None:
-    process, output, echoed = printing(f"print('first'); print('x' * {LONGEST_LINE + 5}); print(' last '); print(); exit(3)")
+    long = LONGEST_LINE + 5
+    process, output, echoed = printing(f"print('first'); print('x' * {long}); print(' last \\n'); exit(3)")
     assert describe_exit(process.wait(10)) == "exit status 3"
     output.join()
     assert echoed == ["first\n", "x" * LONGEST_LINE, "xxxxx\n", " last \n", "\n"]
@@ -41,7 +42,8 @@ def test_what_a_child_prints_is_passed_on_and_the_last_of_it_kept() -> None:
 
 
 def test_a_child_is_killed_with_what_it_started() -> None:
-    process, _, echoed = printing("import subprocess; print(subprocess.Popen(['sleep', '600']).pid); import time; time.sleep(600)")
+    code = "import subprocess as s; left = s.Popen(['sleep', '600']); print(left.pid); left.wait()"
+    process, _, echoed = printing(code)
     eventually(lambda: bool(echoed), 10)
     kill_session(process.pid)
     assert describe_exit(process.wait(10)) == "killed by SIGKILL"
