@@ -188,16 +188,14 @@ class Supervised:
             return f"internal error: what it sent led to {type(error).__name__}: {error}"
 
     def _ping(self) -> None:
+        connection = self.connection
+        assert connection is not None  # it has said hello
         try:
             while not self._stopping.wait(self._patience.ping):
                 if not self._unanswered:
                     self._unanswered = self._pinging = True
-                    self._send("ping", {})
+                    connection.send("ping", {})
                     self._pinging = False
-            self._send("stop", {})
+            connection.send("stop", {})
         except Closed:
             return
-
-    def _send(self, kind: str, body: Any) -> None:
-        assert self.connection is not None
-        self.connection.send(kind, body)

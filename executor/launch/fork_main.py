@@ -14,18 +14,19 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 from katz_graph.executor.launch.fork_server import LONGEST
-from katz_graph.executor.launch.worker_main import begin, run_worker, worker_command
+from katz_graph.executor.launch.worker_main import begin, run_worker
 from katz_graph.garbage import imports_are_done
-from katz_graph.ipc.child import kill_session
+from katz_graph.ipc.child import PYTHON, kill_session
 from katz_graph.ipc.child_main import end_with
 from katz_graph.settings import prepare_to_compute
 
+WORKER = "katz_graph.executor.launch.worker_main"
 CONNECTION = "katz_graph.executor.transport.connection"
 LOOKS, LOOK = 10, 0.005  # at most so many, so many seconds apart
 THREADS = Path("/proc/self/task")
@@ -35,24 +36,16 @@ def main() -> None:
     control, threads, module = begin()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # else it makes its threads when it is loaded
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # libraries ask torch for GPUs when they are loaded; this answers without CUDA
-    with ended_by(control), suppress(BaseException):  # what cannot be loaded here fails in the workers as well, and there somebody is told
+    loaded, finish = socket.socketpair()
+    watching = end_with(control.fileno(), unless=loaded.fileno())
+    with suppress(BaseException):  # what cannot be loaded here fails in the workers as well, and there somebody is told
         for needed in (CONNECTION, module):
             importlib.import_module(needed)
+    finish.close()
+    watching.join()  # only one thread can be forked
+    loaded.close()
     imports_are_done()
     Server(control, threads).serve()
-
-
-@contextmanager
-def ended_by(control: socket.socket) -> Iterator[None]:
-    """End this process when the other side is gone; by a thread that has ended, too, after the block."""
-    done, finish = socket.socketpair()
-    with done, finish:
-        watching = end_with(control.fileno(), unless=done.fileno())
-        try:
-            yield
-        finally:
-            finish.close()
-            watching.join()
 
 
 class Server:
@@ -137,7 +130,7 @@ class Server:
             prepare_to_compute(self._threads)
             if not alone or _has_touched_cuda():
                 os.set_inheritable(connected, True)
-                os.execv(sys.executable, worker_command(connected, self._threads, entry))
+                os.execv(sys.executable, [*PYTHON, "-m", WORKER, str(self._threads), entry, str(connected)])
             run_worker(entry, socket.socket(fileno=connected))
         except BaseException:
             traceback.print_exc()

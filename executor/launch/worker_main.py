@@ -13,17 +13,10 @@ import traceback
 from typing import NoReturn
 
 from katz_graph.garbage import expect_imports, imports_are_done
-from katz_graph.ipc.child import PYTHON
 from katz_graph.ipc.child_main import adopt, end, end_with, ignore_signals
 from katz_graph.settings import prepare_to_compute
 
 SWITCH = 5e-4  # seconds; what arrives is taken in beside the thread that computes, which else keeps the interpreter for 5 ms
-
-
-def worker_command(descriptor: int, threads: int, entry: str) -> list[str]:
-    """What starts a process as a worker whose connection is there."""
-    module = "katz_graph.executor.launch.worker_main"
-    return [*PYTHON, "-m", module, str(threads), entry, str(descriptor)]
 
 
 def main() -> None:
