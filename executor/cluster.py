@@ -14,6 +14,7 @@ from typing import Any
 
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
+from katz_graph.events import Warned
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cancelling import cancellation, unless
 from katz_graph.executor.engine import Called, Outcome
@@ -113,8 +114,8 @@ class Cluster:
             while not request.future.done() or not request.news.empty():
                 context.check_cancelled()
                 news = request.news.get()
-                if isinstance(news, str):
-                    context.warn(news)
+                if isinstance(news, Warned):
+                    context.warn(news.message)
                 elif news is not None:
                     context.report(news)
             return request.future.result()
@@ -223,7 +224,7 @@ class Cluster:
                     WorkerLost(f"sampler {request.program.name}: {why}, in {TRIES} attempts; see what ends workers")
                 )
             return
-        request.news.put(f"sampler {request.program.name}: {why}; it begins again")
+        request.news.put(Warned(f"sampler {request.program.name}: {why}; it begins again"))
         request.tries += not bystander
         request.again()
         self._begin(request)
@@ -283,8 +284,6 @@ class Cluster:
                         self._send(device, "go", {"request": request.name, "attempt": request.attempt})
             case "event":
                 request.news.put(body["event"])
-            case "warning":
-                request.news.put(body["message"])
             case "done":
                 if request.finished(name, body["timing"], body["result"]):
                     request.future.set_result(request.outcome())

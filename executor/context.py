@@ -12,7 +12,7 @@ from typing import Any
 
 from katz_graph.context import Engine
 from katz_graph.errors import Cancelled, InputError
-from katz_graph.events import Event, Listener, Previewed
+from katz_graph.events import Event, Listener, Previewed, Warned
 from katz_graph.folders import Folders
 from katz_graph.measured import Measured
 
@@ -35,7 +35,6 @@ class RunContext:
     output_directory: Path
     metadata: Mapping[str, str] = field(default_factory=dict)
     listener: Listener = _ignore
-    on_warning: Callable[[str], None] = _ignore
     on_picture: Callable[[bytes], None] | None = None  # the client's end; None where there is no client
     previews: bool = False
     on_file: Callable[[Path], None] = _ignore
@@ -51,7 +50,7 @@ class RunContext:
     def warn(self, message: str) -> None:
         if message not in self.warnings:
             self.warnings.append(message)
-            self.on_warning(message)
+            self.listener(Warned(message))
 
     def report(self, event: Event) -> None:
         if self._cancelled:

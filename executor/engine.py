@@ -167,7 +167,7 @@ class Engine:
         check_reachable((stage,), self.choices.stranded)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]
         called = self.workers.call(device, what, *arguments, context=context)
-        context.report(Busy(device, stage.replace("_", " "), "", called.start, called.seconds))
+        context.report(Busy(device, stage.replace("_", " "), "", called.start, called.seconds, stage=stage))
         return called
 
 

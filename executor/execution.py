@@ -19,7 +19,7 @@ from katz_graph.adapters.lora import left_out
 from katz_graph.context import Context
 from katz_graph.devices import format_name, wider
 from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.events import Evaluated, Previewed
+from katz_graph.events import Previewed, Progress
 from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
 from katz_graph.executor.portion import Portion
@@ -220,7 +220,7 @@ class Execution:
                 self._span(instruction.target, started, index)
             case "advance":
                 self._advance()
-                self._context.report(Evaluated(self.program.name, self._evaluation + 1, len(self.program.schedule)))
+                self._context.report(Progress(self.program.name, self._evaluation + 1, len(self.program.schedule), evaluations=True))
             case "end":
                 self._kept = self._now.keep(instruction.keeps, self._evaluation)
                 self._values = None

@@ -18,9 +18,9 @@ from katz_graph.blocker import ExecutionBlocker
 from katz_graph.context import Context
 from katz_graph.cycles import describe_cycle, find_cycles
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
+from katz_graph.events import Listener
 from katz_graph.executor.cache import Entry, ResultCache
 from katz_graph.executor.calls import Calls, blocker_in, expected_outputs, outputs_of, ui_of
-from katz_graph.executor.events import OnEvent
 from katz_graph.executor.failure import node_failure
 from katz_graph.executor.hidden import Hidden
 from katz_graph.executor.holding import end_reading, free, hold_again, wanted_again
@@ -57,7 +57,7 @@ def run_graph(
     context: Context,
     cache: ResultCache,
     targets: Iterable[str] | None = None,
-    on_event: OnEvent | None = None,
+    listener: Listener | None = None,
     regions: Regions = planner_region,
 ) -> GraphResult:
     """Run `targets`, or else every output node. Failures of nodes stand in the result; Cancelled is raised, also for Ctrl-C."""
@@ -68,7 +68,7 @@ def run_graph(
             raise InputError(f"node {show(target)} is to be run, but it is not in the workflow")
     if not wanted:
         raise InputError("the workflow has no output node, so there is nothing to run")
-    run = _GraphRun(graph, registry, context, cache, on_event, regions)
+    run = _GraphRun(graph, registry, context, cache, listener, regions)
     try:
         return run.run(wanted)
     except KeyboardInterrupt:
@@ -84,7 +84,7 @@ class _GraphRun:
         registry: Mapping[str, NodeType],
         context: Context,
         cache: ResultCache,
-        on_event: OnEvent | None,
+        listener: Listener | None,
         regions: Regions,
     ) -> None:
         self.registry, self.context, self.cache, self.regions = registry, context, cache, regions
@@ -92,7 +92,7 @@ class _GraphRun:
         self.nodes: dict[str, NodeState] = {}
         self.tasks = Tasks(context)
         self.calls = Calls(self.nodes, context, cache, self.tasks, Hidden(self.nodes, graph, context))
-        self.telling = Telling(graph, self.nodes, cache, on_event)
+        self.telling = Telling(graph, self.nodes, cache, listener)
         self.ready: list[tuple[tuple[bool, int, int], str]] = []
         self.failures: dict[str, KatzError] = {}
         self.ui: dict[str, Mapping[str, Sequence[Any]]] = {}
@@ -148,7 +148,7 @@ class _GraphRun:
     def _start(self, node: NodeState) -> None:
         node.why = self.telling.why_run(node)
         node.began = time.perf_counter()
-        self.telling.tell("start", node)
+        self.telling.started(node)
         if node.call.type in self.overlaps:
             self.tasks.open()
         try:
@@ -189,7 +189,7 @@ class _GraphRun:
             self._expand(node, plain)
         elif blockers and len(blockers) == len(plain):
             node.blocked, node.why = True, f"blocked: {message}" if message is not None else "blocked by a node that it reads"
-            self.telling.tell("blocked", node)
+            self.telling.blocked(node)
             self._finish(node, expected_outputs(node.type, blockers[0]))
         else:
             self._complete(node, outputs_of(node.type, plain))
@@ -202,7 +202,7 @@ class _GraphRun:
         if node.signature is not None:
             parts = tuple(part.signature for part in node.parts if part.signature is not None)
             self.cache.put(node.signature, Entry(outputs, parts, node.ui, node.shown, tuple(self._files(node))))
-        self.telling.tell("done", node)
+        self.telling.done(node)
         self._finish(node, outputs)
 
     def _files(self, node: NodeState) -> Iterator[Path]:
@@ -294,11 +294,11 @@ class _GraphRun:
             node.lost = lost.name
             return False
         node.why, node.ui, node.shown = self.telling.why_cached(node.signature), entry.ui, entry.shown
-        self.telling.tell("cached", node)
+        self.telling.done(node, cached=True)
         for shown, made_for, origin in with_inner(entry.shown, node.origin, self.file.nodes):
             identifier = self.splicer.new_id(made_for, shown.part)
             self.ui[identifier] = shown.ui or {}
-            self.telling.tell_shown(identifier, shown, made_for, origin)
+            self.telling.shown(identifier, shown, made_for, origin)
         self._finish(node, entry.outputs)
         return True
 
@@ -319,7 +319,7 @@ class _GraphRun:
     def _fail(self, node: NodeState, error: BaseException) -> None:
         failure = node_failure(self.telling.name(node), error)
         self.failures[node.id] = failure
-        self.telling.tell("failed", node, failure)
+        self.telling.failed(node, failure)
         self._finish(node, None)
 
     def _fail_cycles(self) -> None:

@@ -103,9 +103,8 @@ class Host:
 
     def _begin(self, request: str, attempt: int, portion: Portion, measure: bool, previews: bool, told: Mapping[str, Any]) -> None:
         desk = _Desk(request, attempt, self.mailbox, self.peers)
-        listen, warn = partial(self._event, told), partial(self._warn, told)
         engine = cast(Engine, _Alone(portion.program.device(portion.device)))
-        context = RunContext(engine, self._folders, self._settings.output, {}, listen, warn, previews=previews)
+        context = RunContext(engine, self._folders, self._settings.output, {}, partial(self._event, told), previews=previews)
         ready = partial(self._tell, "ready", told)
         execution = Execution(portion, self.models, context, desk, self._find, measure, hold=True, on_loaded=ready)
         job = self._worker.submit(execution)
@@ -180,9 +179,6 @@ class Host:
 
     def _event(self, told: Mapping[str, Any], event: Event) -> None:
         self._tell("event", {**told, "event": event})
-
-    def _warn(self, told: Mapping[str, Any], message: str) -> None:
-        self._tell("warning", {**told, "message": message})
 
     def _find(self, operation: Operation) -> NodeType:
         """The type of a node inside of a region: of the built-in packs, else of the folders that the driver named."""

@@ -51,7 +51,7 @@ class Request:
     timings: dict[str, Timing] = field(default_factory=dict)
     latents: tuple[Tensor, Tensor] | None = None
     future: Future[Outcome] = field(default_factory=Future)
-    news: queue.SimpleQueue[Event | str | None] = field(default_factory=queue.SimpleQueue)  # events, warnings; None: look at the future
+    news: queue.SimpleQueue[Event | None] = field(default_factory=queue.SimpleQueue)  # None: look at the future
 
     def __post_init__(self) -> None:
         self.future.add_done_callback(lambda _: self.news.put(None))

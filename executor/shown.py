@@ -17,7 +17,6 @@ class Shown:
 
     part: str
     type: str
-    title: str
     ui: Mapping[str, Sequence[Any]] | None
     origin: str = ""
     inner: tuple[Shown, ...] = ()
@@ -34,7 +33,6 @@ def shown_by(node: NodeState) -> tuple[Shown, ...]:
         Shown(
             part=last_part(part.id),
             type=part.call.type,
-            title=part.call.title,
             ui=part.ui,
             origin="" if part.origin == node.origin else part.origin,
             inner=part.shown,

@@ -1,12 +1,12 @@
-"""What a run says of its nodes: events, names in messages, and why each one ran."""
+"""Reports what happens to the nodes of a run, names them in messages, explains why they ran."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from katz_graph.errors import KatzError
+from katz_graph.events import Event, Listener, NodeBlocked, NodeDone, NodeFailed, NodeStarted
 from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.events import EventKind, NodeEvent, OnEvent
 from katz_graph.executor.node_state import NodeState, States
 from katz_graph.executor.shown import Shown
 from katz_graph.executor.signature import Signature
@@ -18,22 +18,31 @@ from katz_graph.wording import node_name
 class Telling:
     """Speaks for the run of `file` over `states`; `cache` knows what the run before was like."""
 
-    def __init__(self, file: Graph, states: States, cache: ResultCache, on_event: OnEvent | None) -> None:
-        self._file, self._states, self._cache, self._on_event = file, states, cache, on_event
+    def __init__(self, file: Graph, states: States, cache: ResultCache, listener: Listener | None) -> None:
+        self._file, self._states, self._cache, self._listener = file, states, cache, listener
         self._done_by: dict[Signature, str] = {}
 
-    def tell(self, kind: EventKind, node: NodeState, error: KatzError | None = None) -> None:
-        if kind == "done" and node.signature is not None:
-            self._done_by[node.signature] = node.id
-        if self._on_event is not None:
-            ui = node.ui if kind in ("done", "cached") else None
-            event = NodeEvent(kind, node.id, node.call.type, node.call.title, node.origin, node.seconds, node.why, error, node.began, ui)
-            self._on_event(event)
+    def started(self, node: NodeState) -> None:
+        self._report(NodeStarted(node.id, node.origin, node.call.type))
 
-    def tell_shown(self, identifier: str, shown: Shown, made_for: str, origin: str) -> None:
-        """Say again what a node inside the expansion of a cached node has for editors."""
-        if self._on_event is not None:
-            self._on_event(NodeEvent("cached", identifier, shown.type, shown.title, origin, why=f"made by node {made_for}", ui=shown.ui))
+    def done(self, node: NodeState, cached: bool = False) -> None:
+        if not cached and node.signature is not None:
+            self._done_by[node.signature] = node.id
+        self._report(NodeDone(node.id, node.origin, node.call.type, cached, node.seconds, node.why, node.ui))
+
+    def blocked(self, node: NodeState) -> None:
+        self._report(NodeBlocked(node.id, node.origin, node.call.type, node.seconds, node.why))
+
+    def failed(self, node: NodeState, error: KatzError) -> None:
+        self._report(NodeFailed(node.id, node.origin, node.call.type, node.why, error))
+
+    def shown(self, identifier: str, shown: Shown, made_for: str, origin: str) -> None:
+        """Report again what a node inside the expansion of a cached node has for editors."""
+        self._report(NodeDone(identifier, origin, shown.type, cached=True, why=f"made by node {made_for}", ui=shown.ui))
+
+    def _report(self, event: Event) -> None:
+        if self._listener is not None:
+            self._listener(event)
 
     def is_done(self, node: NodeState) -> bool:
         """Whether an equal node was done in this run."""
@@ -48,7 +57,7 @@ class Telling:
         return f"{node_name(node.origin, made_by.type, made_by.title)}, in it {own}"
 
     def why_run(self, node: NodeState) -> str:
-        if self._on_event is None:
+        if self._listener is None:
             return ""
         if node.made:
             return f"made by node {node.origin}"

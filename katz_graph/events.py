@@ -1,15 +1,90 @@
-"""What a run reports while it goes on. Progress bars, traces and servers listen to the same events."""
+"""Defines the events of a run: graph run, engines, workers and packs report them to listeners.
+
+Node ids are those of the graph that runs; `display` is the node of the file that a node is shown
+as: itself, or the one that expanded to it. A field `kind` tells events apart where they are told to
+clients as data (`web/events.py`). Never imports torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from katz_graph.errors import KatzError
     from katz_graph.planner.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStarted:
+    """A node began to run."""
+
+    node: str
+    display: str
+    type: str
+    kind: Literal["node_started"] = "node_started"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDone:
+    """A node has its result; `why` says why it ran or was `cached`. `ui` is for editors."""
+
+    node: str
+    display: str
+    type: str
+    cached: bool = False
+    seconds: float = 0.0
+    why: str = ""
+    ui: Mapping[str, Sequence[Any]] | None = None
+    kind: Literal["node_done"] = "node_done"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBlocked:
+    """A node gave nothing but blockers; `why` says which."""
+
+    node: str
+    display: str
+    type: str
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFailed:
+    """A node has no result; `why` says why it ran."""
+
+    node: str
+    display: str
+    type: str
+    why: str
+    error: KatzError
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A node is done with `value` of `maximum`: `evaluations` of a sampler, or what a pack counts.
+
+    A server fills in `display`.
+    """
+
+    node: str
+    display: str = field(default="", kw_only=True)
+    value: int
+    maximum: int
+    evaluations: bool = False
+    kind: Literal["progress"] = "progress"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Previewed:
+    """A node shows its unfinished picture, uint8 [h, w, 3]; `picture.preview` encodes it."""
+
+    node: str
+    picture: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,23 +93,6 @@ class Planned:
 
     node: str
     program: Program
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluated:
-    """One call of the model is done."""
-
-    node: str
-    done: int
-    total: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Previewed:
-    """What a node's picture looks like by now: uint8 [h, w, 3]; `picture.preview.as_jpeg` makes it a file."""
-
-    node: str
-    picture: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +109,11 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A stretch of work on a device, on the clock of `time.perf_counter`."""
+    """A device worked for a while, from `start` on the clock of `time.perf_counter`.
+
+    `name` is for people. `node` is the sampler that it worked for; work outside of samplers has a
+    `stage` instead, as `--place` calls it.
+    """
 
     device: str
     name: str
@@ -59,25 +121,26 @@ class Busy:
     start: float
     seconds: float
     evaluation: int | None = None
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
-    """How far a node says that it is."""
+class Warned:
+    """A line for people, which stops nothing."""
 
-    node: str
-    done: int
-    total: int
+    message: str
+    kind: Literal["warned"] = "warned"
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """A message of a pack for its own code in the editor; to everybody who watches this run when it names nobody."""
+class PackMessage:
+    """A pack tells its code in the editor something: only `client`, or all who watch the run."""
 
-    kind: str
+    type: str
     data: Any
     client: str | None = None
+    kind: Literal["pack_message"] = "pack_message"
 
 
-Event = Planned | Evaluated | Previewed | Sampled | Busy | Progressed | Sent
+Event = NodeStarted | NodeDone | NodeBlocked | NodeFailed | Progress | Previewed | Planned | Sampled | Busy | Warned | PackMessage
 Listener = Callable[[Event], None]

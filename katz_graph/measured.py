@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from katz_graph.events import Busy, Event, Sampled
+from katz_graph.models.stages import stage_groups
 
 if TYPE_CHECKING:
     from katz_graph.planner.program import Program
-
-VAE = ("vae encode", "vae decode")
 
 
 @dataclass(slots=True)
@@ -27,7 +26,7 @@ class Measured:
     def listen(self, event: Event) -> None:
         if isinstance(event, Sampled):
             self.samplers.append(event)
-        elif isinstance(event, Busy) and not event.node and event.name in VAE:
+        elif isinstance(event, Busy) and event.stage in stage_groups()["vae"]:
             self.vae.append(event.seconds)
 
     @property

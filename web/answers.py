@@ -14,8 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from katz_graph.errors import KatzError
+from katz_graph.events import Warned
 from katz_graph.folders import Folders
-from katz_graph.web.events import Ended, JobEvent, Warned
+from katz_graph.web.events import Ended, JobError, JobEvent
 from katz_graph.web.json_text import json_text
 from katz_graph.web.options import ServeOptions
 
@@ -83,13 +84,14 @@ class Concealment:
             return [self.data(value) for value in data]
         return data
 
-    def event(self, event: JobEvent) -> JobEvent:
+    def event(self, told: JobEvent) -> JobEvent:
         """An event whose messages for people can be shown to a client."""
-        if isinstance(event, Warned):
-            return replace(event, message=self.text(event.message))
-        if isinstance(event, Ended) and event.error is not None:
-            return replace(event, error=replace(event.error, message=self.text(event.error.message)))
-        return event
+        match told.event:
+            case Warned(message=message):
+                return replace(told, event=Warned(self.text(message)))
+            case Ended(error=JobError(message=message) as error) as ended:
+                return replace(told, event=replace(ended, error=replace(error, message=self.text(message))))
+        return told
 
 
 def _spellings(path: Path) -> Iterable[Path]:

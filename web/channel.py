@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from katz_graph.web.events import JobEvent
+from katz_graph.web.events import ClientEvent
 from katz_graph.web.job_state import JobState
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.outbox import Frame
@@ -47,7 +47,7 @@ class Channel(Protocol):
 
     def greeting(self, snapshot: Snapshot) -> Iterable[Frame]: ...
 
-    def event(self, job: Job, event: JobEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterable[Frame]: ...
+    def event(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterable[Frame]: ...
 
     def queue(self, client: str, queue: QueueView) -> Iterable[Frame]: ...
 

@@ -16,9 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from katz_graph.errors import InputError
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.web.channel import QueueView, Snapshot
-from katz_graph.web.events import Cached, Ended, JobEvent, NodeDone, NodeStarted, PackMessage, Previewed, Progress, Started
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, Started
 from katz_graph.web.job_state import JobState, NodeState
 from katz_graph.web.job_views import error_of, milliseconds, shown_node
 from katz_graph.web.jobs.job import Job
@@ -73,12 +74,12 @@ class ConventionChannel:
             for node in state.running:
                 yield from self._executing(identifier, state.nodes[node].display)
             if state.preview is not None:
-                yield self._picture(state.preview)
+                yield self._picture(identifier, state.preview)
 
     def queue(self, client: str, queue: QueueView) -> Iterator[Frame]:
         yield _message("status", _status(queue))
 
-    def event(self, job: Job, event: JobEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterator[Frame]:
+    def event(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterator[Frame]:
         match event:
             case Started(at=at):
                 self._forget(job.id)  # an attempt that was lost
@@ -91,8 +92,8 @@ class ConventionChannel:
             case Progress(display=display, value=value, maximum=maximum):
                 yield _message("progress", {"value": value, "max": maximum, "prompt_id": job.id, "node": display})
                 yield from self._changed(job.id, state)
-            case Previewed():
-                yield self._picture(event)
+            case EncodedPicture():
+                yield self._picture(job.id, event)
             case NodeDone(node=node, display=display, ui=ui, cached=cached):
                 if ui is not None:
                     yield _message("executed", {"node": node, "display_node": display, "output": ui, "prompt_id": job.id})
@@ -140,14 +141,14 @@ class ConventionChannel:
             self._paces[job] = Pace(STATES_RATE, STATES_BURST, self._clock)
         return self._paces[job]
 
-    def _picture(self, event: Previewed) -> Frame:
+    def _picture(self, job: str, event: EncodedPicture) -> Frame:
         if self._metadata:
-            about = _identity(event.job, event.node, event.display) | {"image_type": event.media_type}
+            about = _identity(job, event.node, event.display) | {"image_type": event.media_type}
             text = json.dumps(about).encode()
             header = struct.pack(">II", PREVIEW_WITH_METADATA, len(text)) + text
         else:
             header = struct.pack(">II", PREVIEW, FORMATS.get(event.media_type, 1))
-        return Frame(header + event.image, "" if event.lasting else event.job)
+        return Frame(header + event.image, "" if event.lasting else job)
 
     def _end(self, job: Job, ended: Ended, queue: QueueView, state: JobState | None = None) -> Iterator[Frame]:
         data: dict[str, Any] = {"prompt_id": job.id, "timestamp": milliseconds(ended.at)}

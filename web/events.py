@@ -1,6 +1,7 @@
-"""What happens to a job, in words that the runner, the job queue and the channels to clients share. Knows nothing of sockets and formats.
+"""Defines what clients are told of a job: events of its run, and those that only jobs have.
 
-Node ids are those of the graph that runs; `display` is the node of the submitted workflow that a node is shown as.
+As data an event is a map of `job`, its own fields and `kind`: so it goes from the runner to the
+server, over the native channel and into the job store. Knows nothing of sockets.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
+
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Warned
+from katz_graph.ui_results import Place
 
 EndStatus = Literal["completed", "failed", "cancelled"]
 
@@ -30,64 +34,28 @@ class JobError:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    job: str
+    """A job began to run."""
+
     at: float  # seconds since the epoch, as all times called `at`
     kind: Literal["started"] = "started"
 
 
 @dataclass(frozen=True, slots=True)
 class Cached:
-    """Nodes whose results were there before the first one ran, or later on."""
+    """Nodes had their results before the first one ran, or later on."""
 
-    job: str
     nodes: tuple[str, ...]
     at: float
     kind: Literal["cached"] = "cached"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStarted:
-    job: str
-    node: str
-    display: str
-    type: str
-    kind: Literal["node_started"] = "node_started"
+class EncodedPicture:
+    """A node shows its unfinished picture (`Previewed`), or sends one instead of saving it.
 
+    The newest replaces older ones that were not sent yet, but for `lasting` ones: those it sends.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a node is: `evaluations` of a sampler, or what a pack counts."""
-
-    job: str
-    node: str
-    display: str
-    value: int
-    maximum: int
-    evaluations: bool = False
-    kind: Literal["progress"] = "progress"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeDone:
-    """A node has its result. `ui`: what it has for editors (files by name as `/view` serves them, texts); `why` it ran or was cached."""
-
-    job: str
-    node: str
-    display: str
-    type: str
-    cached: bool = False
-    seconds: float = 0.0
-    why: str = ""
-    ui: Mapping[str, Sequence[Any]] | None = None
-    kind: Literal["node_done"] = "node_done"
-
-
-@dataclass(frozen=True, slots=True)
-class Previewed:
-    """The running picture, for its owner's eyes. The newest replaces older ones that were not sent yet, unless it is `lasting`: a picture
-    that a node sends instead of saving it."""
-
-    job: str
     node: str
     display: str
     image: bytes
@@ -98,9 +66,8 @@ class Previewed:
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """A sampler was compiled: what `katz plan --json` prints."""
+    """A sampler was compiled (`Planned`): what `katz plan --json` prints of its program."""
 
-    job: str
     node: str
     plan: Mapping[str, Any]
     kind: Literal["plan_made"] = "plan_made"
@@ -108,7 +75,7 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of work on a device; `start` is in seconds since the job started."""
+    """A device worked for a while (`Busy`); `start` is in seconds since the job started."""
 
     device: str
     name: str
@@ -119,52 +86,31 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What devices did for a node."""
+    """Devices worked for a node, which is done."""
 
-    job: str
     node: str
     segments: tuple[Segment, ...]
     kind: Literal["timeline"] = "timeline"
 
 
 @dataclass(frozen=True, slots=True)
-class PackMessage:
-    """A message of a pack for its own code in the editor. `client` names who it is for; without it, who submitted the job."""
-
-    job: str
-    type: str
-    data: Any
-    client: str | None = None
-    kind: Literal["pack_message"] = "pack_message"
-
-
-@dataclass(frozen=True, slots=True)
-class Warned:
-    job: str
-    message: str
-    kind: Literal["warned"] = "warned"
-
-
-@dataclass(frozen=True, slots=True)
 class Wrote:
-    """A finished file, by its path relative to the folder that `place` names."""
+    """A file is finished, by its path relative to the folder that `place` names."""
 
-    job: str
     path: str
-    place: Literal["output", "temp"]
+    place: Place
     kind: Literal["wrote"] = "wrote"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job's last event.
+    """A job ended; nothing follows.
 
     `outputs`: what output nodes have for editors, by node. `meta`: for each of them node_id, display_node, parent_node, real_node_id.
     `executed`: nodes that ran or were cached. `seconds`: total, load, prepare, denoise, vae. `predicted`: seconds of sampling as planned.
     `cached`: the nodes that `Cached` told of.
     """
 
-    job: str
     status: EndStatus
     at: float
     error: JobError | None = None
@@ -178,7 +124,27 @@ class Ended:
     kind: Literal["ended"] = "ended"
 
 
-JobEvent = Started | Cached | NodeStarted | Progress | NodeDone | Previewed | PlanMade | Timeline | PackMessage | Warned | Wrote | Ended
+ClientEvent = (
+    Started | Cached | NodeStarted | Progress | NodeDone | EncodedPicture | PlanMade | Timeline | PackMessage | Warned | Wrote | Ended
+)
+_EVENT: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="kind")])
 
-JOB_EVENT: TypeAdapter[JobEvent] = TypeAdapter(Annotated[JobEvent, Field(discriminator="kind")])
-"""Events to and from plain data."""
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Something happened to a job."""
+
+    job: str
+    event: Annotated[ClientEvent, Field(discriminator="kind")]
+
+
+def _nested(data: Any) -> Any:
+    return {"job": data.get("job"), "event": data} if isinstance(data, Mapping) else data
+
+
+def _flat(told: JobEvent) -> dict[str, Any]:
+    return {"job": told.job, **_EVENT.dump_python(told.event)}
+
+
+JOB_EVENT: TypeAdapter[JobEvent] = TypeAdapter(Annotated[JobEvent, BeforeValidator(_nested), PlainSerializer(_flat)])
+"""Events to and from data."""

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from katz_graph.errors import KatzError
+from katz_graph.events import PackMessage
 from katz_graph.web.channel import Channel, QueueView, Snapshot
-from katz_graph.web.events import Ended, JobEvent, PackMessage, Started
+from katz_graph.web.events import ClientEvent, Ended, Started
 from katz_graph.web.job_state import JobState
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import Limits
@@ -67,7 +68,7 @@ class Session:
         self.begun = True
         self.send(self.channel.greeting(self._hub.snapshot(self.client, recent)))
 
-    def hear(self, job: Job, event: JobEvent, state: JobState, queue: Callable[[], QueueView]) -> None:
+    def hear(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> None:
         if self.begun:
             self.send(self.channel.event(job, event, state, queue))
 
@@ -151,7 +152,7 @@ class Hub:
         for job in [job for job, end in self._ends.items() if end.told.get(session, math.inf) <= before]:
             del self._ends[job]
 
-    def publish(self, job: Job, event: JobEvent) -> None:
+    def publish(self, job: Job, event: ClientEvent) -> None:
         """Tell the owner of a job what happened to it."""
         client = event.client or job.client if isinstance(event, PackMessage) else job.client
         if client is None:
@@ -199,7 +200,7 @@ class Hub:
         states = {job.id: self._states.get(job.id) or JobState() for job in queue.running if job.id in live}
         return Snapshot(client, self._view(), (*ended.values(), *live.values()), states, tuple(missed), self._facts())
 
-    def _state(self, job: Job, event: JobEvent) -> JobState:
+    def _state(self, job: Job, event: ClientEvent) -> JobState:
         if isinstance(event, Started):
             live = {job.id for job in self._queue().running}
             for stale in self._states.keys() - live:

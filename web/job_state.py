@@ -7,19 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from katz_graph.web.events import (
-    Cached,
-    Ended,
-    JobEvent,
-    NodeDone,
-    NodeStarted,
-    PlanMade,
-    Previewed,
-    Progress,
-    Started,
-    Timeline,
-    Warned,
-)
+from katz_graph.events import NodeDone, NodeStarted, Progress, Warned
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, PlanMade, Started, Timeline
 
 SEGMENTS = 2_000  # of the timeline; older ones are dropped
 PLANS = 32
@@ -50,10 +39,10 @@ class JobState:
     plans: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     timeline: deque[Timeline] = field(default_factory=deque)
     warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
-    preview: Previewed | None = None
+    preview: EncodedPicture | None = None
     segments: int = 0  # in the timeline
 
-    def hear(self, event: JobEvent) -> None:
+    def hear(self, event: ClientEvent) -> None:
         """Take an event in. What leaves nothing behind (messages of packs, pictures that a node sends for good) is passed over."""
         match event:
             case Started(at=at):
@@ -72,7 +61,7 @@ class JobState:
                 known = self._node(event.node, event.display, event.type)
                 known.cached, known.seconds, known.why, known.ui = event.cached, event.seconds, event.why, event.ui
                 self._finish(event.node)
-            case Previewed(lasting=False):
+            case EncodedPicture(lasting=False):
                 self.preview = event
             case PlanMade(node=node, plan=plan):
                 self.plans.pop(node, None)

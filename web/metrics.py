@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from katz_graph.web.events import Ended, JobEvent, NodeDone, Progress
+from katz_graph.events import NodeDone, Progress
+from katz_graph.web.events import ClientEvent, Ended
 
 if TYPE_CHECKING:
     from katz_graph.web.runner_facts import Stats
@@ -60,17 +61,17 @@ class Metrics:
         self._requests = Counter("katz_http_requests", "HTTP requests", ["method", "route", "status"], registry=registry)
         self._seconds = Histogram("katz_http_request_seconds", request, ["route"], buckets=REQUEST_SECONDS, registry=registry)
 
-    def heard(self, event: JobEvent) -> None:
+    def heard(self, job: str, event: ClientEvent) -> None:
         """Count what happens to jobs."""
         if isinstance(event, Progress):
             if event.evaluations:
-                self._stepped(event)
+                self._stepped(job, event)
         elif isinstance(event, NodeDone):
             self._nodes.labels(str(event.cached).lower()).inc()
-            self._steps.pop((event.job, event.node), None)
+            self._steps.pop((job, event.node), None)
         elif isinstance(event, Ended):
             self._jobs.labels(event.status).observe(event.seconds.get("total", 0.0))
-            for key in [key for key in self._steps if key[0] == event.job]:
+            for key in [key for key in self._steps if key[0] == job]:
                 del self._steps[key]
 
     def refused(self, reason: str) -> None:
@@ -81,9 +82,9 @@ class Metrics:
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def _stepped(self, event: Progress) -> None:
+    def _stepped(self, job: str, event: Progress) -> None:
         """Progress may skip steps when they are quick: the time is shared out among them."""
-        key, now = (event.job, event.node), self._clock()
+        key, now = (job, event.node), self._clock()
         steps, since = self._steps.get(key, (event.value, now))
         for _ in range(min(event.value - steps, MOST_STEPS)):
             self._step.observe((now - since) / (event.value - steps))

@@ -5,8 +5,8 @@ From the server, `seq` counting from 0; a gap is a running picture that gave way
   first.
 - `queue`, whenever it changes: `running`, `pending` (how many jobs), `paused`, `places` (the client's waiting jobs, with how many wait
   before each). A job that stands in `places` waits: what was told of its nodes is void.
-- `event`: something happened to one of the client's jobs. `event` has the fields of `web/events.py`, `kind` and `job` among them; pictures
-  are bytes.
+- `event`: something happened to one of the client's jobs. `event` has the fields of its class in
+  `web/events.py`, with `job` and `kind`; pictures are bytes.
 - `job`, the answer to `watch`: `id`, and `job`, which is null for a job that is not this client's, else `id`, `status`, `number`,
   `created`, `started`, `ended`, `deadline`, `predicted`, `targets`, `result` (the event `ended`; null before), `state` (null unless it
   runs: `started`, `nodes`, `plans`, `timeline`, `warnings`, `preview`, as they follow from its events).
@@ -27,7 +27,7 @@ from pydantic import ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
 from katz_graph.errors import InputError
 from katz_graph.web.channel import QueueView, Snapshot
-from katz_graph.web.events import JOB_EVENT, JobEvent, Previewed
+from katz_graph.web.events import JOB_EVENT, ClientEvent, EncodedPicture, JobEvent
 from katz_graph.web.job_state import JobState
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.outbox import Frame
@@ -79,9 +79,9 @@ class NativeChannel:
     def queue(self, client: str, queue: QueueView) -> Iterator[Frame]:
         yield self._frame("queue", _queue(client, queue))
 
-    def event(self, job: Job, event: JobEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterator[Frame]:
-        replaceable = isinstance(event, Previewed) and not event.lasting
-        yield self._frame("event", {"event": JOB_EVENT.dump_python(event)}, event.job if replaceable else "")
+    def event(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterator[Frame]:
+        replaceable = isinstance(event, EncodedPicture) and not event.lasting
+        yield self._frame("event", {"event": JOB_EVENT.dump_python(JobEvent(job.id, event))}, job.id if replaceable else "")
 
     def pong(self) -> Iterator[Frame]:
         yield self._frame("pong", {})
@@ -116,6 +116,6 @@ def _job(job: Job, state: JobState | None) -> dict[str, Any]:
         "deadline": job.deadline,
         "predicted": job.predicted,
         "targets": list(job.targets),
-        "result": None if job.result is None else JOB_EVENT.dump_python(job.result),
+        "result": None if job.result is None else JOB_EVENT.dump_python(JobEvent(job.id, job.result)),
         "state": None if state is None else state.plain(),
     }

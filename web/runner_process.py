@@ -13,7 +13,8 @@ from typing import Any, ParamSpec
 from pydantic import ValidationError
 
 from katz_graph.errors import KatzError
-from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
+from katz_graph.events import Warned
+from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import RunnerStart, ServeOptions
 from katz_graph.web.runner.checking import CHECKED, Checked
@@ -265,7 +266,7 @@ class Runner:
         _, taken = self._waiting.pop(job_id)
         if not taken.done():
             taken.set_result(None)
-            self._heard(Ended(job_id, "cancelled", time.time()))
+            self._heard(JobEvent(job_id, Ended("cancelled", time.time())))
 
     def _message(self, message: Message) -> None:
         if message.kind == "taken":
@@ -280,7 +281,7 @@ class Runner:
             self._replace_if_worn()
         elif message.kind == "event":
             event = _event(message.body)
-            if isinstance(event, Ended):
+            if isinstance(event.event, Ended):
                 self._taken.discard(event.job)
             self._heard(event)
             self._replace_if_worn()
@@ -311,5 +312,5 @@ def _event(body: Mapping[str, Any]) -> JobEvent:
         log.error("an event of the runner is malformed: %s", "; ".join(problems))
         job = str(body.get("job"))
         if body.get("kind") == "ended":
-            return Ended(job, "failed", time.time(), JobError("RunError", "its result is malformed"))
-        return Warned(job, f"an event ({body.get('kind')}) is malformed")
+            return JobEvent(job, Ended("failed", time.time(), JobError("RunError", "its result is malformed")))
+        return JobEvent(job, Warned(f"an event ({body.get('kind')}) is malformed"))

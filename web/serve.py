@@ -19,7 +19,7 @@ from katz_graph.web.answers import Concealment
 from katz_graph.web.app import build
 from katz_graph.web.binding import check_reach, listen, url
 from katz_graph.web.connections import Server
-from katz_graph.web.events import Ended, JobEvent
+from katz_graph.web.events import ClientEvent, Ended, JobEvent
 from katz_graph.web.hub import Hub
 from katz_graph.web.jobs.cleaning import JobFiles, Retention, drop_unfinished
 from katz_graph.web.jobs.job import Job
@@ -77,14 +77,14 @@ def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., R
     folders = replace(settings.folders(), paths=False)
     concealment, metrics = Concealment.of(options, folders), Metrics()
 
-    def heard(event: JobEvent) -> None:
-        jobs.heard(concealment.event(event))
+    def heard(told: JobEvent) -> None:
+        jobs.heard(concealment.event(told))
 
     def lost(ids: Sequence[str], why: str) -> None:
         jobs.lost(ids, concealment.text(why))
 
-    def publish(job: Job, event: JobEvent) -> None:
-        metrics.heard(event)
+    def publish(job: Job, event: ClientEvent) -> None:
+        metrics.heard(job.id, event)
         if isinstance(event, Ended):
             log.info("job %s: %s after %.2f s%s", job.id, event.status, event.seconds.get("total", 0.0), _why(event))
         hub.publish(job, event)

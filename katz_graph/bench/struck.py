@@ -17,7 +17,7 @@ from katz_graph.bench.parity import difference
 from katz_graph.bench.placed import Models, Scale, pins, plan, reference
 from katz_graph.bench.requests import bare_context
 from katz_graph.errors import RunError
-from katz_graph.events import Evaluated, Event
+from katz_graph.events import Event, Progress, Warned
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.context import RunContext
 from katz_graph.executor.engine import Outcome
@@ -61,16 +61,18 @@ class Struck:
 
     def _context(self) -> RunContext:
         context = bare_context(self.engine)
-        context.listener, context.on_warning = self._listen, lambda _: self.noticed.append(time.monotonic())
+        context.listener = self._listen
         return context
 
     def _listen(self, event: Event) -> None:
-        if not isinstance(event, Evaluated):
+        if isinstance(event, Warned):
+            self.noticed.append(time.monotonic())
+        if not isinstance(event, Progress):
             return
         attempt = len(self.noticed)
         if attempt > len(self.recovered):
             self.recovered.append(time.monotonic())
-        if attempt == len(self.hit) < len(self.blows) and event.done >= self.blows[attempt].evaluation:
+        if attempt == len(self.hit) < len(self.blows) and event.value >= self.blows[attempt].evaluation:
             blow = self.blows[attempt]
             self.hit.append(time.monotonic())
             os.kill(self.pids[blow.device], blow.signal)

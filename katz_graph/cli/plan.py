@@ -110,7 +110,7 @@ def compile_workflow(session: Session, after: str) -> list[Program]:
     from katz_graph.executor.graph_run import run_graph
 
     engine = PlanningEngine(resources(session), after)
-    context = RunContext(engine, session.folders, session.settings.output, {}, on_warning=session.warn)
+    context = RunContext(engine, session.folders, session.settings.output, listener=session.listen)
     outputs = [session.graph.nodes[target] for target in session.targets]
     before_outputs = dict.fromkeys(link.node for call in outputs for _, link in call.links())
     result = run_graph(session.graph, session.registry, context, ResultCache("none"), targets=before_outputs)

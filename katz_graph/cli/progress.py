@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from katz_graph.events import Evaluated, Event
+from katz_graph import events
 
 
 class _Rate(ProgressColumn):
@@ -20,7 +20,7 @@ class _Rate(ProgressColumn):
 
 
 class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
-    """Listens to events and draws."""
+    """Draws a bar for each sampler while it is open."""
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
@@ -33,10 +33,12 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._progress.stop()
 
-    def listen(self, event: Event) -> None:
-        if not isinstance(event, Evaluated):
-            return
-        if event.node not in self._tasks:
+    def listen(self, event: events.Event) -> None:
+        if isinstance(event, events.Progress) and event.evaluations:
+            self.update(event.node, event.value, event.maximum)
+
+    def update(self, node: str, value: int, maximum: int) -> None:
+        if node not in self._tasks:
             self._progress.start()
-            self._tasks[event.node] = self._progress.add_task(f"node {event.node}", total=event.total)
-        self._progress.update(self._tasks[event.node], completed=event.done)  # type: ignore[arg-type]
+            self._tasks[node] = self._progress.add_task(f"node {node}", total=maximum)
+        self._progress.update(self._tasks[node], completed=value)  # type: ignore[arg-type]

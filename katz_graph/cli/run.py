@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from katz_graph.cli.progress import EvaluationProgress
 from katz_graph.cli.session import Session, check_writable, open_session
 from katz_graph.cli.trace import write_trace
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
-from katz_graph.events import Busy, Event, Planned
+from katz_graph.events import Busy, Event, NodeBlocked, NodeDone, NodeFailed, NodeStarted, Planned
 from katz_graph.formats.api import to_api
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
@@ -37,49 +37,71 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
         check_writable(options.trace.absolute().parent, "--trace")
     from katz_graph.executor.cache import ResultCache
     from katz_graph.executor.context import RunContext
-    from katz_graph.executor.events import NodeEvent
     from katz_graph.executor.graph_run import run_graph
 
     cache = ResultCache.parse(options.cache)
-    spans: list[Busy] = []
-
-    def on_node(event: NodeEvent) -> None:
-        if event.kind == "done":
-            spans.append(Busy("graph", event.type, event.node, event.began, event.seconds))
-        if options.why and event.kind != "start" and event.why:
-            session.say(f"node {event.node} ({event.type}): {event.kind}: {event.why}")
-        for text in (event.ui or {}).get("text", ()):
-            session.say(str(text))
-
     with open_engine(session, options.why) as engine, EvaluationProgress(session.console) as progress:
-        texts = metadata(session, engine.device.dtype)
-
-        def listen(event: Event) -> None:
-            progress.listen(event)
-            if isinstance(event, Busy):
-                spans.append(event)
-            elif isinstance(event, Planned) and (approximated := in_force([event.program])):
-                texts["katz"] = made_with(session.devices.text, engine.device.dtype, approximated)
-
-        context = RunContext(engine, session.folders, session.settings.output, texts, listen, session.warn)
+        reporter = _Reporter(session, options, progress, engine.device.dtype, metadata(session, engine.device.dtype))
+        context = RunContext(engine, session.folders, session.settings.output, reporter.texts, reporter.listen)
         failure: KatzError | None = None
         if session.problems:
             session.warn(f"some outputs are refused, for reasons that stand at the end; those that run: node {listed(session.targets)}")
         try:
             with contextlib.redirect_stdout(sys.stderr):  # what nodes print; standard output is for scripts
-                run_graph(session.graph, session.registry, context, cache, session.targets, on_node).raise_failures()
+                run_graph(session.graph, session.registry, context, cache, session.targets, reporter.listen).raise_failures()
         except KatzError as error:
             failure = error
     total = time.perf_counter() - started
     if not isinstance(failure, Cancelled):
         _tell(session, context.measured, context.files, total, as_json)
     if options.trace is not None:
-        write_trace(options.trace, spans)
+        write_trace(options.trace, reporter.spans)
     if session.problems and not isinstance(failure, Cancelled):
         problems = [*session.problems, *([] if failure is None else [str(failure)])]
         raise RunError("\n".join((*problems, f"some outputs were refused: node {listed(session.refused)}")))
     if failure is not None:
         raise failure
+
+
+@dataclass(slots=True)
+class _Reporter:
+    """Tells the person what a run does, and collects the spans of its trace.
+
+    Approximations are noted in `texts`, which its pictures carry.
+    """
+
+    session: Session
+    how: RunOptions
+    progress: EvaluationProgress
+    dtype: str
+    texts: dict[str, str]
+    spans: list[Busy] = field(default_factory=list)
+    _began: dict[str, float] = field(default_factory=dict)  # by node
+
+    def listen(self, event: Event) -> None:
+        self.progress.listen(event)
+        self.session.listen(event)
+        match event:
+            case NodeStarted(node=node):
+                self._began[node] = time.perf_counter()
+            case NodeDone(node=node, cached=cached):
+                if not cached:
+                    self.spans.append(Busy("graph", event.type, node, self._began[node], event.seconds))
+                self._explain(event, "cached" if cached else "done")
+                for text in (event.ui or {}).get("text", ()):
+                    self.session.say(str(text))
+            case NodeBlocked():
+                self._explain(event, "blocked")
+            case NodeFailed():
+                self._explain(event, "failed")
+            case Busy():
+                self.spans.append(event)
+            case Planned(program=program) if approximated := in_force([program]):
+                self.texts["katz"] = made_with(self.session.devices.text, self.dtype, approximated)
+
+    def _explain(self, event: NodeDone | NodeBlocked | NodeFailed, outcome: str) -> None:
+        if self.how.why and event.why:
+            self.session.say(f"node {event.node} ({event.type}): {outcome}: {event.why}")
 
 
 def metadata(session: Session, dtype: str) -> dict[str, str]:

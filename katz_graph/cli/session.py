@@ -18,6 +18,7 @@ from katz_graph.cli.options import WorkflowOptions
 from katz_graph.cli.overrides import find_node, set_inputs, set_seed
 from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, parse_link
 from katz_graph.errors import InputError
+from katz_graph.events import Event, Warned
 from katz_graph.folders import Folders
 from katz_graph.formats.read import read_workflow
 from katz_graph.formats.workflow import Workflow
@@ -50,6 +51,11 @@ class Session:
 
     def warn(self, message: str) -> None:
         self.console.print(f"[yellow]warning:[/] {escape(message)}")
+
+    def listen(self, event: Event) -> None:
+        """Print the warnings of a run."""
+        if isinstance(event, Warned):
+            self.warn(event.message)
 
     @property
     def devices(self) -> DeviceList:

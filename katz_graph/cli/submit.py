@@ -21,7 +21,7 @@ from katz_graph.cli.remote import Server, Unreachable, node_problems
 from katz_graph.cli.session import check_run_options, check_writable
 from katz_graph.cli.watch import Listener, follow, open_line
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
-from katz_graph.events import Evaluated
+from katz_graph.events import NodeDone, Progress, Warned
 from katz_graph.folders import TEMP
 from katz_graph.formats.api import to_api
 from katz_graph.formats.object_info import from_object_info
@@ -31,7 +31,7 @@ from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
 from katz_graph.packs import Registry, load_registry
 from katz_graph.settings import Settings
-from katz_graph.web.events import Ended, JobEvent, NodeDone, PlanMade, Previewed, Progress, Warned
+from katz_graph.web.events import ClientEvent, EncodedPicture, Ended, PlanMade
 from katz_graph.wording import listed, one_line, shorten
 
 ATTEMPTS = 5  # at handing a workflow over, when lines drop
@@ -148,10 +148,10 @@ class _Watcher:
             self._place = before
             self.say(f"job {self._job} waits" + (f" behind {before} other{'s' if before > 1 else ''}" if before else ", and is next"))
 
-    def listen(self, event: JobEvent) -> None:
+    def listen(self, event: ClientEvent) -> None:
         match event:
             case Progress():
-                self.progress.listen(Evaluated(event.display, event.value, event.maximum))
+                self.progress.update(event.display, event.value, event.maximum)
             case PlanMade():
                 self._plans[event.node] = event.plan
             case Warned():
@@ -159,7 +159,7 @@ class _Watcher:
             case NodeDone(ui=ui) if ui is not None:
                 for text in ui.get("text", ()):
                     self.say(str(text))
-            case Previewed(lasting=True):
+            case EncodedPicture(lasting=True):
                 self._keep(event)
 
     def fetch(self, ended: Ended) -> None:
@@ -189,7 +189,7 @@ class _Watcher:
         if ended.status == "failed":
             raise RunError(ended.error.message if ended.error is not None else "the job failed")
 
-    def _keep(self, event: Previewed) -> None:
+    def _keep(self, event: EncodedPicture) -> None:
         """A picture that a node sends instead of saving it."""
         name = f"{self._job[:8]}_{one_line(event.display).replace('/', '_')}.{SUFFIXES.get(event.media_type, 'png')}"
         target = _free(self._output / name)

@@ -16,7 +16,8 @@ from websockets.typing import Subprotocol
 
 from katz_graph.cli.remote import Server, Unreachable
 from katz_graph.errors import InputError, RunError
-from katz_graph.web.events import JOB_EVENT, Ended, JobEvent, PlanMade, Progress
+from katz_graph.events import Progress
+from katz_graph.web.events import JOB_EVENT, ClientEvent, Ended, JobEvent, PlanMade
 from katz_graph.web.native import SUBPROTOCOL
 
 PATIENCE = 120.0  # seconds without a connection
@@ -30,7 +31,7 @@ LOOK = 0.25  # seconds; Ctrl-C that comes just before a wait is seen at its end
 class Listener:
     """Who follows: what happens is heard, `queued` says how many jobs wait before this one, `say` is for lines about the connection."""
 
-    hear: Callable[[JobEvent], None]
+    hear: Callable[[ClientEvent], None]
     queued: Callable[[int], None]
     say: Callable[[str], None]
 
@@ -100,7 +101,7 @@ def _read(socket: ClientConnection) -> Mapping[str, Any]:
             return msgpack.unpackb(data) if isinstance(data, bytes) else {}
 
 
-def _events(frame: Mapping[str, Any], job: str, queued: Callable[[int], None]) -> Iterator[JobEvent]:
+def _events(frame: Mapping[str, Any], job: str, queued: Callable[[int], None]) -> Iterator[ClientEvent]:
     """What a frame says of a job, its state when it was asked for included."""
     kind = frame.get("type")
     if kind in ("snapshot", "queue"):
@@ -109,23 +110,21 @@ def _events(frame: Mapping[str, Any], job: str, queued: Callable[[int], None]) -
             queued(places[job])
     elif kind == "job" and frame["id"] == job:
         yield from _told(frame["job"], job)
-    elif kind == "event":
-        event = _parsed(frame["event"])
-        if event is not None and event.job == job:
-            yield event
+    elif kind == "event" and (told := _parsed(frame["event"])) is not None and told.job == job:
+        yield told.event
 
 
-def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[JobEvent]:
+def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[ClientEvent]:
     if known is None:
         raise RunError(f"the server does not know job {job} any more")
     state = known.get("state") or {}
     for node, plan in state.get("plans", {}).items():
-        yield PlanMade(job, node, plan)
+        yield PlanMade(node, plan)
     for node, told in state.get("nodes", {}).items():
         if told["status"] == "running":
-            yield Progress(job, node, told["display"], told["value"], told["maximum"])
+            yield Progress(node, display=told["display"], value=told["value"], maximum=told["maximum"])
     if (ended := _parsed(known.get("result"))) is not None:
-        yield ended
+        yield ended.event
 
 
 def _parsed(event: Any) -> JobEvent | None:

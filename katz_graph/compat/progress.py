@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.events import Previewed, Progressed
+from katz_graph.events import Previewed, Progress
 from katz_graph.scope import current
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class ProgressBar:
             return
         now.context.check_cancelled()
         node = str(self.node_id or now.node)
-        now.context.report(Progressed(node, self.current, self.total))
+        now.context.report(Progress(node, self.current, self.total))
         if preview is not None and now.context.wants_preview(node):
             now.context.report(Previewed(node, _picture(preview)))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar
 
 from katz_graph.errors import KatzError, RunError
-from katz_graph.web.events import Ended, JobError, JobEvent, Started, Wrote
+from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent, Started, Wrote
 from katz_graph.web.jobs.cleaning import JobFiles, temporary
 from katz_graph.web.jobs.forecast import Forecast
 from katz_graph.web.jobs.job import Job
@@ -62,7 +62,7 @@ class Dispatcher:
         forecast: Forecast,
         runner: Runs,
         slots: int,
-        publish: Callable[[Job, JobEvent], None],
+        publish: Callable[[Job, ClientEvent], None],
         changed: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
@@ -107,21 +107,21 @@ class Dispatcher:
             for task in self._tasks:
                 task.cancel()
 
-    def heard(self, event: JobEvent) -> None:
+    def heard(self, told: JobEvent) -> None:
         """The runner tells what happens to a job."""
-        attempt = self.attempts.get(event.job)
+        attempt = self.attempts.get(told.job)
         if self._closed or attempt is None or attempt.phase != "runs":
             return
-        if isinstance(event, Ended):
-            self._ended(attempt, event)
-            return
-        if isinstance(event, Started):
-            attempt.job = replace(attempt.job, started=event.at)
-        elif isinstance(event, Wrote):
-            file = StoredFile(event.place, event.path)
-            attempt.wrote.add(file)
-            self.spawn(self._note(self._wrote(attempt, [file])))
-        self._tell(attempt.job, event)
+        match told.event:
+            case Ended() as result:
+                return self._ended(attempt, result)
+            case Started(at=at):
+                attempt.job = replace(attempt.job, started=at)
+            case Wrote(path=path, place=place):
+                file = StoredFile(place, path)
+                attempt.wrote.add(file)
+                self.spawn(self._note(self._wrote(attempt, [file])))
+        self._tell(attempt.job, told.event)
 
     def lost(self, ids: Sequence[str], why: str) -> None:
         """What had taken these jobs, and begun them, is gone."""
@@ -131,11 +131,11 @@ class Dispatcher:
             job = attempt.job
             crashes = job.crashes + 1
             if attempt.cancelled:
-                self._end(attempt, Ended(job.id, "cancelled", self._clock()), discard=True)
+                self._end(attempt, Ended("cancelled", self._clock()), discard=True)
             elif crashes >= CRASHES:
                 message = f"set aside: what ran it died {CRASHES} times under it, the last time: {why}"
                 attempt.job = replace(job, crashes=crashes)
-                self._end(attempt, Ended(job.id, "failed", self._clock(), JobError("WorkerLost", message)), discard=True)
+                self._end(attempt, Ended("failed", self._clock(), JobError("WorkerLost", message)), discard=True)
             else:
                 self._return(attempt, crashes)
 
@@ -149,7 +149,7 @@ class Dispatcher:
             return True
         job = self.queue.remove(id)
         if job is not None:
-            self.finish(job, Ended(id, "cancelled", self._clock()))
+            self.finish(job, Ended("cancelled", self._clock()))
         return job is not None
 
     def finish(self, job: Job, result: Ended) -> None:
@@ -202,7 +202,7 @@ class Dispatcher:
             log.exception("job %s could not be handed over", attempt.job.id)
             if attempt.phase == "runs":
                 why = JobError("RunError", f"the job could not be handed to the runner: {error}")
-                self._end(attempt, Ended(attempt.job.id, "failed", self._clock(), why))
+                self._end(attempt, Ended("failed", self._clock(), why))
         if attempt.cancelled and attempt.phase == "runs":
             await self._note(self._runner.cancel(attempt.job.id))
 
@@ -270,7 +270,7 @@ class Dispatcher:
                     raise
                 log.warning("the result of job %s cannot be kept", job.id, exc_info=error)
                 why = JobError("RunError", f"its result cannot be kept: {error}")
-                kept = Ended(job.id, "failed", result.at, why, seconds=result.seconds)
+                kept = Ended("failed", result.at, why, seconds=result.seconds)
 
     async def _wrote(self, attempt: Attempt, files: Collection[StoredFile]) -> None:
         if files:
@@ -285,7 +285,7 @@ class Dispatcher:
             await self._note(self._store.retry(job.id, crashes))
         self._leave(job.id)
         if attempt.cancelled:
-            self.finish(job, Ended(job.id, "cancelled", self._clock()))
+            self.finish(job, Ended("cancelled", self._clock()))
         else:
             self.queue.add(job)
             self._changed()
@@ -300,7 +300,7 @@ class Dispatcher:
         for job in [job for job in self.queue if job.deadline is not None and job.deadline < now]:
             self.queue.remove(job.id)
             late = f"its deadline passed {now - (job.deadline or now):.1f} s ago, before it could start"
-            self.finish(job, Ended(job.id, "failed", now, JobError("RunError", late)))
+            self.finish(job, Ended("failed", now, JobError("RunError", late)))
 
     async def _note(self, work: Coroutine[Any, Any, None]) -> None:
         """Work whose failure changes nothing for the job: a later start of the server, or its runner, puts things right."""
@@ -311,7 +311,7 @@ class Dispatcher:
         except Exception:
             log.exception("what a job left behind was not put right; the next start does it")
 
-    def _tell(self, job: Job, event: JobEvent) -> None:
+    def _tell(self, job: Job, event: ClientEvent) -> None:
         try:
             self._publish(job, event)
         except Exception:

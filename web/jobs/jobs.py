@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from katz_graph.errors import KatzError
-from katz_graph.web.events import Ended, JobEvent
+from katz_graph.web.events import ClientEvent, Ended
 from katz_graph.web.jobs.admission import Admission
 from katz_graph.web.jobs.cleaning import KEYS_KEPT, JobFiles, Retention, outdated
 from katz_graph.web.jobs.dispatch import Dispatcher, Runs
@@ -37,7 +37,7 @@ class Jobs:
         self,
         store: JobStore,
         runner: Runs,
-        publish: Callable[[Job, JobEvent], None],
+        publish: Callable[[Job, ClientEvent], None],
         changed: Callable[[], None],
         limits: Limits,
         jobs_at_once: int,
@@ -66,7 +66,7 @@ class Jobs:
             left = await self._store.files(job.id)
             await asyncio.to_thread(self._files.delete, left)
             if job.status == "cancelled":
-                self._dispatcher.finish(job, Ended(job.id, "cancelled", self._clock()))
+                self._dispatcher.finish(job, Ended("cancelled", self._clock()))
                 continue
             if left or job.status == "in_progress":
                 await self._store.retry(job.id, job.crashes)

@@ -140,7 +140,6 @@ class Runs:
             place.folders.output,
             texts,
             listen,
-            telling.warn,
             on_picture=deliver,
             previews=place.previews and order.client is not None and order.extra.get("preview_method") != NO_PREVIEWS,
             on_file=wrote,
@@ -154,13 +153,13 @@ class Runs:
         try:
             ended = self._ended(order)
         except BaseException as error:
-            ended = Ended(order.id, "failed", time.time(), internal(error))
+            ended = Ended("failed", time.time(), internal(error))
             with suppress(Exception):  # packs may have replaced where it goes
                 traceback.print_exc()
         with self._changed:
             self._running -= 1
         self._forget(order.id)
-        self._tell(ended)
+        self._tell(JobEvent(order.id, ended))
 
     def _forget(self, job: str) -> None:
         with self._changed:
@@ -171,8 +170,8 @@ class Runs:
     def _ended(self, order: Order) -> Ended:
         """Run a job from its first event to before its last, which is returned."""
         began = time.perf_counter()
-        self._tell(Started(order.id, time.time()))
-        telling = Telling(order.id, self._place.folders.output, self._place.shown, self._tell)
+        telling = Telling(self._place.folders.output, self._place.shown, lambda event: self._tell(JobEvent(order.id, event)))
+        self._tell(JobEvent(order.id, Started(time.time())))
         context = self._context(order, telling)
         with self._changed:
             self._contexts[order.id] = context
@@ -183,7 +182,6 @@ class Runs:
         telling.close()
         measured = context.measured
         return Ended(
-            order.id,
             status,
             time.time(),
             error,
@@ -202,7 +200,7 @@ class Runs:
             graph = from_api(order.prompt)
             telling.behind = partial(only_read_by, graph, order.targets)
             with place.caches.lent(order.client) as cache:
-                result = run_graph(graph, place.registry, context, cache, order.targets, telling.on_node)
+                result = run_graph(graph, place.registry, context, cache, order.targets, telling.listen)
             result.raise_failures()
             return "completed", None
         except Cancelled:

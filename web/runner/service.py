@@ -19,12 +19,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from katz_graph.errors import KatzError
+from katz_graph.events import Warned
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.garbage import imports_are_done
 from katz_graph.packs import load_registry
 from katz_graph.shipped import template
-from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent, Warned
+from katz_graph.web.events import JOB_EVENT, ClientEvent, Ended, JobError, JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.checking import CHECKED, check_prompt
 from katz_graph.web.runner.order import ORDER
@@ -109,7 +110,7 @@ class Service:
             runs.start(ORDER.validate_python(body))
         except Exception as error:
             traceback.print_exc()
-            self._tell(Ended(job, "failed", time.time(), _internal(error)))
+            self._tell(JobEvent(job, Ended("failed", time.time(), _internal(error))))
 
     def _ask(self, message: Message, questions: Mapping[str, Callable[..., Any]]) -> None:
         try:
@@ -163,15 +164,18 @@ class Service:
             stranded=tuple(devices.choices.stranded),
         )
 
-    def _tell(self, event: JobEvent) -> None:
+    def _tell(self, told: JobEvent) -> None:
         try:
-            self._wire.send("event", JOB_EVENT.dump_python(event))
+            self._wire.send("event", JOB_EVENT.dump_python(told))
         except Exception as error:  # what a pack has for editors goes deeper than messages do, or is too much for one
-            if isinstance(event, Ended):
-                why = JobError("RunError", f"its result cannot be sent: {error}")
-                self._tell(Ended(event.job, "failed", event.at, why, seconds=event.seconds))
-            else:
-                self._tell(Warned(event.job, f"an event ({event.kind}) cannot be sent: {error}"))
+            self._tell(JobEvent(told.job, _instead(told.event, error)))
+
+
+def _instead(event: ClientEvent, error: Exception) -> ClientEvent:
+    """What clients are told of an event that cannot be sent."""
+    if isinstance(event, Ended):
+        return Ended("failed", event.at, JobError("RunError", f"its result cannot be sent: {error}"), seconds=event.seconds)
+    return Warned(f"an event ({event.kind}) cannot be sent: {error}")
 
 
 def _stats(devices: Devices) -> Any:

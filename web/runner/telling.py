@@ -1,4 +1,4 @@
-"""One run in the words of `web.events`: what graph runs, engines and packs report becomes events of a job. Knows nothing of pipes."""
+"""Turns what a run reports into what clients are told: plain data, seldom enough, within limits."""
 
 from __future__ import annotations
 
@@ -12,47 +12,44 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from katz_graph import events
 from katz_graph.errors import Cancelled, InputError, KatzError
-from katz_graph.events import Busy, Evaluated, Event, Planned, Progressed, Sent
+from katz_graph.events import (
+    Busy,
+    Event,
+    NodeBlocked,
+    NodeDone,
+    NodeFailed,
+    NodeStarted,
+    PackMessage,
+    Planned,
+    Previewed,
+    Progress,
+    Warned,
+)
 from katz_graph.executor.device_fault import device_fault
-from katz_graph.executor.events import NodeEvent
 from katz_graph.executor.requests import DeviceGone, WorkerLost
 from katz_graph.folders import TEMP
 from katz_graph.picture.preview import as_jpeg
 from katz_graph.planner.present import as_json
 from katz_graph.ui_results import Place
-from katz_graph.web.events import (
-    Cached,
-    JobError,
-    JobEvent,
-    NodeDone,
-    NodeStarted,
-    PackMessage,
-    PlanMade,
-    Previewed,
-    Progress,
-    Segment,
-    Timeline,
-    Warned,
-    Wrote,
-)
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, JobError, PlanMade, Segment, Timeline, Wrote
 
 PACE = 0.25  # seconds, at least, between two events of progress that are not the last; a picture brings what was kept back
 LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
 
 
 class Telling:
-    """Hears of one run from its threads, and passes on to `tell`. `output` is where its files go; `most` is the limit `shown`.
+    """Listens to one run, from any of its threads, and passes on to `tell`.
 
-    `outputs`, `meta`, `executed`, `reused` (cached nodes, as clients count them) and `failure` collect what the job's end has to say.
-    `behind` names the nodes that only cached ones read, which clients count as cached too.
+    `output` is where its files go; `most` is the limit `shown`. `outputs`, `meta`, `executed`,
+    `reused` (cached nodes, as clients count them) and `failure` collect what the job's end has to
+    say. `behind` names the nodes that only cached ones read, which clients count as cached too.
     """
 
     def __init__(
-        self, job: str, output: Path, most: int, tell: Callable[[JobEvent], None], clock: Callable[[], float] = time.perf_counter
+        self, output: Path, most: int, tell: Callable[[ClientEvent], None], clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._job, self._output, self._most, self._tell, self._clock = job, output, most, tell, clock
+        self._output, self._most, self._tell, self._clock = output, most, tell, clock
         self.outputs: dict[str, Mapping[str, Sequence[Any]]] = {}
         self.meta: dict[str, Mapping[str, str | None]] = {}
         self.executed: list[str] = []
@@ -63,34 +60,50 @@ class Telling:
         self._began = clock()
         self._nodes: dict[str, str] = {}  # nodes that work, and what they are shown as
         self._node = ""  # the one that began last
-        self._waiting: list[NodeEvent] | None = []  # cached ones before the first that runs
+        self._waiting: list[NodeDone] | None = []  # cached ones before the first that runs
         self._spans: dict[str, list[Segment]] = {}
         self._progressed = -PACE
         self._withheld: Progress | None = None  # what came too soon after the last
         self._shown = 0  # characters
 
-    # what the graph run says
-
-    def on_node(self, event: NodeEvent) -> None:
+    def listen(self, event: Event) -> None:
         """InputError for a node with which the job has more for editors than it may."""
         with self._lock:
-            event = replace(event, ui=self._for_editors(event))
-            if event.kind == "cached":
-                return self._was_cached(event)
-            self.open()
-            if event.kind == "start":
-                self._nodes[event.node], self._node = event.origin, event.node
-                self._tell(NodeStarted(self._job, event.node, event.origin, event.type))
-                return None
-            self._flush(event.node)
-            self._nodes.pop(event.node, None)
-            if self._withheld is not None and self._withheld.node == event.node:
-                self._withheld = None
-            if event.kind == "failed":
-                self._failed(event)
-            else:
-                self._done(event)
-            return None
+            match event:
+                case NodeStarted():
+                    self.open()
+                    self._nodes[event.node], self._node = event.display, event.node
+                    self._tell(event)
+                case NodeDone(cached=True):
+                    self._was_cached(self._as_data(event))
+                case NodeDone():
+                    done = self._as_data(event)
+                    self._leave(event.node)
+                    self._done(done)
+                case NodeBlocked():
+                    self._leave(event.node)
+                    self._done(NodeDone(event.node, event.display, event.type, seconds=event.seconds, why=event.why))
+                case NodeFailed():
+                    self._leave(event.node)
+                    self.failure = self.failure or described(event.error, event.node, event.type, event.display)
+                case Progress():
+                    self._progress(event)
+                case Busy():
+                    segment = Segment(event.device, event.name, event.start - self._began, event.seconds, event.evaluation)
+                    self._spans.setdefault(self._worker_of(event.node), []).append(segment)
+                case Previewed():
+                    picture = as_jpeg(event.picture)
+                    self._tell_progress()  # both in one packet
+                    node = self._worker_of(event.node)
+                    self._tell(EncodedPicture(node, self._display_of(node), picture))
+                case Planned():
+                    self._tell(PlanMade(self._worker_of(event.node), as_json(event.program)))
+                case PackMessage():
+                    self._tell(replace(event, data=plain(event.data)))
+                case Warned():
+                    self._tell(event)
+
+    # nodes
 
     def open(self) -> None:
         """From now on cached nodes are told one by one: say which results were there before."""
@@ -103,7 +116,7 @@ class Telling:
             for event in found:
                 self._done(event)
 
-    def _was_cached(self, event: NodeEvent) -> None:
+    def _was_cached(self, event: NodeDone) -> None:
         if self._waiting is not None:
             self._waiting.append(event)
             return
@@ -112,62 +125,52 @@ class Telling:
 
     def _tell_cached(self, *nodes: str) -> None:
         self.reused += nodes
-        self._tell(Cached(self._job, nodes, time.time()))
+        self._tell(Cached(nodes, time.time()))
 
-    def _for_editors(self, event: NodeEvent) -> Mapping[str, Sequence[Any]] | None:
+    def _as_data(self, event: NodeDone) -> NodeDone:
+        """The event with plain data for editors."""
         if event.ui is None:
-            return None
+            return event
         ui: Mapping[str, Sequence[Any]] = plain(event.ui)
         self._shown += len(json.dumps(ui, ensure_ascii=False))
         if self._shown > self._most:
             raise InputError(f"the job shows more than this server's limit of {self._most:,} characters (shown); save it to files instead")
-        return ui
+        return replace(event, ui=ui)
 
-    def _done(self, event: NodeEvent) -> None:
+    def _leave(self, node: str) -> None:
+        """A node no longer works."""
+        self.open()
+        self._flush(node)
+        self._nodes.pop(node, None)
+        if self._withheld is not None and self._withheld.node == node:
+            self._withheld = None
+
+    def _done(self, event: NodeDone) -> None:
         self.executed.append(event.node)
         if event.ui is not None:
-            made = event.node != event.origin
             self.outputs[event.node] = event.ui
             self.meta[event.node] = {
                 "node_id": event.node,
-                "display_node": event.origin,
-                "parent_node": event.origin if made else None,
-                "real_node_id": event.origin,
+                "display_node": event.display,
+                "parent_node": event.display if event.node != event.display else None,
+                "real_node_id": event.display,
             }
-        cached = event.kind == "cached"
-        self._tell(NodeDone(self._job, event.node, event.origin, event.type, cached, event.seconds, event.why, event.ui))
+        self._tell(event)
 
-    def _failed(self, event: NodeEvent) -> None:
-        if self.failure is None and event.error is not None:
-            self.failure = described(event.error, event.node, event.type, event.origin)
-
-    # what engines and packs say
-
-    def listen(self, event: Event) -> None:
-        with self._lock:
-            if isinstance(event, Evaluated):
-                self._progress(self._worker_of(event.node), event.done, event.total, evaluations=True)
-            elif isinstance(event, Progressed):
-                self._progress(event.node, event.done, event.total)
-            elif isinstance(event, Busy):
-                segment = Segment(event.device, event.name, event.start - self._began, event.seconds, event.evaluation)
-                self._spans.setdefault(self._worker_of(event.node), []).append(segment)
-            elif isinstance(event, events.Previewed):
-                picture = as_jpeg(event.picture)
-                self._tell_progress()  # both in one packet
-                self._preview(self._worker_of(event.node), picture, "image/jpeg")
-            elif isinstance(event, Planned):
-                self._tell(PlanMade(self._job, self._worker_of(event.node), as_json(event.program)))
-            elif isinstance(event, Sent):
-                self._tell(PackMessage(self._job, event.kind, plain(event.data), event.client))
+    # what goes on in them
 
     def _worker_of(self, shown: str) -> str:
         """The node that works and is shown as this one; without one, that which began last."""
-        return next((node for node, origin in reversed(self._nodes.items()) if origin == shown), shown or self._node)
+        return next((node for node, display in reversed(self._nodes.items()) if display == shown), shown or self._node)
 
-    def _progress(self, node: str, value: int, maximum: int, evaluations: bool = False) -> None:
-        self._withheld = Progress(self._job, node, self._nodes.get(node, node), int(value), int(maximum), evaluations)
-        if value >= maximum or self._clock() - self._progressed >= PACE:
+    def _display_of(self, node: str) -> str:
+        return self._nodes.get(node, node)
+
+    def _progress(self, event: Progress) -> None:
+        node = self._worker_of(event.node) if event.evaluations else event.node
+        value, maximum = int(event.value), int(event.maximum)  # packs count in what they like
+        self._withheld = replace(event, node=node, display=self._display_of(node), value=value, maximum=maximum)
+        if event.value >= event.maximum or self._clock() - self._progressed >= PACE:
             self._tell_progress()
 
     def _tell_progress(self) -> None:
@@ -178,12 +181,9 @@ class Telling:
     def _flush(self, node: str) -> None:
         """Tell what devices did for a node, and for those that nobody said the end of."""
         for name in [name for name in self._spans if name == node or name not in self._nodes]:
-            self._tell(Timeline(self._job, name, tuple(self._spans.pop(name))))
+            self._tell(Timeline(name, tuple(self._spans.pop(name))))
 
-    # what nodes say through their context
-
-    def warn(self, message: str) -> None:
-        self._tell(Warned(self._job, message))
+    # what nodes give through their context
 
     def wrote(self, file: Path) -> bool:
         """Whether the file is one that clients may know of: it lies in the output folder."""
@@ -191,15 +191,12 @@ class Telling:
         if not inside.is_relative_to(folder):
             return False
         place: Place = "temp" if inside.is_relative_to(folder / TEMP) else "output"
-        self._tell(Wrote(self._job, inside.relative_to(folder / TEMP if place == "temp" else folder).as_posix(), place))
+        self._tell(Wrote(inside.relative_to(folder / TEMP if place == "temp" else folder).as_posix(), place))
         return True
 
     def picture(self, png: bytes) -> None:
         """A picture that the running node sends instead of saving it."""
-        self._preview(self._node, png, "image/png", lasting=True)
-
-    def _preview(self, node: str, image: bytes, media_type: str, lasting: bool = False) -> None:
-        self._tell(Previewed(self._job, node, self._nodes.get(node, node), image, media_type, lasting))
+        self._tell(EncodedPicture(self._node, self._display_of(self._node), png, "image/png", lasting=True))
 
     def close(self) -> None:
         """Tell what is left; the job's end follows."""

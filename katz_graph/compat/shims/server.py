@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from katz_graph.compat.finder import installed
 from katz_graph.compat.missing import missing_names, refuse
-from katz_graph.events import Sent
+from katz_graph.events import PackMessage
 from katz_graph.scope import current
 
 Handler = Callable[..., Any]
@@ -81,7 +81,7 @@ class PromptServer:
         """Tell the editor; nobody hears it outside of a run."""
         now = current()
         if now is not None:
-            now.context.report(Sent(str(event), data, sid))
+            now.context.report(PackMessage(str(event), data, sid))
 
     async def send(self, event: Any, data: Any, sid: str | None = None) -> None:
         self.send_sync(event, data, sid)
