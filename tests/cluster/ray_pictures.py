@@ -14,7 +14,7 @@ from test_same_picture import LINK, cases, scattered
 
 from katz_graph.bench.parity import random_models
 from katz_graph.bench.requests import bare_context, sample
-from katz_graph.events import Evaluated, Event
+from katz_graph.events import Event, Progress
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.launch.ray import RayCluster
@@ -43,7 +43,7 @@ def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
         context = bare_context(engine)
 
         def listen(event: Event) -> None:
-            if isinstance(event, Evaluated) and event.done == 2 and not killed:
+            if isinstance(event, Progress) and event.value == 2 and not killed:
                 killed.append(time.monotonic())
                 os.kill(pid, signal.SIGKILL)
 

@@ -22,7 +22,7 @@ from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.bench.struck import LINK
 from katz_graph.errors import Cancelled
-from katz_graph.events import Evaluated, Event
+from katz_graph.events import Event, Progress
 from katz_graph.executor import execution, host, local
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
@@ -178,17 +178,17 @@ def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: 
         with ThreadPoolExecutor(3) as pool:
             running = [pool.submit(opened.sample, one, context) for one, context in zip(regions, contexts, strict=True)]
             made = [one.result(60)[0]["samples"] for one in running[:2]]
-            eventually(lambda: any(isinstance(event, Evaluated) for event in seen[2]), 20)
+            eventually(lambda: any(isinstance(event, Progress) for event in seen[2]), 20)
             contexts[2].cancel()
             with pytest.raises(Cancelled):
                 running[2].result(20)
         alone = [sample(opened, one) for one in regions[:2]]
     assert all(torch.equal(*pair) for pair in zip(made, alone, strict=True))
     assert [[sampler.node for sampler in context.measured.samplers] for context in contexts] == [["a"], ["b"], []]
-    assert [[event.done for event in events if isinstance(event, Evaluated)] for events in seen[:2]] == [
+    assert [[event.value for event in events if isinstance(event, Progress)] for events in seen[:2]] == [
         list(range(1, 5)),
         list(range(1, 8)),
     ]
     for events, name in zip(seen, "abc", strict=True):
-        assert {event.node for event in events if isinstance(event, Evaluated)} == {name}
+        assert {event.node for event in events if isinstance(event, Progress)} == {name}
     assert all(context.measured.seconds["denoise"] > 0 for context in contexts[:2])

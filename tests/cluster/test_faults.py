@@ -21,7 +21,7 @@ from katz_graph.bench.placed import pins, reference
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Blow, Struck, bystander, wait_for_spare
 from katz_graph.errors import Cancelled, RunError
-from katz_graph.events import Evaluated, Event
+from katz_graph.events import Event, Progress
 from katz_graph.executor import serve as serving
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
@@ -190,7 +190,7 @@ class TestThreads:
         context = bare_context(engine)
 
         def cut(event: Event) -> None:
-            if isinstance(event, Evaluated) and event.done == 5 and not context.warnings:
+            if isinstance(event, Progress) and event.value == 5 and not context.warnings:
                 control.peers[BASE]._connection.shut_down()
 
         context.listener = cut
@@ -220,8 +220,8 @@ class TestThreads:
         seen: list[int] = []
 
         def cancel(event: Event) -> None:
-            if isinstance(event, Evaluated):
-                seen.append(event.done)
+            if isinstance(event, Progress):
+                seen.append(event.value)
                 context.cancel()
 
         context.listener = cancel
@@ -249,7 +249,7 @@ class TestThreads:
             context, last = bare_context(engine), draw.randint(1, STEPS) if number % 2 else STEPS + 1
 
             def listen(event: Event) -> None:
-                if isinstance(event, Evaluated) and event.done >= last:
+                if isinstance(event, Progress) and event.value >= last:
                     context.cancel()
 
             context.listener = listen

@@ -73,9 +73,8 @@ def test_what_cannot_be_sent_runs_here_and_says_so(models: Models, costs: Path) 
     begin = replace(plain.begin, inputs={**plain.begin.inputs, "model": plain.begin.inputs["model"].with_patch(patch)})
     with service(models, costs) as engine, LocalEngine(EngineOptions(batching=False, cache=costs)) as local:
         for region, reason in ((strange, "cannot send a builtins.object"), (replace(plain, begin=begin), "post_cfg_function halved")):
-            warnings: list[str] = []
             context = bare_context(engine)
-            context.on_warning = warnings.append
             made = engine.sample(region, context)[0]["samples"]
             assert torch.equal(made, sample(local, region))
-            assert len(warnings) == 1 and "runs on one device of this process" in warnings[0] and reason in warnings[0]
+            (warning,) = context.warnings
+            assert "runs on one device of this process" in warning and reason in warning

@@ -93,7 +93,7 @@ def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, 
 
         def listen(event: object) -> None:
             both_submitted.wait(10)
-            order.append((number, event.done))  # type: ignore[attr-defined]
+            order.append((number, event.value))  # type: ignore[attr-defined]
 
         context.listener = listen  # type: ignore[assignment]
         return context
@@ -119,7 +119,7 @@ def test_cancelling_stops_between_evaluations_and_leaves_the_worker_usable(sd1: 
     seen: list[int] = []
 
     def listen(event: object) -> None:
-        seen.append(event.done)  # type: ignore[attr-defined]
+        seen.append(event.value)  # type: ignore[attr-defined]
         started.set()
 
     context.listener = listen  # type: ignore[assignment]

@@ -17,7 +17,7 @@ from torch import Tensor
 from katz_graph.compat.device import compute_device
 from katz_graph.compat.finder import installed
 from katz_graph.context import Engine
-from katz_graph.events import Event, Progressed
+from katz_graph.events import Event, Progress
 from katz_graph.executor.cache import ResultCache
 from katz_graph.executor.context import RunContext
 from katz_graph.executor.graph_run import GraphResult, run_graph
@@ -413,7 +413,7 @@ def test_functions_of_packs_reach_the_run_that_samples(workshop: Workshop, chang
         sampling = {**AROUND, "t": text("a cat"), "m": node("Change", model=["ckpt", 0]), "out": sampled("t", ["m", 0], seed=seed)}
         told: list[Event] = []
         workshop.run(patched(f"{says}\n{change}"), MODEL, "MODEL", sampling, cache=cache, listener=told.append).raise_failures()
-        assert {event.node for event in told if isinstance(event, Progressed)} == {"out"}
+        assert {event.node for event in told if isinstance(event, Progress)} == {"out"}
 
 
 def test_a_function_that_needs_what_is_not_there_names_its_pack(workshop: Workshop) -> None:

@@ -17,7 +17,7 @@ from torch.nn.functional import avg_pool2d
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.compat.progress import ProgressBar
-from katz_graph.events import Event, Previewed
+from katz_graph.events import Event, Previewed, Progress
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.context import RunContext
@@ -102,7 +102,7 @@ def test_four_a_second_at_most(engine: LocalEngine) -> None:
     def listen(event: Event) -> None:
         if isinstance(event, Previewed):
             seen.append(now[0])
-        elif event.__class__.__name__ == "Evaluated":
+        elif isinstance(event, Progress):
             now[0] += 0.1
 
     context.clock, context.listener = (lambda: now[0]), listen

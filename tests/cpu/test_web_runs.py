@@ -55,7 +55,7 @@ def runs_in(
 
 
 def ends(told: list[JobEvent]) -> list[Ended]:
-    return [one for one in told if isinstance(one, Ended)]
+    return [one.event for one in told if isinstance(one.event, Ended)]
 
 
 def test_a_job_that_cannot_even_begin_ends_and_holds_up_nobody(tmp_path: Path) -> None:
@@ -63,8 +63,9 @@ def test_a_job_that_cannot_even_begin_ends_and_holds_up_nobody(tmp_path: Path) -
     runs = runs_in(tmp_path, told.append)
     runs.start(Order("bad", {"1": object()}, ("1",)))  # JSON cannot say it: no picture could carry it
     eventually(lambda: len(ends(told)) == 1, 10)
-    assert isinstance(told[0], Started) and isinstance(told[-1], Ended)
-    assert told[-1].status == "failed" and told[-1].error is not None and "internal error: TypeError" in told[-1].error.message
+    assert isinstance(told[0].event, Started)
+    (end,) = ends(told)
+    assert end.status == "failed" and end.error is not None and "internal error: TypeError" in end.error.message
     runs.free(True, True)
     runs.start(Order("next", {}, ()))  # waits until memory is free, which waits for jobs that run
     eventually(lambda: len(ends(told)) == 2, 10)
@@ -82,7 +83,7 @@ def test_a_job_that_gets_no_thread_is_forgotten(tmp_path: Path, monkeypatch: pyt
             runs.start(Order("a", {}, ()))
     runs.close(0.0)
     runs.start(Order("b", {}, ()))
-    eventually(lambda: [end.job for end in ends(told)] == ["b"], 10)
+    eventually(lambda: [one.job for one in told if isinstance(one.event, Ended)] == ["b"], 10)
 
 
 def test_a_job_that_is_cancelled_as_it_begins_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +93,7 @@ def test_a_job_that_is_cancelled_as_it_begins_does_not_run(tmp_path: Path, monke
 
     def tell(event: JobEvent) -> None:
         told.append(event)
-        if isinstance(event, Started):
+        if isinstance(event.event, Started):
             held.set()
             may.wait(10)
 
@@ -141,9 +142,9 @@ def test_an_error_inside_an_expansion_is_told_under_the_node_of_the_prompt(
     job = Job("j", 1.0, prompt, ("9",), None, {}, "failed", 0.0, started=0.0, result=end)
     state, channel = JobState(), ConventionChannel({})
     messages: dict[str, Any] = {}
-    for event in told:
-        state.hear(event)
-        for frame in channel.event(job, event, state, lambda: QueueView(0, 0, False)):
+    for one in told:
+        state.hear(one.event)
+        for frame in channel.event(job, one.event, state, lambda: QueueView(0, 0, False)):
             message = json.loads(frame.data)
             messages[message["type"]] = message["data"]
     for error in (messages["execution_error"], dict(status_of(job)["messages"])["execution_error"]):
@@ -162,11 +163,12 @@ class Breaks(Node, category="test", output=True):
 
 def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_run_again(tmp_path: Path) -> None:
     """Before the job's end, whose kind puts it back into the queue: the runner of now gets it no more."""
-    told: list[JobEvent | str] = []
+    told: list[Any] = []
     runs = runs_in(tmp_path, told.append, {"Breaks": Breaks.describe()}, told.append)
     runs.start(Order("a", {"1": {"class_type": "Breaks", "inputs": {}}}, ("1",)))
-    eventually(lambda: isinstance(told[-1], Ended), 10)
-    assert isinstance(told[-1], Ended) and told[-1].error is not None and told[-1].error.kind == DEVICE_GONE
-    assert "the device failed (CUDA error: an illegal memory access was encountered)" in told[-1].error.message
+    eventually(lambda: isinstance(told[-1], JobEvent) and isinstance(told[-1].event, Ended), 10)
+    error = told[-1].event.error
+    assert error.kind == DEVICE_GONE
+    assert "the device failed (CUDA error: an illegal memory access was encountered)" in error.message
     (why,) = [one for one in told if isinstance(one, str)]
     assert why == "a device failed in the runner: CUDA error: an illegal memory access was encountered"

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from katz_graph.errors import InputError, RunError
-from katz_graph.events import Busy, Evaluated, Progressed
-from katz_graph.events import Previewed as Estimated
-from katz_graph.executor import events as graph
+from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.events import Busy, Event, NodeDone, NodeFailed, NodeStarted, Previewed, Progress
 from katz_graph.executor.failure import node_failure
 from katz_graph.executor.requests import WorkerLost
-from katz_graph.web.events import Cached, JobEvent, NodeDone, NodeStarted, Previewed, Progress, Segment, Timeline, Wrote
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Segment, Timeline, Wrote
 from katz_graph.web.runner.order import Order
 from katz_graph.web.runner.runs import pictures_texts
 from katz_graph.web.runner.telling import PACE, Telling, described, plain
@@ -29,23 +27,35 @@ class Clock:
         return self.now
 
 
-def telling(folder: Path = Path("output"), most: int = 1000) -> tuple[Telling, list[JobEvent], Clock]:
-    told: list[JobEvent] = []
+def telling(folder: Path = Path("output"), most: int = 1000) -> tuple[Telling, list[ClientEvent], Clock]:
+    told: list[ClientEvent] = []
     clock = Clock()
-    return Telling("j", folder, most, told.append, clock), told, clock
+    return Telling(folder, most, told.append, clock), told, clock
 
 
-def event(kind: graph.EventKind, node: str, origin: str | None = None, **options: Any) -> graph.NodeEvent:
-    return graph.NodeEvent(kind, node, f"Type{node}", "", origin or node, **options)
+def start(node: str, display: str | None = None) -> Event:
+    return NodeStarted(node, display or node, f"Type{node}")
+
+
+def done(node: str, **options: Any) -> Event:
+    return NodeDone(node, node, f"Type{node}", **options)
+
+
+def cached(node: str, **options: Any) -> Event:
+    return done(node, cached=True, **options)
+
+
+def failed(node: str, error: KatzError) -> Event:
+    return NodeFailed(node, node, f"Type{node}", "new", error)
 
 
 def test_what_was_cached_before_the_first_node_is_told_at_once_and_later_ones_one_by_one() -> None:
     tells, told, _ = telling()
-    tells.on_node(event("cached", "1"))
-    tells.on_node(event("cached", "2", ui={"text": ["there"]}))
+    tells.listen(cached("1"))
+    tells.listen(cached("2", ui={"text": ["there"]}))
     assert told == []
-    tells.on_node(event("start", "3"))
-    tells.on_node(event("cached", "4"))
+    tells.listen(start("3"))
+    tells.listen(cached("4"))
     tells.close()
     assert [one.nodes for one in told if isinstance(one, Cached)] == [("1", "2"), ("4",)]
     assert [one.node for one in told if isinstance(one, NodeDone) and one.cached] == ["1", "2", "4"]
@@ -60,11 +70,11 @@ def test_every_job_says_once_what_was_cached_even_when_nothing_was() -> None:
 
 def test_what_all_nodes_of_a_job_show_is_limited_together_and_what_is_over_is_not_kept() -> None:
     tells, told, _ = telling(most=250)
-    tells.on_node(event("cached", "1", ui={"text": ["x" * 100]}))
-    tells.on_node(event("done", "2", ui={"text": ["y" * 100]}))
-    for kind in ("cached", "done"):
+    tells.listen(cached("1", ui={"text": ["x" * 100]}))
+    tells.listen(done("2", ui={"text": ["y" * 100]}))
+    for over in (cached, done):
         with pytest.raises(InputError, match=r"250 characters \(shown\)"):
-            tells.on_node(event(kind, "3", ui={"text": ["z" * 100]}))  # type: ignore[arg-type]
+            tells.listen(over("3", ui={"text": ["z" * 100]}))
     tells.close()
     assert set(tells.outputs) == {"1", "2"} and tells.reused == ["1"]
     assert not any(isinstance(one, NodeDone) and one.node == "3" for one in told)
@@ -72,45 +82,45 @@ def test_what_all_nodes_of_a_job_show_is_limited_together_and_what_is_over_is_no
 
 def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_the_pace() -> None:
     tells, told, clock = telling()
-    tells.on_node(event("start", "5"))
-    tells.on_node(event("start", "5.end", "5"))
+    tells.listen(start("5"))
+    tells.listen(start("5.end", "5"))
     for step in range(1, 101):
         clock.now += PACE / 10
-        tells.listen(Evaluated("5", step, 100))
+        tells.listen(Progress("5", step, 100, evaluations=True))
     steps = [one for one in told if isinstance(one, Progress)]
     assert {(one.node, one.display) for one in steps} == {("5.end", "5")}
     assert 10 <= len(steps) <= 12 and steps[-1].value == 100
-    tells.listen(Progressed("5", 3, 7))
+    tells.listen(Progress("5", 3, 7))
     assert told[-1] == steps[-1]  # too soon after the last
     assert all(one.evaluations for one in steps)
     clock.now += 2 * PACE
-    tells.listen(Progressed("5", 3, 7))
+    tells.listen(Progress("5", 3, 7))
     assert isinstance(told[-1], Progress) and not told[-1].evaluations
 
 
 def test_a_picture_brings_the_progress_that_was_kept_back() -> None:
     tells, told, clock = telling()
-    tells.on_node(event("start", "5"))
+    tells.listen(start("5"))
     picture = torch.zeros(8, 8, 3, dtype=torch.uint8)
     for step in (1, 2, 3):
-        tells.listen(Evaluated("5", step, 100))
+        tells.listen(Progress("5", step, 100, evaluations=True))
         clock.now += PACE / 10
-    tells.listen(Estimated("5", picture))
-    tells.listen(Evaluated("5", 4, 100))
-    tells.listen(Estimated("5", picture))
-    tells.listen(Estimated("5", picture))
-    seen = [one.value if isinstance(one, Progress) else "picture" for one in told if isinstance(one, (Progress, Previewed))]
+    tells.listen(Previewed("5", picture))
+    tells.listen(Progress("5", 4, 100, evaluations=True))
+    tells.listen(Previewed("5", picture))
+    tells.listen(Previewed("5", picture))
+    seen = [one.value if isinstance(one, Progress) else "picture" for one in told if isinstance(one, (Progress, EncodedPicture))]
     assert seen == [1, 3, "picture", 4, "picture", "picture"]
 
 
 def test_what_devices_did_is_told_with_the_node_in_seconds_since_the_start() -> None:
     tells, told, clock = telling()
-    tells.on_node(event("start", "5"))
-    tells.listen(Busy("cpu", "vae decode", "", clock.now + 1.5, 0.25))
+    tells.listen(start("5"))
+    tells.listen(Busy("cpu", "vae decode", "", clock.now + 1.5, 0.25, stage="vae_decode"))
     tells.listen(Busy("cpu", "step", "5", clock.now + 2.0, 0.5, 3))
-    tells.on_node(event("done", "5", seconds=3.0))
+    tells.listen(done("5", seconds=3.0))
     (timeline,) = [one for one in told if isinstance(one, Timeline)]
-    assert timeline == Timeline("j", "5", (Segment("cpu", "vae decode", 1.5, 0.25), Segment("cpu", "step", 2.0, 0.5, 3)))
+    assert timeline == Timeline("5", (Segment("cpu", "vae decode", 1.5, 0.25), Segment("cpu", "step", 2.0, 0.5, 3)))
     assert told.index(timeline) < next(number for number, one in enumerate(told) if isinstance(one, NodeDone))
 
 
@@ -118,7 +128,7 @@ def test_files_are_told_by_their_place_and_others_not_at_all(tmp_path: Path) -> 
     tells, told, _ = telling(tmp_path)
     inside = tells.wrote(tmp_path / "a" / "x.png"), tells.wrote(tmp_path / "temp" / "y.png")
     assert inside == (True, True) and tells.wrote(tmp_path.parent / "z.png") is False
-    assert told == [Wrote("j", "a/x.png", "output"), Wrote("j", "y.png", "temp")]
+    assert told == [Wrote("a/x.png", "output"), Wrote("y.png", "temp")]
 
 
 def test_the_error_of_a_lost_worker_is_told_apart_from_a_node_s_own() -> None:
@@ -128,17 +138,17 @@ def test_the_error_of_a_lost_worker_is_told_apart_from_a_node_s_own() -> None:
     assert described(node_failure("node 1", InputError("wrong")), "1").kind == "InputError"
     assert described(node_failure("node 1", ValueError("shapes"))).kind == "RunError"
     tells, _, _ = telling()
-    tells.on_node(event("start", "5"))
-    tells.on_node(event("failed", "5", error=lost))
-    tells.on_node(event("failed", "6", error=RunError("later")))
+    tells.listen(start("5"))
+    tells.listen(failed("5", lost))
+    tells.listen(failed("6", RunError("later")))
     assert tells.failure is not None and (tells.failure.kind, tells.failure.node, tells.failure.node_type) == ("WorkerLost", "5", "Type5")
 
 
 def test_a_picture_that_a_node_sends_is_never_dropped_for_a_newer_one() -> None:
     tells, told, _ = telling()
-    tells.on_node(event("start", "9.1", "9"))
+    tells.listen(start("9.1", "9"))
     tells.picture(b"png")
-    assert told[-1] == Previewed("j", "9.1", "9", b"png", "image/png", lasting=True)
+    assert told[-1] == EncodedPicture("9.1", "9", b"png", "image/png", lasting=True)
     assert isinstance(told[-2], NodeStarted)
 
 

@@ -18,6 +18,7 @@ from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, OutOfMemory, RunError
+from katz_graph.events import NodeDone
 from katz_graph.executor.cache import ResultCache
 from katz_graph.folders import MINI
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
@@ -365,7 +366,7 @@ def test_an_expansion_takes_the_place_of_its_node() -> None:
     ran = run(document, types=expanding(inner, Link("sum", 0), Link("n", 0), "a value"))
     assert ran.result.outputs == {"2": (6,), "3": (5,), "4": ("a value",)}
     assert ran.nodes("start")[:3] == ["1", "1.n", "1.sum"]
-    assert {event.origin for event in ran.events if event.node == "1.sum"} == {"1"}
+    assert {event.display for event in ran.events if event.node == "1.sum"} == {"1"}
 
 
 def test_ids_of_an_expansion_never_meet_others() -> None:
@@ -426,7 +427,7 @@ def test_what_nodes_inside_an_expansion_show_is_given_again_from_the_cache() -> 
 
     def shown(rounds: int, b: int) -> tuple[set[str], set[str], list[str]]:
         ran = run({"1": node("Down", n=rounds), "2": node("Add", a=["1", 0], b=b), "3": node("Save", value=["2", 0])}, cache, types)
-        told = [event.ui["text"][0] for event in ran.events if event.ui is not None and event.origin == "1"]
+        told = [event.ui["text"][0] for event in ran.events if isinstance(event, NodeDone) and event.ui and event.display == "1"]
         return {ui["text"][0] for ui in ran.result.ui.values()}, set(ran.nodes("start")), sorted(told)
 
     assert shown(3, b=0)[0] == {"3", "2", "1"}
@@ -457,7 +458,7 @@ def test_a_result_whose_files_are_gone_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "temp" / "deep" / "1.txt").unlink()
     again = run(document, cache, types, context=context)
     assert again.nodes("start") == ["2"] and (tmp_path / "temp" / "deep" / "1.txt").is_file()
-    assert [event.why for event in again.events if event.kind == "start"] == ["1.txt, which it wrote, is gone"]
+    assert [event.why for event in again.events if isinstance(event, NodeDone) and not event.cached] == ["1.txt, which it wrote, is gone"]
     (tmp_path / "temp" / "deep" / "2.txt").unlink()
     assert set(run(document, cache, types, context=context).nodes("start")) == {"3", "3.write"}
     assert (tmp_path / "temp" / "deep" / "2.txt").is_file()

@@ -16,7 +16,7 @@ from trivial_nodes import RecordingContext
 from katz_graph.compat.finder import installed
 from katz_graph.compat.missing import NotThere
 from katz_graph.errors import Cancelled, InputError
-from katz_graph.events import Progressed, Sent
+from katz_graph.events import PackMessage, Progress
 from katz_graph.folders import Folders
 from katz_graph.scope import running
 
@@ -156,7 +156,7 @@ def test_progress_and_messages_reach_the_run(root: Path) -> None:
         bar.update(1)
         bar.update_absolute(9)
         server.send_sync("mine.event", {"a": 1}, "client")
-    assert context.events == [Progressed("7", 1, 4), Progressed("7", 4, 4), Sent("mine.event", {"a": 1}, "client")]
+    assert context.events == [Progress("7", 1, 4), Progress("7", 4, 4), PackMessage("mine.event", {"a": 1}, "client")]
 
 
 def test_progress_stops_a_cancelled_run(root: Path) -> None:

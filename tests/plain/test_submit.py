@@ -23,7 +23,8 @@ from web_clients import make_job
 from web_live import Live, live
 
 from katz_graph.cli.main import main
-from katz_graph.web.events import Ended, JobError, JobEvent, NodeDone, PlanMade, Previewed, Progress, Started, Warned
+from katz_graph.events import NodeDone, Progress, Warned
+from katz_graph.web.events import ClientEvent, EncodedPicture, Ended, JobError, PlanMade, Started
 from katz_graph.web.jobs.job import Job
 
 WORKFLOW = Path(__file__).parents[2] / "workflows" / "txt2img.json"
@@ -83,7 +84,7 @@ class Fake:
         self.cancelled.append(request.path_params["id"])
         return JSONResponse({"cancelled": True})
 
-    def say(self, job: Job, *events: JobEvent) -> None:
+    def say(self, job: Job, *events: ClientEvent) -> None:
         for event in events:
             self.server.hub.publish(job, event)
 
@@ -95,12 +96,12 @@ class Fake:
 
 
 def completed(job: Job, **more: Any) -> Ended:
-    return Ended(job.id, "completed", 9.0, outputs={"9": {"images": [FILE]}}, seconds=SECONDS, predicted=1.75, **more)
+    return Ended("completed", 9.0, outputs={"9": {"images": [FILE]}}, seconds=SECONDS, predicted=1.75, **more)
 
 
 async def paint(fake: Fake, job: Job) -> None:
-    fake.say(job, Started(job.id, 1.0), PlanMade(job.id, "5", {"devices": ["cpu"]}), Progress(job.id, "5", "5", 1, 2))
-    fake.say(job, Warned(job.id, "careful"), NodeDone(job.id, "7", "7", "ShowText", ui={"text": ["a red star"]}))
+    fake.say(job, Started(1.0), PlanMade("5", {"devices": ["cpu"]}), Progress("5", 1, 2, display="5"))
+    fake.say(job, Warned("careful"), NodeDone("7", "7", "ShowText", ui={"text": ["a red star"]}))
     fake.end(job, completed(job))
 
 
@@ -172,14 +173,14 @@ def test_a_file_that_is_there_already_stays(tmp_path: Path, submit: Submit) -> N
 
 async def through_a_dropped_line(fake: Fake, job: Job) -> None:
     """The line drops twice; the job ends while nobody watches."""
-    fake.say(job, Started(job.id, 1.0))
+    fake.say(job, Started(1.0))
     for _ in range(2):
         while not fake.server.hub.sockets:
             await asyncio.sleep(0.01)
         fake.server.hub.close(1012, "restarting")
         while fake.server.hub.sockets:
             await asyncio.sleep(0.01)
-    fake.say(job, PlanMade(job.id, "5", {"devices": ["cpu"]}))
+    fake.say(job, PlanMade("5", {"devices": ["cpu"]}))
     fake.end(job, completed(job))
 
 
@@ -201,7 +202,7 @@ def test_no_wait_prints_the_job(tmp_path: Path, submit: Submit) -> None:
 
 
 async def never(fake: Fake, job: Job) -> None:
-    fake.say(job, Started(job.id, 1.0))
+    fake.say(job, Started(1.0))
 
 
 def test_control_c_cancels_the_job(tmp_path: Path) -> None:
@@ -223,12 +224,12 @@ def test_control_c_cancels_the_job(tmp_path: Path) -> None:
 
 
 async def fail(fake: Fake, job: Job) -> None:
-    fake.say(job, Started(job.id, 1.0))
-    fake.end(job, Ended(job.id, "failed", 2.0, JobError("RunError", "node 5 (KSampler): NaN at step 3", "5", "KSampler")))
+    fake.say(job, Started(1.0))
+    fake.end(job, Ended("failed", 2.0, JobError("RunError", "node 5 (KSampler): NaN at step 3", "5", "KSampler")))
 
 
 async def cancel(fake: Fake, job: Job) -> None:
-    fake.end(job, Ended(job.id, "cancelled", 2.0))
+    fake.end(job, Ended("cancelled", 2.0))
 
 
 @pytest.mark.parametrize("act, line", [(fail, "error: node 5 (KSampler): NaN at step 3"), (cancel, "was cancelled on the server")])
@@ -244,7 +245,7 @@ def test_a_server_cannot_write_outside_of_the_folder(name: str, subfolder: str, 
     async def lure(fake: Fake, job: Job) -> None:
         file = {"filename": name, "subfolder": subfolder, "type": "output"}
         fake.files = {name: b"PNG"}
-        fake.end(job, Ended(job.id, "completed", 2.0, outputs={"9": {"images": [file]}}))
+        fake.end(job, Ended("completed", 2.0, outputs={"9": {"images": [file]}}))
 
     inside = tmp_path / "a" / "b"
     with faked(lure) as fake:
@@ -257,8 +258,8 @@ def test_a_server_cannot_write_outside_of_the_folder(name: str, subfolder: str, 
 def test_pictures_that_a_node_sends_are_kept(tmp_path: Path, submit: Submit) -> None:
     async def send(fake: Fake, job: Job) -> None:
         for data in (b"one", b"two"):
-            fake.say(job, Previewed(job.id, "8", "8", data, "image/png", lasting=True))
-        fake.end(job, Ended(job.id, "completed", 2.0))
+            fake.say(job, EncodedPicture("8", "8", data, "image/png", lasting=True))
+        fake.end(job, Ended("completed", 2.0))
 
     with faked(send) as fake:
         result = submit(fake.server.address)

@@ -686,7 +686,7 @@ def test_an_expansion_as_packs_give_it() -> None:
     ran = run_v1(document, {"Made": kind})
     assert ran.result.outputs == {"2": (5,), "3": ("a value",)}
     assert ran.result.ui == {"1": {"text": ["expanded"]}}
-    assert {event.node: event.origin for event in ran.events if event.node.startswith("1.")} == {"1.1": "1", "1.2": "0"}
+    assert {event.node: event.display for event in ran.events if event.node.startswith("1.")} == {"1.1": "1", "1.2": "0"}
 
 
 def test_expansions_over_a_list_give_a_list() -> None:
@@ -715,7 +715,7 @@ def test_a_loop_as_packs_build_it() -> None:
     ran = run_v1(loop(300), loops.NODE_CLASS_MAPPINGS, ResultCache("none"))
     assert ran.result.outputs["save"] == (300,)
     assert max(map(len, ran.nodes("start"))) < 20
-    assert {event.origin for event in ran.events} == {"start", "step", "open", "sum", "more", "close", "save"}
+    assert {event.display for event in ran.events} == {"start", "step", "open", "sum", "more", "close", "save"}
     assert ran.nodes("start").count("step") == 1
 
 
@@ -823,7 +823,7 @@ def test_a_for_loop_whose_opening_node_has_a_hidden_count(times: int) -> None:
     }
     ran = run_v1(document, FOR)
     assert ran.result.outputs.get("save") == (100 + times * (times + 1) // 2,), ran.result.failures
-    assert {event.origin for event in ran.events} == set(document)
+    assert {event.display for event in ran.events} == set(document)
 
 
 BUILDER = '''
@@ -864,5 +864,5 @@ def test_a_pack_that_builds_its_loop_with_a_graph_builder(tmp_path: Path) -> Non
 
     ran = repeated(1000)
     assert ran.result.outputs["2"] == (1005,)
-    assert max(map(len, ran.nodes("start"))) < 20 and {event.origin for event in ran.events} == {"0", "1", "2"}
+    assert max(map(len, ran.nodes("start"))) < 20 and {event.display for event in ran.events} == {"0", "1", "2"}
     assert str(repeated(-1).result.failures["2"]) == "node 2 (Save): blocked: times is below zero"

@@ -11,6 +11,7 @@ from foreign_packs import forgetting_shims, load, write
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
 from katz_graph.errors import InputError, RunError
+from katz_graph.events import NodeDone
 from katz_graph.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.formats.object_info_write import node_info
@@ -255,7 +256,7 @@ def test_what_is_shown(tmp_path: Path) -> None:
     body = simple("Show", 'io.String.Input("text")', "", shown, more="is_output_node=True")
     registry, _ = loaded(tmp_path, body, "Show")
     done = ran(registry, {"1": node("Show", text="hello")})
-    assert [event.ui for event in done.events if event.kind == "done"] == [{"text": ["hello"]}]
+    assert [event.ui for event in done.events if isinstance(event, NodeDone)] == [{"text": ["hello"]}]
 
 
 def test_any_number_of_inputs(tmp_path: Path) -> None:

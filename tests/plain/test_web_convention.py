@@ -11,43 +11,30 @@ from typing import Any
 
 from web_clients import FakeJobs, connect, drained, make_hub, make_job, texts
 
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress
 from katz_graph.web.channel import QueueView
 from katz_graph.web.convention import ConventionChannel
-from katz_graph.web.events import (
-    Cached,
-    Ended,
-    JobError,
-    JobEvent,
-    NodeDone,
-    NodeStarted,
-    PackMessage,
-    PlanMade,
-    Previewed,
-    Progress,
-    Started,
-    Timeline,
-    Wrote,
-)
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobError, PlanMade, Started, Timeline, Wrote
 from katz_graph.web.job_state import JobState
 from katz_graph.web.jobs.job import Job
 
 UI = {"images": [{"filename": "a_00001_.png", "subfolder": "", "type": "output"}]}
 FEATURES = {"supports_preview_metadata": True}
-RUNS: Sequence[JobEvent] = (
-    Started("job", 1000.5),
-    Cached("job", ("4",), 1000.6),
-    NodeDone("job", "4", "4", "CheckpointLoaderSimple", cached=True),
-    NodeStarted("job", "3", "3", "KSampler"),
-    PlanMade("job", "3", {"planned": 1.0}),
-    Progress("job", "3", "3", 1, 2),
-    Previewed("job", "3", "3", b"JPEG"),
-    Progress("job", "3", "3", 2, 2),
-    Timeline("job", "3", ()),
-    NodeDone("job", "3", "3", "KSampler"),
-    NodeStarted("job", "9", "9", "SaveImage"),
-    Wrote("job", "a_00001_.png", "output"),
-    NodeDone("job", "9", "9", "SaveImage", ui=UI),
-    Ended("job", "completed", 1003.0, outputs={"9": UI}),
+RUNS: Sequence[ClientEvent] = (
+    Started(1000.5),
+    Cached(("4",), 1000.6),
+    NodeDone("4", "4", "CheckpointLoaderSimple", cached=True),
+    NodeStarted("3", "3", "KSampler"),
+    PlanMade("3", {"planned": 1.0}),
+    Progress("3", 1, 2, display="3"),
+    EncodedPicture("3", "3", b"JPEG"),
+    Progress("3", 2, 2, display="3"),
+    Timeline("3", ()),
+    NodeDone("3", "3", "KSampler"),
+    NodeStarted("9", "9", "SaveImage"),
+    Wrote("a_00001_.png", "output"),
+    NodeDone("9", "9", "SaveImage", ui=UI),
+    Ended("completed", 1003.0, outputs={"9": UI}),
 )
 
 
@@ -58,7 +45,7 @@ class Client:
         self.now, self.job, self.state = 0.0, job or make_job(), JobState()
         self.channel = ConventionChannel(FEATURES, lambda: self.now)
 
-    def hear(self, events: Sequence[JobEvent], at_once: bool = False) -> list[Any]:
+    def hear(self, events: Sequence[ClientEvent], at_once: bool = False) -> list[Any]:
         frames: list[str | bytes] = []
         for event in events:
             self.now += 0.0 if at_once else 1.0
@@ -109,8 +96,8 @@ def test_progress_state_tells_of_every_node_that_has_begun() -> None:
 
 
 def test_a_node_of_an_expansion_is_shown_as_the_one_that_it_came_from() -> None:
-    inner = [NodeStarted("job", "7.0.0.1", "7", "Tile"), Progress("job", "7.0.0.1", "7", 1, 4)]
-    messages = Client().hear([Started("job", 0), NodeStarted("job", "7", "7", "Tiles"), *inner])
+    inner = [NodeStarted("7.0.0.1", "7", "Tile"), Progress("7.0.0.1", 1, 4, display="7")]
+    messages = Client().hear([Started(0), NodeStarted("7", "7", "Tiles"), *inner])
     assert kinds(messages) == ["execution_start", "progress_state", "executing", "progress_state", "progress", "progress_state"]
     assert messages[2]["data"] == {"node": "7", "display_node": "7", "prompt_id": "job"}
     assert messages[4]["data"]["node"] == "7"
@@ -119,15 +106,15 @@ def test_a_node_of_an_expansion_is_shown_as_the_one_that_it_came_from() -> None:
 
 
 def test_a_cached_output_is_executed_without_executing() -> None:
-    events: list[JobEvent] = [Started("job", 0), Cached("job", ("9",), 0), NodeDone("job", "9", "9", "SaveImage", cached=True, ui=UI)]
-    messages = Client().hear([*events, Ended("job", "completed", 1)])
+    events: list[ClientEvent] = [Started(0), Cached(("9",), 0), NodeDone("9", "9", "SaveImage", cached=True, ui=UI)]
+    messages = Client().hear([*events, Ended("completed", 1)])
     assert kinds(messages) == ["execution_start", "execution_cached", "executed", "execution_success", "status", "executing"]
     assert messages[2]["data"]["output"] == UI
 
 
 def test_an_error_names_the_node_and_ends_like_any_job() -> None:
     error = JobError("RunError", "node 3 (KSampler): NaN", "3", "KSampler")
-    messages = Client().hear([*RUNS[:6], Ended("job", "failed", 5.0, error, executed=("4",))])
+    messages = Client().hear([*RUNS[:6], Ended("failed", 5.0, error, executed=("4",))])
     assert kinds(messages)[-4:] == ["progress_state", "execution_error", "status", "executing"]
     assert messages[-4]["data"]["nodes"]["3"]["state"] == "error"
     assert messages[-3]["data"] == {
@@ -145,30 +132,30 @@ def test_an_error_names_the_node_and_ends_like_any_job() -> None:
 
 
 def test_an_interrupted_job() -> None:
-    messages = Client().hear([*RUNS[:6], Ended("job", "cancelled", 5.0, executed=("4",))])
+    messages = Client().hear([*RUNS[:6], Ended("cancelled", 5.0, executed=("4",))])
     assert kinds(messages)[-3:] == ["execution_interrupted", "status", "executing"]
     assert messages[-3]["data"] == {"prompt_id": "job", "timestamp": 5000, "node_id": "3", "node_type": "KSampler", "executed": ["4"]}
 
 
 def test_a_job_interrupted_inside_an_expansion_names_the_node_of_the_prompt() -> None:
     prompt = {"7": {"class_type": "Tiles", "inputs": {}}}
-    begun: list[JobEvent] = [Started("job", 0), NodeStarted("job", "7", "7", "Tiles"), NodeStarted("job", "7.1", "7", "Tile")]
-    messages = Client(replace(make_job(), prompt=prompt)).hear([*begun, Ended("job", "cancelled", 5.0)])
+    begun: list[ClientEvent] = [Started(0), NodeStarted("7", "7", "Tiles"), NodeStarted("7.1", "7", "Tile")]
+    messages = Client(replace(make_job(), prompt=prompt)).hear([*begun, Ended("cancelled", 5.0)])
     interrupted = next(message["data"] for message in messages if message["type"] == "execution_interrupted")
     assert (interrupted["node_id"], interrupted["node_type"]) == ("7", "Tiles")
 
 
 def test_a_job_that_was_deleted_before_it_began_disturbs_nobody() -> None:
     """A client takes `executing` with node null for the end of what it shows, which may be another job."""
-    assert Client().hear([Ended("job", "cancelled", 5.0)]) == []
-    refused = Ended("job", "failed", 5.0, JobError("RunError", "the deadline has passed"))
+    assert Client().hear([Ended("cancelled", 5.0)]) == []
+    refused = Ended("failed", 5.0, JobError("RunError", "the deadline has passed"))
     assert kinds(Client().hear([refused])) == ["execution_error", "status", "executing"]
 
 
 def test_a_large_graph_does_not_send_its_nodes_again_and_again() -> None:
     def sent(nodes: int) -> tuple[list[Any], int]:
-        steps = [event for id in map(str, range(nodes)) for event in (NodeStarted("job", id, id, "Noop"), NodeDone("job", id, id, "Noop"))]
-        messages = Client().hear([Started("job", 0), Cached("job", (), 0), *steps, Ended("job", "completed", 1)], at_once=True)
+        steps = [event for id in map(str, range(nodes)) for event in (NodeStarted(id, id, "Noop"), NodeDone(id, id, "Noop"))]
+        messages = Client().hear([Started(0), Cached((), 0), *steps, Ended("completed", 1)], at_once=True)
         return messages, sum(len(json.dumps(message)) for message in messages)
 
     messages, bytes_of_500 = sent(500)
@@ -187,9 +174,9 @@ def test_the_latest_state_comes_late_rather_than_never() -> None:
     async def run() -> dict[str, Any]:
         hub = make_hub(FakeJobs([make_job()]))
         session = connect(hub, ConventionChannel(FEATURES))
-        hub.publish(make_job(), Started("job", 0))
+        hub.publish(make_job(), Started(0))
         for value in range(1, 21):
-            hub.publish(make_job(), Progress("job", "3", "3", value, 20))
+            hub.publish(make_job(), Progress("3", value, 20, display="3"))
         received = [json.loads(await session.next()) for _ in range(2 + 20 + 5)]
         assert received[-1]["data"].get("value") == 20
         late: dict[str, Any] = json.loads(await asyncio.wait_for(session.next(), 1))
@@ -204,9 +191,9 @@ def test_pictures_carry_metadata_for_clients_that_understand_it() -> None:
     plain, able = Client(), Client()
     (answer,) = able.channel.read(json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}}))
     assert json.loads(answer.data) == {"type": "feature_flags", "data": FEATURES}
-    picture = Previewed("job", "3.0.0.1", "3", b"JPEG")
+    picture = EncodedPicture("3.0.0.1", "3", b"JPEG")
     assert plain.hear([picture]) == [bytes.fromhex("0000000100000001") + b"JPEG"]
-    assert plain.hear([Previewed("job", "3", "3", b"PNG", "image/png", lasting=True)]) == [bytes.fromhex("0000000100000002") + b"PNG"]
+    assert plain.hear([EncodedPicture("3", "3", b"PNG", "image/png", lasting=True)]) == [bytes.fromhex("0000000100000002") + b"PNG"]
     (frame,) = able.hear([picture])
     kind, length = struct.unpack(">II", frame[:8])
     assert kind == 4
@@ -235,7 +222,7 @@ def test_what_json_has_no_word_for_is_null() -> None:
 
     data = {"a": float("nan"), "b": b"bytes", "c": [float("inf"), "\udc80"], "d": 2**70}
     channel = Client().channel
-    frames = list(channel.event(make_job(), PackMessage("job", "my.pack", data), JobState(), lambda: QueueView(0, 0, False)))
+    frames = list(channel.event(make_job(), PackMessage("my.pack", data), JobState(), lambda: QueueView(0, 0, False)))
     text = str(frames[0].data)
     text.encode()
     message = json.loads(text, parse_constant=refuse)
@@ -264,7 +251,7 @@ def test_a_client_that_returns_is_shown_what_runs() -> None:
 def test_a_job_that_was_deleted_before_it_began_is_not_told_on_return() -> None:
     async def run() -> list[dict[str, Any]]:
         hub = make_hub(FakeJobs())
-        hub.publish(make_job(), Ended("job", "cancelled", 1003.0))
+        hub.publish(make_job(), Ended("cancelled", 1003.0))
         return texts(connect(hub, ConventionChannel(FEATURES)))
 
     assert kinds(asyncio.run(run())) == ["status"]

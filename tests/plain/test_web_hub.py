@@ -10,8 +10,9 @@ from functools import wraps
 import pytest
 from web_clients import FakeJobs, connect, drained, make_hub, make_job, unpacked
 
+from katz_graph.events import PackMessage, Progress, Warned
 from katz_graph.web.convention import ConventionChannel
-from katz_graph.web.events import Ended, PackMessage, Previewed, Progress, Started, Warned
+from katz_graph.web.events import EncodedPicture, Ended, Started
 from katz_graph.web.hub import ARRIVED, CLIENT_ID, OUTBOX, TooManySockets
 from katz_graph.web.native import NativeChannel
 from katz_graph.web.options import Limits
@@ -32,7 +33,7 @@ async def test_events_reach_every_socket_of_the_owner_and_nobody_else() -> None:
     jobs = FakeJobs([make_job()])
     hub = make_hub(jobs)
     first, second, other = (connect(hub, NativeChannel(), client) for client in ("ann", "ann", "bob"))
-    hub.publish(jobs.running[0], Started("job", 1.0))
+    hub.publish(jobs.running[0], Started(1.0))
     assert [frame["type"] for frame in unpacked(drained(first))] == ["snapshot", "event"]
     assert [frame["type"] for frame in unpacked(drained(second))] == ["snapshot", "event"]
     assert [frame["type"] for frame in unpacked(drained(other))] == ["snapshot"]
@@ -42,8 +43,8 @@ async def test_events_reach_every_socket_of_the_owner_and_nobody_else() -> None:
 async def test_a_job_without_client_is_told_to_nobody() -> None:
     hub = make_hub(FakeJobs())
     sessions = [connect(hub, NativeChannel(), client) for client in ("ann", "None", "x")]
-    hub.publish(make_job(client=None), Started("job", 1.0))
-    hub.publish(make_job(client=None), Ended("job", "completed", 2.0))
+    hub.publish(make_job(client=None), Started(1.0))
+    hub.publish(make_job(client=None), Ended("completed", 2.0))
     assert [len(drained(session)) for session in sessions] == [1, 1, 1]
 
 
@@ -51,7 +52,7 @@ async def test_a_job_without_client_is_told_to_nobody() -> None:
 async def test_a_pack_can_name_another_client() -> None:
     hub = make_hub(FakeJobs([make_job()]))
     ann, bob = connect(hub, NativeChannel(), "ann"), connect(hub, NativeChannel(), "bob")
-    hub.publish(make_job(), PackMessage("job", "my.pack", {"a": 1}, client="bob"))
+    hub.publish(make_job(), PackMessage("my.pack", {"a": 1}, client="bob"))
     assert len(drained(ann)) == 1
     assert unpacked(drained(bob))[1]["event"]["data"] == {"a": 1}
 
@@ -63,7 +64,7 @@ async def test_an_old_socket_that_closes_later_leaves_the_new_one() -> None:
     new = connect(hub, NativeChannel())
     old.close()
     old.close()
-    hub.publish(make_job(), Started("job", 1.0))
+    hub.publish(make_job(), Started(1.0))
     assert len(drained(new)) == 2
     new.close()
     assert hub.sockets == 0
@@ -73,10 +74,10 @@ async def test_an_old_socket_that_closes_later_leaves_the_new_one() -> None:
 async def test_a_client_that_does_not_read_is_let_go_and_others_go_on() -> None:
     hub = make_hub(FakeJobs([make_job()]))
     slow, quick = connect(hub, NativeChannel()), connect(hub, NativeChannel())
-    hub.publish(make_job(), Started("job", 1.0))
+    hub.publish(make_job(), Started(1.0))
     received = len(drained(quick))
     for _ in range(OUTBOX // 2**20 + 2):
-        hub.publish(make_job(), Warned("job", "x" * 2**20))
+        hub.publish(make_job(), Warned("x" * 2**20))
         received += len(drained(quick))
     assert slow.outbox.end is not None
     assert slow.outbox.end[0] == 1013
@@ -93,11 +94,11 @@ async def test_previews_do_not_pile_up_but_pictures_that_a_node_sends_do() -> No
     hub = make_hub(FakeJobs([make_job()]))
     session = connect(hub, ConventionChannel({}))
     drained(session)
-    hub.publish(make_job(), Started("job", 1.0))
+    hub.publish(make_job(), Started(1.0))
     for number in range(100):
-        hub.publish(make_job(), Previewed("job", "3", "3", b"%d" % number))
-    hub.publish(make_job(), Previewed("job", "8", "8", b"saved", "image/png", lasting=True))
-    hub.publish(make_job(), Previewed("job", "8", "8", b"saved", "image/png", lasting=True))
+        hub.publish(make_job(), EncodedPicture("3", "3", b"%d" % number))
+    hub.publish(make_job(), EncodedPicture("8", "8", b"saved", "image/png", lasting=True))
+    hub.publish(make_job(), EncodedPicture("8", "8", b"saved", "image/png", lasting=True))
     pictures = [frame[8:] for frame in drained(session) if isinstance(frame, bytes)]
     assert pictures == [b"99", b"saved", b"saved"]
 
@@ -135,8 +136,8 @@ async def test_the_end_of_a_job_is_told_to_a_client_that_was_away() -> None:
     jobs = FakeJobs([make_job()])
     hub = make_hub(jobs)
     connect(hub, NativeChannel()).close()
-    hub.publish(jobs.running[0], Started("job", 1.0))
-    hub.publish(jobs.running.pop(), Ended("job", "completed", 2.0, outputs={"9": {"images": [{"filename": "a.png"}]}}))
+    hub.publish(jobs.running[0], Started(1.0))
+    hub.publish(jobs.running.pop(), Ended("completed", 2.0, outputs={"9": {"images": [{"filename": "a.png"}]}}))
     (snapshot,) = unpacked(drained(connect(hub, NativeChannel())))
     (job,) = snapshot["jobs"]
     assert (job["status"], job["ended"], job["result"]["outputs"]["9"]["images"]) == ("completed", 2.0, [{"filename": "a.png"}])
@@ -145,7 +146,7 @@ async def test_the_end_of_a_job_is_told_to_a_client_that_was_away() -> None:
 @on_a_loop
 async def test_who_leaves_in_order_a_while_after_an_end_is_not_told_again() -> None:
     def ended(identifier: str) -> None:
-        hub.publish(make_job(identifier), Ended(identifier, "completed", 2.0))
+        hub.publish(make_job(identifier), Ended("completed", 2.0))
 
     def known() -> list[str]:
         return [job.id for job in hub.snapshot("ann", ()).missed]
@@ -171,7 +172,7 @@ async def test_what_ends_while_a_client_connects_is_not_lost() -> None:
     jobs = FakeJobs([make_job()])
     hub = make_hub(jobs)
     session = hub.connect("ann", NativeChannel())
-    hub.publish(jobs.running.pop(), Ended("job", "completed", 2.0))
+    hub.publish(jobs.running.pop(), Ended("completed", 2.0))
     session.begin([])
     (snapshot,) = unpacked(drained(session))
     assert snapshot["jobs"][0]["status"] == "completed"
@@ -189,12 +190,12 @@ async def test_close_ends_every_session() -> None:
 async def test_next_gives_frames_in_order_and_waits_for_more() -> None:
     hub = make_hub(FakeJobs([make_job()]))
     session = connect(hub, ConventionChannel({}))
-    hub.publish(make_job(), Started("job", 1.0))
+    hub.publish(make_job(), Started(1.0))
     assert "status" in str(await session.next())
     assert "execution_start" in str(await session.next())
     waiting = asyncio.create_task(session.next())
     await asyncio.sleep(0)
-    hub.publish(make_job(), Progress("job", "3", "3", 1, 20))
+    hub.publish(make_job(), Progress("3", 1, 20, display="3"))
     assert '"progress"' in str(await asyncio.wait_for(waiting, 1))
 
 

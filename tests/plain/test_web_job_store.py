@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from katz_graph.web.events import JobError
 from katz_graph.web.jobs.cleaning import drop_unfinished
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.opening import FILE, open_folder
-from katz_graph.web.jobs.records import StoredFile
+from katz_graph.web.jobs.records import ENDED, StoredFile, result_text
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.jobs.writer import Writer
 
@@ -68,6 +69,18 @@ def test_a_job_comes_back_as_it_was(tmp_path: Path) -> None:
     ]
     assert (read.status, read.ended, read.number, read.order, read.client) == ("completed", 1010.0, 2.5, 7, "ann")
     assert math.isnan(read.result.outputs["1"]["images"][0]["score"]) and read.result.executed == ("1",)
+
+
+def test_a_result_is_kept_in_the_words_of_every_server_that_wrote_to_the_folder() -> None:
+    kept = (
+        '{"job":"a","status":"failed","at":2.5,"error":{"kind":"RunError","message":"m","node":"3","node_type":"K",'
+        '"display":"2"},"outputs":{"9":{"images":[{"filename":"a.png"}],"n":[NaN]}},"meta":{"9":{"node_id":"9",'
+        '"parent_node":null}},"executed":["1","2"],"seconds":{"total":1.0},"predicted":3.5,"approximations":["stale"],'
+        '"cached":["4"],"kind":"ended"}'
+    )
+    read = replace(job("a"), result=ENDED.validate_json(kept))
+    assert read.result is not None and read.result.error == JobError("RunError", "m", "3", "K", "2")
+    assert result_text(read) == kept
 
 
 def test_a_job_has_one_result_and_the_first_one_stays(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 from web_jobs import FakeRunner, Service, graph, job, serving, submission
 
 from katz_graph.errors import KatzError, RunError
-from katz_graph.web.events import Ended, JobError, JobEvent, Progress, Started
+from katz_graph.events import Progress
+from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent, Started
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.cleaning import Retention
 from katz_graph.web.jobs.job import Job
@@ -65,7 +66,7 @@ def test_an_end_is_told_only_when_it_is_on_disk(tmp_path: Path) -> None:
         await submit(service, "a")
         assert on_disk(tmp_path)["a"] in ("pending", "in_progress")
         await service.until(lambda: service.runner.names == ["a"])
-        service.runner.tell(Progress("a", "1", "1", 1, 2))
+        service.runner.tell("a", Progress("1", 1, 2))
         service.runner.end("a", outputs={"1": {"images": []}})
         assert not any(isinstance(event, Ended) for _, event in service.events) and service.running() == ["a"]
         while not any(isinstance(event, Ended) for _, event in service.events):
@@ -73,7 +74,7 @@ def test_an_end_is_told_only_when_it_is_on_disk(tmp_path: Path) -> None:
         assert on_disk(tmp_path) == {"a": "completed"}
         assert [type(event) for _, event in service.events] == [Started, Progress, Ended]
         assert [job.status for job, _ in service.events] == ["in_progress", "in_progress", "completed"]
-        service.runner.tell(Progress("a", "1", "1", 2, 2))
+        service.runner.tell("a", Progress("1", 2, 2))
         service.runner.end("a", outputs={"1": {"images": ["another"]}})
         await asyncio.sleep(0.05)
         assert len(service.events) == 3, "what comes after the end is not the job's"
@@ -140,7 +141,7 @@ def test_a_full_queue_refuses_with_the_time_until_there_is_room(tmp_path: Path) 
     async def use(service: Service) -> None:
         await submit(service, "known")
         await service.until(lambda: service.runner.names == ["known"])
-        service.runner.tell(Ended("known", "completed", time.time() + 4.0))
+        service.runner.tell("known", Ended("completed", time.time() + 4.0))
         await service.all_ended("known")
         await submit(service, "runs")
         await submit(service, "a", "b")
@@ -242,7 +243,7 @@ def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_
         await submit(service, "a")
         for attempt in (1, 2):
             await service.until(lambda: len(service.runner.names) == attempt)  # noqa: B023
-            service.jobs.heard(Ended("a", "failed", time.time(), gone))
+            service.jobs.heard(JobEvent("a", Ended("failed", time.time(), gone)))
         await service.all_ended("a")
         kept = await service.jobs.job("a")
         assert kept is not None and kept.crashes == 2 and kept.result is not None and kept.result.error is not None
@@ -253,7 +254,7 @@ def test_a_job_whose_device_is_given_up_goes_back_as_if_its_runner_had_died(tmp_
 
 def test_a_job_under_which_runners_die_before_they_say_anything_of_it_is_set_aside(tmp_path: Path) -> None:
     class Silent(FakeRunner):
-        def tell(self, event: JobEvent) -> None: ...
+        def tell(self, job_id: str, event: ClientEvent) -> None: ...
 
     async def use(service: Service) -> None:
         await submit(service, "a")
@@ -396,7 +397,7 @@ def test_a_deadline_that_cannot_be_met_is_refused_on_arrival(tmp_path: Path) -> 
     async def use(service: Service) -> None:
         await submit(service, "teaches")
         await service.until(lambda: service.running() == ["teaches"])
-        service.runner.tell(Ended("teaches", "completed", time.time() + 10.0))
+        service.runner.tell("teaches", Ended("completed", time.time() + 10.0))
         await service.all_ended("teaches")
         await submit(service, "runs")
         await service.until(lambda: service.running() == ["runs"])
@@ -595,7 +596,7 @@ def test_cleaning_forgets_jobs_and_their_temporary_files(tmp_path: Path, retenti
             await service.until(lambda id=id: service.running() == [id])  # type: ignore[misc]
             service.runner.write(id, service.output / f"{id}.png")
             service.runner.write(id, service.temp / f"{id}.png", "temp")
-            service.runner.tell(Ended(id, "completed", at))
+            service.runner.tell(id, Ended("completed", at))
             await service.all_ended(id)
 
     run(tmp_path, before)

@@ -16,21 +16,18 @@ from starlette.testclient import TestClient, WebSocketTestSession
 from starlette.websockets import WebSocketDisconnect
 from web_clients import FACTS, FakeJobs, connect, drained, make_hub, make_job, unpacked
 
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Warned
 from katz_graph.web.events import (
     JOB_EVENT,
     Cached,
+    ClientEvent,
+    EncodedPicture,
     Ended,
     JobEvent,
-    NodeDone,
-    NodeStarted,
-    PackMessage,
     PlanMade,
-    Previewed,
-    Progress,
     Segment,
     Started,
     Timeline,
-    Warned,
     Wrote,
 )
 from katz_graph.web.job_state import SEGMENTS, JobState
@@ -39,33 +36,92 @@ from katz_graph.web.native import SUBPROTOCOL, NativeChannel
 from katz_graph.web.options import Limits
 from katz_graph.web.routes.socket import router
 
-EVERY_KIND: list[JobEvent] = [
-    Started("job", 1.0),
-    Cached("job", ("4",), 1.0),
-    NodeStarted("job", "3", "3", "KSampler"),
-    Progress("job", "3", "3", 1, 20),
-    NodeDone("job", "3", "3", "KSampler", False, 0.5, "new", {"text": ["a"]}),
-    Previewed("job", "3", "3", b"\xff\xd8"),
-    PlanMade("job", "3", {"stages": [1, 2.5, None]}),
-    Timeline("job", "3", (Segment("cpu:0", "unet", 0.1, 0.02, 4),)),
-    PackMessage("job", "my.pack", {"a": [1]}),
-    Warned("job", "careful"),
-    Wrote("job", "a.png", "output"),
-    Ended("job", "completed", 2.0, outputs={"9": {"images": [{"filename": "a.png"}]}}, seconds={"total": 1.0}),
+EVERY_KIND: list[ClientEvent] = [
+    Started(1.0),
+    Cached(("4",), 1.0),
+    NodeStarted("3", "3", "KSampler"),
+    Progress("3", 1, 20, display="3"),
+    NodeDone("3", "3", "KSampler", False, 0.5, "new", {"text": ["a"]}),
+    EncodedPicture("3", "3", b"\xff\xd8"),
+    PlanMade("3", {"stages": [1, 2.5, None]}),
+    Timeline("3", (Segment("cpu:0", "unet", 0.1, 0.02, 4),)),
+    PackMessage("my.pack", {"a": [1]}),
+    Warned("careful"),
+    Wrote("a.png", "output"),
+    Ended("completed", 2.0, outputs={"9": {"images": [{"filename": "a.png"}]}}, seconds={"total": 1.0}),
+]
+
+AS_DATA: list[dict[str, Any]] = [  # what clients are told, in this order of fields: they may depend on it
+    {"job": "job", "at": 1.0, "kind": "started"},
+    {"job": "job", "nodes": ["4"], "at": 1.0, "kind": "cached"},
+    {"job": "job", "node": "3", "display": "3", "type": "KSampler", "kind": "node_started"},
+    {
+        "job": "job",
+        "node": "3",
+        "display": "3",
+        "value": 1,
+        "maximum": 20,
+        "evaluations": False,
+        "kind": "progress",
+    },
+    {
+        "job": "job",
+        "node": "3",
+        "display": "3",
+        "type": "KSampler",
+        "cached": False,
+        "seconds": 0.5,
+        "why": "new",
+        "ui": {"text": ["a"]},
+        "kind": "node_done",
+    },
+    {
+        "job": "job",
+        "node": "3",
+        "display": "3",
+        "image": b"\xff\xd8",
+        "media_type": "image/jpeg",
+        "lasting": False,
+        "kind": "previewed",
+    },
+    {"job": "job", "node": "3", "plan": {"stages": [1, 2.5, None]}, "kind": "plan_made"},
+    {
+        "job": "job",
+        "node": "3",
+        "segments": [{"device": "cpu:0", "name": "unet", "start": 0.1, "seconds": 0.02, "evaluation": 4}],
+        "kind": "timeline",
+    },
+    {"job": "job", "type": "my.pack", "data": {"a": [1]}, "client": None, "kind": "pack_message"},
+    {"job": "job", "message": "careful", "kind": "warned"},
+    {"job": "job", "path": "a.png", "place": "output", "kind": "wrote"},
+    {
+        "job": "job",
+        "status": "completed",
+        "at": 2.0,
+        "error": None,
+        "outputs": {"9": {"images": [{"filename": "a.png"}]}},
+        "meta": {},
+        "executed": [],
+        "seconds": {"total": 1.0},
+        "predicted": None,
+        "approximations": [],
+        "cached": [],
+        "kind": "ended",
+    },
 ]
 
 nodes = st.sampled_from("12345")
 events = st.one_of(
-    st.builds(Started, st.just("job"), st.floats(0, 10)),
-    st.builds(Cached, st.just("job"), st.lists(nodes, max_size=3).map(tuple), st.just(1.0)),
-    st.builds(NodeStarted, st.just("job"), nodes, st.just("1"), st.sampled_from(["KSampler", "VAEDecode"])),
-    st.builds(Progress, st.just("job"), nodes, st.just("1"), st.integers(0, 20), st.just(20)),
-    st.builds(NodeDone, st.just("job"), nodes, st.just("1"), st.just("KSampler"), st.booleans(), ui=st.none() | st.just({"text": ["a"]})),
-    st.builds(Previewed, st.just("job"), nodes, st.just("1"), st.binary(max_size=3), lasting=st.booleans()),
-    st.builds(PlanMade, st.just("job"), nodes, st.dictionaries(st.sampled_from("ab"), st.integers(0, 9))),
-    st.builds(Timeline, st.just("job"), nodes, st.just((Segment("cpu:0", "unet", 0.1, 0.02),))),
-    st.builds(PackMessage, st.just("job"), st.just("x"), st.just(None)),
-    st.builds(Warned, st.just("job"), st.sampled_from(["a", "b"])),
+    st.builds(Started, st.floats(0, 10)),
+    st.builds(Cached, st.lists(nodes, max_size=3).map(tuple), st.just(1.0)),
+    st.builds(NodeStarted, nodes, st.just("1"), st.sampled_from(["KSampler", "VAEDecode"])),
+    st.builds(Progress, nodes, st.integers(0, 20), st.just(20), display=st.just("1")),
+    st.builds(NodeDone, nodes, st.just("1"), st.just("KSampler"), st.booleans(), ui=st.none() | st.just({"text": ["a"]})),
+    st.builds(EncodedPicture, nodes, st.just("1"), st.binary(max_size=3), lasting=st.booleans()),
+    st.builds(PlanMade, nodes, st.dictionaries(st.sampled_from("ab"), st.integers(0, 9))),
+    st.builds(Timeline, nodes, st.just((Segment("cpu:0", "unet", 0.1, 0.02),))),
+    st.builds(PackMessage, st.just("x"), st.just(None)),
+    st.builds(Warned, st.sampled_from(["a", "b"])),
 )
 
 
@@ -123,20 +179,20 @@ class Watcher:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(events, max_size=30), st.integers(0, 30), st.booleans())
-def test_who_returns_knows_what_who_stayed_knows(happening: list[JobEvent], returns: int, ends: bool) -> None:
+def test_who_returns_knows_what_who_stayed_knows(happening: list[ClientEvent], returns: int, ends: bool) -> None:
     async def run() -> None:
         jobs = FakeJobs([make_job()])
         hub = make_hub(jobs)
         stayed, returned = Watcher(), Watcher()
         session, back = connect(hub, NativeChannel()), None
-        for number, event in enumerate([Started("job", 0.5), *happening]):
+        for number, event in enumerate([Started(0.5), *happening]):
             hub.publish(make_job(), event)
             for frame in unpacked(drained(session)):
                 stayed.read(frame)
             if number == returns:
                 back = connect(hub, NativeChannel())
         if ends:
-            hub.publish(jobs.running.pop(), Ended("job", "completed", 9.0))
+            hub.publish(jobs.running.pop(), Ended("completed", 9.0))
         back = back or connect(hub, NativeChannel())
         for frame in unpacked(drained(session)):
             stayed.read(frame)
@@ -157,15 +213,17 @@ def test_every_kind_of_event_arrives_as_it_was() -> None:
 
     frames = asyncio.run(run())
     assert [frame["seq"] for frame in frames] == list(range(len(EVERY_KIND) + 1))
-    assert [JOB_EVENT.validate_python(frame["event"]) for frame in frames[1:]] == EVERY_KIND
+    assert [msgpack.packb(frame["event"]) for frame in frames[1:]] == [msgpack.packb(data) for data in AS_DATA]
+    told = [JOB_EVENT.validate_python(frame["event"]) for frame in frames[1:]]
+    assert told == [JobEvent("job", event) for event in EVERY_KIND]
 
 
 def test_the_state_of_a_job_is_bounded() -> None:
     state = JobState()
     for number in range(10 * SEGMENTS):
-        state.hear(Timeline("job", "3", (Segment("cpu:0", "unet", float(number), 0.1),)))
-        state.hear(Warned("job", str(number)))
-        state.hear(PlanMade("job", str(number), {}))
+        state.hear(Timeline("3", (Segment("cpu:0", "unet", float(number), 0.1),)))
+        state.hear(Warned(str(number)))
+        state.hear(PlanMade(str(number), {}))
     assert len(state.timeline) == SEGMENTS
     assert state.timeline[-1].segments[0].start == 10 * SEGMENTS - 1
     assert len(state.warnings) == 100

@@ -16,8 +16,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
+from katz_graph.events import Warned
 from katz_graph.web.binding import listen
-from katz_graph.web.events import Ended, Previewed, Started, Warned
+from katz_graph.web.events import EncodedPicture, Ended, Started
 from katz_graph.web.hub import OUTBOX
 from katz_graph.web.native import SUBPROTOCOL
 
@@ -26,7 +27,7 @@ from katz_graph.web.native import SUBPROTOCOL
 def server() -> Iterator[Live]:
     with live() as running:
         running.jobs.running.append(make_job())
-        running.do(running.hub.publish, make_job(), Started("job", 1.0))
+        running.do(running.hub.publish, make_job(), Started(1.0))
         yield running
 
 
@@ -62,7 +63,7 @@ def test_a_client_that_never_reads_is_let_go_while_another_gets_everything(serve
         text, messages = "x" * 2**19, OUTBOX // 2**19 + 40
         for number in range(messages):
             began = time.perf_counter()
-            server.do(server.hub.publish, make_job(), Warned("job", f"{number}{text}"))
+            server.do(server.hub.publish, make_job(), Warned(f"{number}{text}"))
             assert time.perf_counter() - began < 1.0
             frame = msgpack.unpackb(quick.recv(timeout=5))
             assert frame["event"]["message"].startswith(f"{number}x")
@@ -75,7 +76,7 @@ def test_a_client_that_vanishes_is_forgotten_and_finds_the_end_on_return(server:
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     raw.close()  # with a reset
     assert eventually(server, 0)
-    server.do(server.hub.publish, server.jobs.running.pop(), Ended("job", "completed", 2.0))
+    server.do(server.hub.publish, server.jobs.running.pop(), Ended("completed", 2.0))
     with connect(f"ws://127.0.0.1:{server.port}/ws?clientId=ann") as back:
         kinds = [json.loads(back.recv(timeout=5))["type"] for _ in range(4)]
     assert kinds == ["status", "execution_success", "status", "executing"]
@@ -85,7 +86,7 @@ def test_an_end_that_went_down_a_dead_line_is_told_again(server: Live) -> None:
     """The server takes the line for sound; the client that returns has read nothing."""
     with unread(server):
         assert eventually(server, 1)
-        server.do(server.hub.publish, server.jobs.running.pop(), Ended("job", "completed", 2.0))
+        server.do(server.hub.publish, server.jobs.running.pop(), Ended("completed", 2.0))
         with connect(f"ws://127.0.0.1:{server.port}/ws?clientId=ann") as back:
             assert [json.loads(back.recv(timeout=5))["type"] for _ in range(2)] == ["status", "execution_success"]
 
@@ -109,7 +110,7 @@ def test_large_and_many_messages_of_a_client_harm_nobody(server: Live) -> None:
 def test_pictures_reach_a_reading_client_whole(server: Live) -> None:
     with native(server) as client:
         client.recv()
-        server.do(server.hub.publish, make_job(), Previewed("job", "3", "3", bytes(range(256)) * 1000))
+        server.do(server.hub.publish, make_job(), EncodedPicture("3", "3", bytes(range(256)) * 1000))
         assert msgpack.unpackb(client.recv(timeout=5))["event"]["image"] == bytes(range(256)) * 1000
 
 

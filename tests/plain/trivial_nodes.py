@@ -11,8 +11,8 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled
+from katz_graph.events import NodeBlocked, NodeDone, NodeFailed, NodeStarted
 from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.events import NodeEvent
 from katz_graph.executor.graph_run import GraphResult, run_graph
 from katz_graph.folders import Folders
 from katz_graph.formats.api import from_api
@@ -177,6 +177,21 @@ class RecordingContext:
             act()
 
 
+NodeEvent = NodeStarted | NodeDone | NodeBlocked | NodeFailed
+
+
+def kind_of(event: NodeEvent) -> Literal["start", "done", "cached", "blocked", "failed"]:
+    match event:
+        case NodeStarted():
+            return "start"
+        case NodeDone(cached=cached):
+            return "cached" if cached else "done"
+        case NodeBlocked():
+            return "blocked"
+        case NodeFailed():
+            return "failed"
+
+
 @dataclass
 class Ran:
     """A run and what it told of itself."""
@@ -185,10 +200,10 @@ class Ran:
     events: list[NodeEvent]
 
     def nodes(self, kind: str) -> list[str]:
-        return [event.node for event in self.events if event.kind == kind]
+        return [event.node for event in self.events if kind_of(event) == kind]
 
     def why(self, node: str) -> str:
-        return next(event.why for event in self.events if event.node == node and event.kind in ("start", "cached"))
+        return next(event.why for event in self.events if event.node == node and not isinstance(event, NodeStarted))
 
 
 def run(document: Mapping[str, Any] | Graph, cache: ResultCache | None = None, types: Registry = TYPES, **options: Any) -> Ran:
@@ -197,7 +212,7 @@ def run(document: Mapping[str, Any] | Graph, cache: ResultCache | None = None, t
     events: list[NodeEvent] = []
     context = options.pop("context", None) or RecordingContext()
     cache = ResultCache() if cache is None else cache
-    return Ran(run_graph(graph, types, context, cache, on_event=events.append, **options), events)
+    return Ran(run_graph(graph, types, context, cache, listener=events.append, **options), events)
 
 
 def node(kind: str, **inputs: Any) -> dict[str, Any]:

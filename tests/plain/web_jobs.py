@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from katz_graph.web.events import Ended, JobEvent, Started, Wrote
+from katz_graph.web.events import ClientEvent, Ended, JobEvent, Started, Wrote
 from katz_graph.web.jobs.cleaning import JobFiles, Retention
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.jobs import Jobs
@@ -31,7 +31,7 @@ def job(id: str, number: float = 1.0, order: int = 1, **given: Any) -> Job:
 
 
 def ended(job: Job, at: float = 1010.0, status: str = "completed", **given: Any) -> Job:
-    result = Ended(job.id, status, at, **given)  # type: ignore[arg-type]
+    result = Ended(status, at, **given)  # type: ignore[arg-type]
     return replace(job, status=result.status, started=job.started or at - 1.0, ended=at, result=result)
 
 
@@ -52,29 +52,29 @@ class FakeRunner:
         if self.refuses is not None:
             raise self.refuses
         self.taken.append(job)
-        self.tell(Started(job.id, time.time()))
+        self.tell(job.id, Started(time.time()))
         if self.seconds is not None:
             asyncio.get_running_loop().call_later(self.seconds, self.end, job.id)
 
     async def cancel(self, job_id: str) -> None:
         self.cancelled.append(job_id)
         if self.obedient:
-            self.tell(Ended(job_id, "cancelled", time.time()))
+            self.tell(job_id, Ended("cancelled", time.time()))
 
     def kept(self, job_id: str) -> None:
         self.safe.append(job_id)
 
-    def tell(self, event: JobEvent) -> None:
+    def tell(self, job_id: str, event: ClientEvent) -> None:
         assert self.jobs is not None
-        self.jobs.heard(event)
+        self.jobs.heard(JobEvent(job_id, event))
 
     def write(self, job_id: str, file: Path, place: Any = "output") -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"picture")
-        self.tell(Wrote(job_id, file.name, place))
+        self.tell(job_id, Wrote(file.name, place))
 
     def end(self, job_id: str, **given: Any) -> None:
-        self.tell(Ended(job_id, "completed", time.time(), **given))
+        self.tell(job_id, Ended("completed", time.time(), **given))
 
     @property
     def names(self) -> list[str]:
@@ -88,7 +88,7 @@ class Service:
     jobs: Jobs
     runner: FakeRunner
     store: JobStore
-    events: list[tuple[Job, JobEvent]]
+    events: list[tuple[Job, ClientEvent]]
     output: Path
     temp: Path
 
@@ -124,7 +124,7 @@ async def serving(
 ) -> AsyncIterator[Service]:
     """Started jobs on a data folder. Leaving ends them as a server does that does not drain."""
     store = store or JobStore.open(data)
-    events: list[tuple[Job, JobEvent]] = []
+    events: list[tuple[Job, ClientEvent]] = []
     runner = runner or FakeRunner()
     output, temp = data / "output", data / "temp"
     jobs = Jobs(

@@ -47,11 +47,11 @@ class ScriptedRunner:
 
     async def run(self, job: Job) -> None:
         self.taken.append(job)
-        self._heard(Started(job.id, time.time()))
+        self._heard(JobEvent(job.id, Started(time.time())))
 
     async def cancel(self, job_id: str) -> None:
         self.cancelled.append(job_id)
-        self._heard(Ended(job_id, "cancelled", time.time()))
+        self._heard(JobEvent(job_id, Ended("cancelled", time.time())))
 
     def kept(self, job_id: str) -> None: ...
 
@@ -60,7 +60,8 @@ class ScriptedRunner:
     ) -> None:
         """The job is over, with files or with an error."""
         status: EndStatus = "failed" if error else "completed"
-        self._heard(Ended(job_id, status, time.time(), error, outputs or {}, seconds={"total": 0.5}, cached=cached))
+        ended = Ended(status, time.time(), error, outputs or {}, seconds={"total": 0.5}, cached=cached)
+        self._heard(JobEvent(job_id, ended))
 
     async def check(self, document: Any, targets: Sequence[str] | None) -> Checked:
         self.checked.append(document)

@@ -12,7 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from katz_graph.web.events import JOB_EVENT, Ended, Started, Warned
+from katz_graph.events import Warned
+from katz_graph.web.events import JOB_EVENT, Ended, JobEvent, Started
 from katz_graph.web.runner_facts import FACTS, RunnerFacts
 from katz_graph.web.wire import Message, ThreadedEnd
 
@@ -60,10 +61,10 @@ def obey(wire: ThreadedEnd, message: Message) -> None:
         case "run":
             job, what = message.body["id"], message.body["prompt"].get("do", "")
             wire.send("taken", job)
-            wire.send("event", JOB_EVENT.dump_python(Started(job, time.time())))
+            wire.send("event", JOB_EVENT.dump_python(JobEvent(job, Started(time.time()))))
             run(wire, job, what)
         case "cancel":
-            wire.send("event", JOB_EVENT.dump_python(Ended(message.body, "cancelled", time.time())))
+            wire.send("event", JOB_EVENT.dump_python(JobEvent(message.body, Ended("cancelled", time.time()))))
         case "object_info":
             wire.send("answer", b"{}", message.number)
         case "stats":
@@ -75,10 +76,10 @@ def obey(wire: ThreadedEnd, message: Message) -> None:
 def run(wire: ThreadedEnd, job: str, what: str) -> None:
     if what == "leave something behind":
         left = subprocess.Popen(["sleep", "1000"])
-        wire.send("event", JOB_EVENT.dump_python(Warned(job, str(left.pid))))
+        wire.send("event", JOB_EVENT.dump_python(JobEvent(job, Warned(str(left.pid)))))
         os._exit(9)
     elif what == "die":
-        wire.send("event", JOB_EVENT.dump_python(Warned(job, "last words")))
+        wire.send("event", JOB_EVENT.dump_python(JobEvent(job, Warned("last words"))))
         print("a pack's last line", flush=True)
         os._exit(9)
     elif what.startswith("wear out"):
@@ -91,7 +92,7 @@ def run(wire: ThreadedEnd, job: str, what: str) -> None:
         ctypes.PyDLL(None).sleep(1000)
     elif what == "stay":
         return
-    wire.send("event", JOB_EVENT.dump_python(Ended(job, "completed", time.time())))
+    wire.send("event", JOB_EVENT.dump_python(JobEvent(job, Ended("completed", time.time()))))
 
 
 if __name__ == "__main__":

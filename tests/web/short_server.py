@@ -27,10 +27,10 @@ async def main(folder: Path) -> None:
     }
     for name, prompt in prompts.items():
         await runner.run(Job(name, 0, prompt, tuple(prompt), None, {}, "pending", time.time()))
-        while not isinstance(event := await events.get(), Wrote if name == "runs" else Ended):
+        while not isinstance((told := await events.get()).event, Wrote if name == "runs" else Ended):
             pass
         if name == "kept":
-            runner.kept(event.job)
+            runner.kept(told.job)
     await runner.object_info("Wait")  # everything before was heard
     print("written", flush=True)
     await asyncio.sleep(1000)

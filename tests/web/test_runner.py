@@ -20,20 +20,9 @@ import pytest
 from PIL import Image
 from processes import below, eventually, runs
 
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.web.events import (
-    Cached,
-    Ended,
-    JobEvent,
-    NodeDone,
-    NodeStarted,
-    PackMessage,
-    PlanMade,
-    Previewed,
-    Progress,
-    Timeline,
-    Wrote,
-)
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobEvent, PlanMade, Timeline, Wrote
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner_process import Runner
@@ -88,8 +77,8 @@ class Driver:
             assert time.monotonic() < deadline, self.told[-5:]
             time.sleep(0.005)
 
-    def events(self, name: str) -> list[JobEvent]:
-        return [event for event in self.told if event.job == name]
+    def events(self, name: str) -> list[ClientEvent]:
+        return [told.event for told in self.told if told.job == name]
 
     def ended(self, name: str) -> Ended:
         self.until(lambda: any(isinstance(event, Ended) for event in self.events(name)))
@@ -162,7 +151,7 @@ def test_a_workflow_becomes_a_picture_that_carries_it(driver: Driver) -> None:
     (plan,) = [event.plan for event in events if isinstance(event, PlanMade)]
     steps = [event for event in events if isinstance(event, Progress)]
     assert steps[-1].value == steps[-1].maximum == plan["evaluations"] == 20
-    previews = [event for event in events if isinstance(event, Previewed)]
+    previews = [event for event in events if isinstance(event, EncodedPicture)]
     assert previews and all(event.image.startswith(b"\xff\xd8") and not event.lasting for event in previews)
     spans = [segment for event in events if isinstance(event, Timeline) for segment in event.segments]
     assert all(0 <= segment.start <= segment.start + segment.seconds <= ended.seconds["total"] for segment in spans)
@@ -178,7 +167,7 @@ def test_a_client_can_do_without_previews(driver: Driver) -> None:
     sampler["inputs"] |= {"seed": 77, "steps": 12}
     assert driver.run("unseen", prompt, extra={"preview_method": "none"}).status == "completed"
     told = driver.events("unseen")
-    assert any(isinstance(event, Progress) for event in told) and not any(isinstance(event, Previewed) for event in told)
+    assert any(isinstance(event, Progress) for event in told) and not any(isinstance(event, EncodedPicture) for event in told)
 
 
 def test_a_job_whose_results_are_there_says_so_before_its_end(driver: Driver) -> None:
@@ -198,7 +187,8 @@ def test_what_one_user_asked_for_is_not_told_to_another(driver: Driver) -> None:
     driver.run("mine", {"1": node("Say", text="my secret")}, client="me")
     driver.run("theirs", {"1": node("Say", text="theirs")}, client="them")
     driver.run("mine again", {"1": node("Say", text="other")}, client="me")
-    why = {event.job: event.why for event in driver.told if isinstance(event, NodeDone) and event.node == "1"}
+    done = [(told.job, told.event) for told in driver.told if isinstance(told.event, NodeDone)]
+    why = {job: event.why for job, event in done if event.node == "1"}
     assert why["theirs"] == "new" and "my secret" in why["mine again"]
 
 
@@ -228,7 +218,7 @@ def test_what_nodes_print_is_logged(driver: Driver, caplog: pytest.LogCaptureFix
 
 def test_pictures_and_messages_are_sent_to_who_asked(driver: Driver) -> None:
     driver.run("sends", {"1": node("Send")})
-    (picture,) = [event for event in driver.events("sends") if isinstance(event, Previewed)]
+    (picture,) = [event for event in driver.events("sends") if isinstance(event, EncodedPicture)]
     assert (picture.image, picture.media_type, picture.lasting, picture.node) == (b"\x89PNG", "image/png", True, "1")
     (message,) = [event for event in driver.events("sends") if isinstance(event, PackMessage)]
     assert message.type == "my.pack" and message.client is None and message.data["numbers"] == [1, 2]

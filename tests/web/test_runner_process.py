@@ -16,7 +16,8 @@ import pytest
 from processes import as_before, below, runs
 
 from katz_graph.errors import RunError
-from katz_graph.web.events import Ended, JobEvent, Warned
+from katz_graph.events import Warned
+from katz_graph.web.events import Ended, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner_child import Patience, RunnerDown
@@ -50,7 +51,11 @@ class Seen:
             await asyncio.sleep(0.01)
 
     def ended(self, name: str) -> bool:
-        return any(isinstance(one, Ended) and one.job == name for one in self.told)
+        return any(isinstance(one.event, Ended) and one.job == name for one in self.events)
+
+    @property
+    def events(self) -> list[JobEvent]:
+        return [one for one in self.told if isinstance(one, JobEvent)]
 
     @property
     def lost(self) -> list[tuple[Sequence[str], str]]:
@@ -100,7 +105,8 @@ def test_a_runner_that_dies_is_replaced_and_names_the_jobs_that_it_had() -> None
         assert not seen.runner.ready
         ((jobs, why),) = seen.lost
         assert list(jobs) == ["kills", "stays"] and why.endswith("exit status 9")  # and nothing that it printed: clients read that
-        assert any(isinstance(one, Warned) for one in seen.told[: seen.told.index((jobs, why))])  # all that it said comes first
+        before = seen.told[: seen.told.index((jobs, why))]  # all that it said comes first
+        assert any(isinstance(one, JobEvent) and isinstance(one.event, Warned) for one in before)
         waiting = asyncio.create_task(seen.runner.run(job("b")))  # while there is none
         assert await seen.runner.object_info() == b"{}"  # of the next one
         await waiting
@@ -117,7 +123,7 @@ def test_what_a_runner_had_started_ends_with_it(monkeypatch: pytest.MonkeyPatch)
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "leave something behind"))
         await seen.until(lambda: bool(seen.lost))
-        (left,) = [int(one.message) for one in seen.told if isinstance(one, Warned)]
+        (left,) = [int(one.event.message) for one in seen.events if isinstance(one.event, Warned)]
         await seen.until(lambda: not runs(left))
 
     with_runner(test)
@@ -235,7 +241,7 @@ def test_an_event_that_is_not_as_agreed_breaks_nothing() -> None:
     async def test(seen: Seen) -> None:
         await seen.runner.run(job("a", "speak nonsense"))
         await seen.until(lambda: seen.ended("a"))
-        assert [one.status for one in seen.told if isinstance(one, Ended)] == ["failed"]
+        assert [one.event.status for one in seen.events if isinstance(one.event, Ended)] == ["failed"]
         assert seen.runner.ready and seen.runner.restarts == 0
 
     with_runner(test)
@@ -250,7 +256,7 @@ def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_pat
         await asyncio.sleep(0.05)
         await seen.runner.cancel("b")
         await waiting
-        assert [one.status for one in seen.told if isinstance(one, Ended)] == ["cancelled"]
+        assert [one.event.status for one in seen.events if isinstance(one.event, Ended)] == ["cancelled"]
         await seen.runner.close()  # while the next one does not start
         with pytest.raises(RunnerDown):
             await stuck
@@ -274,9 +280,9 @@ def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path
         await starting
         await taken
         assert runner.ready and runner.facts.nodes == 7
-        while not any(isinstance(event, Ended) for event in told):
+        while not any(isinstance(one.event, Ended) for one in told):
             await asyncio.sleep(0.01)
-        assert [event.kind for event in told] == ["started", "ended"]  # it was handed over once
+        assert [one.event.kind for one in told] == ["started", "ended"]  # it was handed over once
         await runner.close()
 
     asyncio.run(start())

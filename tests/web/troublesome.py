@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 
 from katz_graph.context import Context
-from katz_graph.events import Progressed, Sent
+from katz_graph.events import PackMessage, Progress
 from katz_graph.node import Node
 from katz_graph.output_files import write_numbered
 from katz_graph.ui_results import announced, with_ui
@@ -41,7 +41,7 @@ class Wait(Node, category="test", output=True):
         steps = int(self.seconds * 100)
         for step in range(steps):
             context.check_cancelled()
-            context.report(Progressed("wait", step + 1, steps))
+            context.report(Progress("wait", step + 1, steps))
             time.sleep(0.01)
         return value
 
@@ -61,7 +61,7 @@ class Send(Node, category="test", output=True):
 
     def run(self, context: Context) -> Text:
         context.deliver(b"\x89PNG")
-        context.report(Sent("my.pack", {"numbers": (1, 2), "what": object()}))
+        context.report(PackMessage("my.pack", {"numbers": (1, 2), "what": object()}))
         return ""
 
 
