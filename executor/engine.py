@@ -11,7 +11,7 @@ from torch import Tensor
 
 from katz_graph.context import Context, Tile
 from katz_graph.devices import AUTO, number_format
-from katz_graph.events import Busy, Planned, Sampled
+from katz_graph.events import Planned, Sampled, Span, StageDone, Timeline
 from katz_graph.executor.planning import Resources, check_reachable, plan_region
 from katz_graph.executor.timing import Timing
 from katz_graph.models.counts import Counts
@@ -126,9 +126,8 @@ class Engine:
         self._note_switches(program, outcome.timings)
         own = outcome.timings[program.owner]
         context.report(Sampled(region.name, program, own.load, own.prepare, own.denoise, outcome.attempts))
-        for device, timing in outcome.timings.items():
-            for span in timing.spans:
-                context.report(Busy(device, span.name, region.name, span.start, span.seconds, span.evaluation))
+        spans = (span for timing in outcome.timings.values() for span in timing.spans)
+        context.report(Timeline(region.name, tuple(spans)))
         latent: LatentSamples = region.begin.inputs["latent_image"]
         return {**latent, "samples": outcome.samples}, {**latent, "samples": outcome.denoised}
 
@@ -167,7 +166,8 @@ class Engine:
         check_reachable((stage,), self.choices.stranded)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]
         called = self.workers.call(device, what, *arguments, context=context)
-        context.report(Busy(device, stage.replace("_", " "), "", called.start, called.seconds, stage=stage))
+        span = Span(device, stage.replace("_", " "), called.start, called.seconds)
+        context.report(StageDone(stage, span))
         return called
 
 

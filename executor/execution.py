@@ -19,12 +19,12 @@ from katz_graph.adapters.lora import left_out
 from katz_graph.context import Context
 from katz_graph.devices import format_name, wider
 from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.events import Previewed, Progress
+from katz_graph.events import Previewed, Progress, Span
 from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
 from katz_graph.executor.portion import Portion
 from katz_graph.executor.region_calls import Find, RegionCalls, own_type
-from katz_graph.executor.timing import Span, Timing
+from katz_graph.executor.timing import Timing
 from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
 from katz_graph.models.family import architecture
@@ -100,6 +100,7 @@ class Execution:
         self._kept: Mapping[Instance, Any] = {}  # what later evaluations need of earlier ones
         self._evaluation = -1
         self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
+        self._device = portion.device
         self._instructions = program.instructions[portion.device]
         self.alone = not any(instruction.peer for instruction in self._instructions)
         self._next = 0
@@ -374,7 +375,7 @@ class Execution:
 
     def _span(self, name: str, started: float, evaluation: int | None) -> float:
         seconds = time.perf_counter() - started
-        self.timing.spans.append(Span(name, started, seconds, evaluation))
+        self.timing.spans.append(Span(self._device, name, started, seconds, evaluation))
         return seconds
 
     def _check_finite(self, prediction: Any) -> None:

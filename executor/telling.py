@@ -31,7 +31,7 @@ class Telling:
         self._report(NodeDone(node.id, node.origin, node.call.type, cached, node.seconds, node.why, node.ui))
 
     def blocked(self, node: NodeState) -> None:
-        self._report(NodeBlocked(node.id, node.origin, node.call.type, node.seconds, node.why))
+        self._report(NodeBlocked(node.id, node.origin, node.call.type, seconds=node.seconds, why=node.why))
 
     def failed(self, node: NodeState, error: KatzError) -> None:
         self._report(NodeFailed(node.id, node.origin, node.call.type, node.why, error))

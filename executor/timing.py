@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of time on a device, for traces: seconds on the clock of `time.perf_counter`."""
-
-    name: str
-    start: float
-    seconds: float
-    evaluation: int | None = None
+from katz_graph.events import Span
 
 
 @dataclass(slots=True)

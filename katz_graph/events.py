@@ -43,14 +43,8 @@ class NodeDone:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeBlocked:
-    """A node gave nothing but blockers; `why` says which."""
-
-    node: str
-    display: str
-    type: str
-    seconds: float
-    why: str
+class NodeBlocked(NodeDone):
+    """A node is done, but gave nothing but blockers; `why` says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +102,34 @@ class Sampled:
 
 
 @dataclass(frozen=True, slots=True)
-class Busy:
-    """A device worked for a while, from `start` on the clock of `time.perf_counter`.
+class Span:
+    """A device worked for a while, at what `name` tells people.
 
-    `name` is for people. `node` is the sampler that it worked for; work outside of samplers has a
-    `stage` instead, as `--place` calls it.
+    `start` is on the clock of `time.perf_counter`; clients read it in seconds since the job started.
     """
 
     device: str
     name: str
-    node: str
     start: float
     seconds: float
     evaluation: int | None = None
-    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Devices worked for a node, which is done."""
+
+    node: str
+    segments: tuple[Span, ...]
+    kind: Literal["timeline"] = "timeline"
+
+
+@dataclass(frozen=True, slots=True)
+class StageDone:
+    """A device did a stage (as `--place` calls it) for a node that is no sampler."""
+
+    stage: str
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +150,5 @@ class PackMessage:
     kind: Literal["pack_message"] = "pack_message"
 
 
-Event = NodeStarted | NodeDone | NodeBlocked | NodeFailed | Progress | Previewed | Planned | Sampled | Busy | Warned | PackMessage
+Event = NodeStarted | NodeDone | NodeFailed | Progress | Previewed | Planned | Sampled | Timeline | StageDone | Warned | PackMessage
 Listener = Callable[[Event], None]

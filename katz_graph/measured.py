@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from katz_graph.events import Busy, Event, Sampled
+from katz_graph.events import Event, Sampled, StageDone
 from katz_graph.models.stages import stage_groups
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class Measured:
     def listen(self, event: Event) -> None:
         if isinstance(event, Sampled):
             self.samplers.append(event)
-        elif isinstance(event, Busy) and event.stage in stage_groups()["vae"]:
-            self.vae.append(event.seconds)
+        elif isinstance(event, StageDone) and event.stage in stage_groups()["vae"]:
+            self.vae.append(event.span.seconds)
 
     @property
     def programs(self) -> list[Program]:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 
-from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Warned
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline, Warned
 from katz_graph.ui_results import Place
 
 EndStatus = Literal["completed", "failed", "cancelled"]
@@ -71,26 +71,6 @@ class PlanMade:
     node: str
     plan: Mapping[str, Any]
     kind: Literal["plan_made"] = "plan_made"
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A device worked for a while (`Busy`); `start` is in seconds since the job started."""
-
-    device: str
-    name: str
-    start: float
-    seconds: float
-    evaluation: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Devices worked for a node, which is done."""
-
-    node: str
-    segments: tuple[Segment, ...]
-    kind: Literal["timeline"] = "timeline"
 
 
 @dataclass(frozen=True, slots=True)

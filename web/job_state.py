@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from katz_graph.events import NodeDone, NodeStarted, Progress, Warned
-from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, PlanMade, Started, Timeline
+from katz_graph.events import NodeDone, NodeStarted, Progress, Timeline, Warned
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, PlanMade, Started
 
 SEGMENTS = 2_000  # of the timeline; older ones are dropped
 PLANS = 32

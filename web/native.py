@@ -29,7 +29,7 @@ from katz_graph.errors import InputError
 from katz_graph.web.channel import QueueView, Snapshot
 from katz_graph.web.events import JOB_EVENT, ClientEvent, EncodedPicture, JobEvent
 from katz_graph.web.job_state import JobState
-from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.job import Job, result_as_data
 from katz_graph.web.outbox import Frame
 
 SUBPROTOCOL = "katz.msgpack"
@@ -116,6 +116,6 @@ def _job(job: Job, state: JobState | None) -> dict[str, Any]:
         "deadline": job.deadline,
         "predicted": job.predicted,
         "targets": list(job.targets),
-        "result": None if job.result is None else JOB_EVENT.dump_python(JobEvent(job.id, job.result)),
+        "result": result_as_data(job),
         "state": None if state is None else state.plain(),
     }

@@ -18,7 +18,7 @@ from katz_graph.cli.progress import EvaluationProgress
 from katz_graph.cli.session import Session, check_writable, open_session
 from katz_graph.cli.trace import write_trace
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
-from katz_graph.events import Busy, Event, NodeBlocked, NodeDone, NodeFailed, NodeStarted, Planned
+from katz_graph.events import Event, NodeBlocked, NodeDone, NodeFailed, NodeStarted, Planned, Span, StageDone, Timeline
 from katz_graph.formats.api import to_api
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
@@ -55,7 +55,7 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
     if not isinstance(failure, Cancelled):
         _tell(session, context.measured, context.files, total, as_json)
     if options.trace is not None:
-        write_trace(options.trace, reporter.spans)
+        write_trace(options.trace, reporter.timelines)
     if session.problems and not isinstance(failure, Cancelled):
         problems = [*session.problems, *([] if failure is None else [str(failure)])]
         raise RunError("\n".join((*problems, f"some outputs were refused: node {listed(session.refused)}")))
@@ -65,7 +65,7 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
 
 @dataclass(slots=True)
 class _Reporter:
-    """Tells the person what a run does, and collects the spans of its trace.
+    """Tells the person what a run does, and collects what its trace shows.
 
     Approximations are noted in `texts`, which its pictures carry.
     """
@@ -75,7 +75,7 @@ class _Reporter:
     progress: EvaluationProgress
     dtype: str
     texts: dict[str, str]
-    spans: list[Busy] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)
     _began: dict[str, float] = field(default_factory=dict)  # by node
 
     def listen(self, event: Event) -> None:
@@ -84,22 +84,25 @@ class _Reporter:
         match event:
             case NodeStarted(node=node):
                 self._began[node] = time.perf_counter()
+            case NodeBlocked():
+                self._explain(event, "blocked")
             case NodeDone(node=node, cached=cached):
                 if not cached:
-                    self.spans.append(Busy("graph", event.type, node, self._began[node], event.seconds))
+                    ran = Span("graph", event.type, self._began[node], event.seconds)
+                    self.timelines.append(Timeline(node, (ran,)))
                 self._explain(event, "cached" if cached else "done")
                 for text in (event.ui or {}).get("text", ()):
                     self.session.say(str(text))
-            case NodeBlocked():
-                self._explain(event, "blocked")
             case NodeFailed():
                 self._explain(event, "failed")
-            case Busy():
-                self.spans.append(event)
+            case Timeline():
+                self.timelines.append(event)
+            case StageDone(span=span):
+                self.timelines.append(Timeline("", (span,)))
             case Planned(program=program) if approximated := in_force([program]):
                 self.texts["katz"] = made_with(self.session.devices.text, self.dtype, approximated)
 
-    def _explain(self, event: NodeDone | NodeBlocked | NodeFailed, outcome: str) -> None:
+    def _explain(self, event: NodeDone | NodeFailed, outcome: str) -> None:
         if self.how.why and event.why:
             self.session.say(f"node {event.node} ({event.type}): {outcome}: {event.why}")
 

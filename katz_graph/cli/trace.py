@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.errors import RunError
-from katz_graph.events import Busy
+from katz_graph.events import Timeline
 
 
-def write_trace(path: Path, spans: Sequence[Busy]) -> None:
+def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
     """Write complete events ("ph": "X") with times in microseconds from the first one. RunError when the file cannot be written."""
-    origin = min((span.start for span in spans), default=0.0)
-    lanes = {device: number for number, device in enumerate(dict.fromkeys(span.device for span in spans), start=1)}
+    spans = [(part.node, span) for part in timelines for span in part.segments]
+    origin = min((span.start for _, span in spans), default=0.0)
+    lanes = {device: number for number, device in enumerate(dict.fromkeys(span.device for _, span in spans), start=1)}
     names: list[dict[str, Any]] = [
         {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": device}} for device, number in lanes.items()
     ]
@@ -27,9 +28,9 @@ def write_trace(path: Path, spans: Sequence[Busy]) -> None:
             "tid": lanes[span.device],
             "ts": (span.start - origin) * 1e6,
             "dur": span.seconds * 1e6,
-            "args": {"node": span.node} | ({} if span.evaluation is None else {"evaluation": span.evaluation}),
+            "args": {"node": node} | ({} if span.evaluation is None else {"evaluation": span.evaluation}),
         }
-        for span in spans
+        for node, span in spans
     ]
     try:
         temporary = path.with_name(f".{path.name}.tmp")

@@ -11,9 +11,10 @@ from planner_devices import MS, SECONDS, devices, laid, region, several
 
 from katz_graph.bench import controlnet, latent, sharing
 from katz_graph.bench.placed import Stages, Track
+from katz_graph.events import Span
 from katz_graph.executor.engine import Outcome
 from katz_graph.executor.profiling import StageTime
-from katz_graph.executor.timing import Span, Timing
+from katz_graph.executor.timing import Timing
 from katz_graph.planner.program import Program
 
 BUSY = 1.5  # how many times as long a stage takes beside a busy neighbour
@@ -71,8 +72,8 @@ def test_shares_and_differences_of_two_workers() -> None:
 
 
 def outcome(*served: tuple[float, float]) -> Outcome:
-    spans = [Span("run", start, seconds, number) for number, (start, seconds) in enumerate(served)]
-    timing = Timing(spans=[Span("load", 0.0, 9.0), *spans])
+    spans = [Span(sharing.SHARED, "run", start, seconds, number) for number, (start, seconds) in enumerate(served)]
+    timing = Timing(spans=[Span(sharing.SHARED, "load", 0.0, 9.0), *spans])
     nothing: Any = None
     return Outcome(nothing, nothing, {sharing.SHARED: timing})
 

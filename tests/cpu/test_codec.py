@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from katz_graph import recipe
-from katz_graph.executor.timing import Span, Timing
+from katz_graph.events import Span
+from katz_graph.executor.timing import Timing
 from katz_graph.executor.transport.codec import as_bytes, decode, encode
 from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.mailbox import Address
@@ -164,7 +165,8 @@ def test_specifications_tables_and_timings_arrive() -> None:
     assert (copy.sigmas, copy.seed, copy.choice) == (spec.sigmas, spec.seed, spec.choice)
     table = noise_table({})
     assert torch.equal(there_and_back(table).sigmas, table.sigmas)
-    assert there_and_back(Timing(load=1.0, spans=[Span("unet", 0.0, 1.0, 3)])) == Timing(load=1.0, spans=[Span("unet", 0.0, 1.0, 3)])
+    timing = Timing(load=1.0, spans=[Span("cpu:0", "unet", 0.0, 1.0, 3)])
+    assert there_and_back(timing) == timing
 
 
 def test_what_cannot_be_sent_is_named_with_the_path_to_it() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
-from katz_graph.events import Busy, Event
+from katz_graph.events import Event, Timeline
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.engine import Choices
@@ -72,8 +72,9 @@ def stale(case: Case, costs: Path) -> Stale:
         ran: dict[str, set[int]] = defaultdict(set)
 
         def listen(event: Event) -> None:
-            if isinstance(event, Busy) and event.evaluation is not None and not event.name.startswith("send"):
-                ran[event.device].add(event.evaluation)
+            for span in event.segments if isinstance(event, Timeline) else ():
+                if span.evaluation is not None and not span.name.startswith("send"):
+                    ran[span.device].add(span.evaluation)
 
         context.listener = listen
         latent = engine.sample(sampler_region(case), context)[0]["samples"]

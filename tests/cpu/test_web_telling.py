@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.events import Busy, Event, NodeDone, NodeFailed, NodeStarted, Previewed, Progress
+from katz_graph.events import Event, NodeBlocked, NodeDone, NodeFailed, NodeStarted, Previewed, Progress, Span, StageDone, Timeline
 from katz_graph.executor.failure import node_failure
 from katz_graph.executor.requests import WorkerLost
-from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Segment, Timeline, Wrote
+from katz_graph.web.events import JOB_EVENT, Cached, ClientEvent, EncodedPicture, JobEvent, Wrote
 from katz_graph.web.runner.order import Order
 from katz_graph.web.runner.runs import pictures_texts
 from katz_graph.web.runner.telling import PACE, Telling, described, plain
@@ -80,6 +80,15 @@ def test_what_all_nodes_of_a_job_show_is_limited_together_and_what_is_over_is_no
     assert not any(isinstance(one, NodeDone) and one.node == "3" for one in told)
 
 
+def test_clients_are_told_of_a_blocked_node_as_of_one_that_is_done() -> None:
+    tells, told, _ = telling()
+    tells.listen(start("3"))
+    tells.listen(NodeBlocked("3", "3", "Type3", seconds=0.5, why="blocked: no face"))
+    frame = JOB_EVENT.dump_python(JobEvent("j", told[-1]))
+    assert (frame["kind"], frame["cached"], frame["why"]) == ("node_done", False, "blocked: no face")
+    assert tells.executed == ["3"]
+
+
 def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_the_pace() -> None:
     tells, told, clock = telling()
     tells.listen(start("5"))
@@ -116,11 +125,11 @@ def test_a_picture_brings_the_progress_that_was_kept_back() -> None:
 def test_what_devices_did_is_told_with_the_node_in_seconds_since_the_start() -> None:
     tells, told, clock = telling()
     tells.listen(start("5"))
-    tells.listen(Busy("cpu", "vae decode", "", clock.now + 1.5, 0.25, stage="vae_decode"))
-    tells.listen(Busy("cpu", "step", "5", clock.now + 2.0, 0.5, 3))
+    tells.listen(StageDone("vae_decode", Span("cpu", "vae decode", clock.now + 1.5, 0.25)))
+    tells.listen(Timeline("5", (Span("cpu", "step", clock.now + 2.0, 0.5, 3),)))
     tells.listen(done("5", seconds=3.0))
     (timeline,) = [one for one in told if isinstance(one, Timeline)]
-    assert timeline == Timeline("5", (Segment("cpu", "vae decode", 1.5, 0.25), Segment("cpu", "step", 2.0, 0.5, 3)))
+    assert timeline == Timeline("5", (Span("cpu", "vae decode", 1.5, 0.25), Span("cpu", "step", 2.0, 0.5, 3)))
     assert told.index(timeline) < next(number for number, one in enumerate(told) if isinstance(one, NodeDone))
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from web_clients import FakeJobs, connect, drained, make_hub, make_job, texts
 
-from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
 from katz_graph.web.channel import QueueView
 from katz_graph.web.convention import ConventionChannel
-from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobError, PlanMade, Started, Timeline, Wrote
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobError, PlanMade, Started, Wrote
 from katz_graph.web.job_state import JobState
 from katz_graph.web.jobs.job import Job
 

@@ -23,9 +23,9 @@ from web_jobs import ended, graph, job
 from katz_graph.errors import RunError
 from katz_graph.web.events import JobError
 from katz_graph.web.jobs.cleaning import drop_unfinished
-from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.job import Job, result_as_data
 from katz_graph.web.jobs.opening import FILE, open_folder
-from katz_graph.web.jobs.records import ENDED, StoredFile, result_text
+from katz_graph.web.jobs.records import ENDED, StoredFile, as_text
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.jobs.writer import Writer
 
@@ -80,7 +80,7 @@ def test_a_result_is_kept_in_the_words_of_every_server_that_wrote_to_the_folder(
     )
     read = replace(job("a"), result=ENDED.validate_json(kept))
     assert read.result is not None and read.result.error == JobError("RunError", "m", "3", "K", "2")
-    assert result_text(read) == kept
+    assert as_text(result_as_data(read)) == kept
 
 
 def test_a_job_has_one_result_and_the_first_one_stays(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient, WebSocketTestSession
 from starlette.websockets import WebSocketDisconnect
 from web_clients import FACTS, FakeJobs, connect, drained, make_hub, make_job, unpacked
 
-from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Warned
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Span, Timeline, Warned
 from katz_graph.web.events import (
     JOB_EVENT,
     Cached,
@@ -25,9 +25,7 @@ from katz_graph.web.events import (
     Ended,
     JobEvent,
     PlanMade,
-    Segment,
     Started,
-    Timeline,
     Wrote,
 )
 from katz_graph.web.job_state import SEGMENTS, JobState
@@ -44,7 +42,7 @@ EVERY_KIND: list[ClientEvent] = [
     NodeDone("3", "3", "KSampler", False, 0.5, "new", {"text": ["a"]}),
     EncodedPicture("3", "3", b"\xff\xd8"),
     PlanMade("3", {"stages": [1, 2.5, None]}),
-    Timeline("3", (Segment("cpu:0", "unet", 0.1, 0.02, 4),)),
+    Timeline("3", (Span("cpu:0", "unet", 0.1, 0.02, 4),)),
     PackMessage("my.pack", {"a": [1]}),
     Warned("careful"),
     Wrote("a.png", "output"),
@@ -119,7 +117,7 @@ events = st.one_of(
     st.builds(NodeDone, nodes, st.just("1"), st.just("KSampler"), st.booleans(), ui=st.none() | st.just({"text": ["a"]})),
     st.builds(EncodedPicture, nodes, st.just("1"), st.binary(max_size=3), lasting=st.booleans()),
     st.builds(PlanMade, nodes, st.dictionaries(st.sampled_from("ab"), st.integers(0, 9))),
-    st.builds(Timeline, nodes, st.just((Segment("cpu:0", "unet", 0.1, 0.02),))),
+    st.builds(Timeline, nodes, st.just((Span("cpu:0", "unet", 0.1, 0.02),))),
     st.builds(PackMessage, st.just("x"), st.just(None)),
     st.builds(Warned, st.sampled_from(["a", "b"])),
 )
@@ -221,7 +219,7 @@ def test_every_kind_of_event_arrives_as_it_was() -> None:
 def test_the_state_of_a_job_is_bounded() -> None:
     state = JobState()
     for number in range(10 * SEGMENTS):
-        state.hear(Timeline("3", (Segment("cpu:0", "unet", float(number), 0.1),)))
+        state.hear(Timeline("3", (Span("cpu:0", "unet", float(number), 0.1),)))
         state.hear(Warned(str(number)))
         state.hear(PlanMade(str(number), {}))
     assert len(state.timeline) == SEGMENTS

@@ -20,9 +20,9 @@ import pytest
 from PIL import Image
 from processes import below, eventually, runs
 
-from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobEvent, PlanMade, Timeline, Wrote
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobEvent, PlanMade, Wrote
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.runner_process import Runner

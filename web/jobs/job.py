@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from katz_graph.web.events import Ended
+from katz_graph.web.events import JOB_EVENT, Ended, JobEvent
 
 Status = Literal["pending", "in_progress", "completed", "failed", "cancelled"]
 FINISHED: tuple[Status, ...] = ("completed", "failed", "cancelled")
@@ -52,6 +52,11 @@ class Job:
     predicted: float | None = None
     result: Ended | None = None
     order: int = 0
+
+
+def result_as_data(job: Job) -> dict[str, Any] | None:
+    """How it ended as clients are told and the store keeps it; None before."""
+    return None if job.result is None else JOB_EVENT.dump_python(JobEvent(job.id, job.result))
 
 
 def workflow_id(job: Job) -> str | None:

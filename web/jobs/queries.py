@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from katz_graph.web.jobs.job import Job, Status
-from katz_graph.web.jobs.records import COLUMNS, WHOLE, StoredFile, job_of, result_text, row_of
+from katz_graph.web.jobs.job import Job, Status, result_as_data
+from katz_graph.web.jobs.records import COLUMNS, WHOLE, StoredFile, as_text, job_of, row_of
 
 ORDERS = {"created_at": "created", "execution_duration": "ended - started"}
 
@@ -54,7 +54,7 @@ def finish(connection: sqlite3.Connection, job: Job, temporary: Sequence[StoredF
     changed = connection.execute(
         "update jobs set status = ?, started = ?, ended = ?, crashes = ?, result = ?, "
         "finished = (select coalesce(max(finished), 0) + 1 from jobs) where id = ? and finished is null",
-        (job.status, job.started, job.ended, job.crashes, result_text(job), job.id),
+        (job.status, job.started, job.ended, job.crashes, as_text(result_as_data(job)), job.id),
     )
     if not changed.rowcount:
         return False

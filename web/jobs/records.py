@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
-from katz_graph.web.events import JOB_EVENT, Ended, JobEvent
+from katz_graph.web.events import Ended
 from katz_graph.web.jobs.job import Job, Submission, workflow_id
 from katz_graph.web.options import MB
 
@@ -57,12 +57,6 @@ def as_text(value: Any) -> str:
     if len(data) > LARGEST:
         raise ValueError(f"it has {len(data):,} bytes, more than {LARGEST:,}")
     return data.decode()
-
-
-def result_text(job: Job) -> str:
-    """JSON of a job's end, as an event. ValueError for one that cannot be kept."""
-    assert job.result is not None  # only a job that ended has its result written
-    return as_text(JOB_EVENT.dump_python(JobEvent(job.id, job.result)))
 
 
 def row_of(job: Job) -> dict[str, Any]:

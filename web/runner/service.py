@@ -25,7 +25,7 @@ from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.garbage import imports_are_done
 from katz_graph.packs import load_registry
 from katz_graph.shipped import template
-from katz_graph.web.events import JOB_EVENT, ClientEvent, Ended, JobError, JobEvent
+from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.checking import CHECKED, check_prompt
 from katz_graph.web.runner.order import ORDER
@@ -168,14 +168,12 @@ class Service:
         try:
             self._wire.send("event", JOB_EVENT.dump_python(told))
         except Exception as error:  # what a pack has for editors goes deeper than messages do, or is too much for one
-            self._tell(JobEvent(told.job, _instead(told.event, error)))
-
-
-def _instead(event: ClientEvent, error: Exception) -> ClientEvent:
-    """What clients are told of an event that cannot be sent."""
-    if isinstance(event, Ended):
-        return Ended("failed", event.at, JobError("RunError", f"its result cannot be sent: {error}"), seconds=event.seconds)
-    return Warned(f"an event ({event.kind}) cannot be sent: {error}")
+            match told.event:
+                case Ended(at=at, seconds=seconds):
+                    why = JobError("RunError", f"its result cannot be sent: {error}")
+                    self._tell(JobEvent(told.job, Ended("failed", at, why, seconds=seconds)))
+                case event:
+                    self._tell(JobEvent(told.job, Warned(f"an event ({event.kind}) cannot be sent: {error}")))
 
 
 def _stats(devices: Devices) -> Any:

@@ -14,9 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from katz_graph.errors import Cancelled, InputError, KatzError
 from katz_graph.events import (
-    Busy,
     Event,
-    NodeBlocked,
     NodeDone,
     NodeFailed,
     NodeStarted,
@@ -24,6 +22,9 @@ from katz_graph.events import (
     Planned,
     Previewed,
     Progress,
+    Span,
+    StageDone,
+    Timeline,
     Warned,
 )
 from katz_graph.executor.device_fault import device_fault
@@ -32,7 +33,7 @@ from katz_graph.folders import TEMP
 from katz_graph.picture.preview import as_jpeg
 from katz_graph.planner.present import as_json
 from katz_graph.ui_results import Place
-from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, JobError, PlanMade, Segment, Timeline, Wrote
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, JobError, PlanMade, Wrote
 
 PACE = 0.25  # seconds, at least, between two events of progress that are not the last; a picture brings what was kept back
 LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
@@ -61,7 +62,7 @@ class Telling:
         self._nodes: dict[str, str] = {}  # nodes that work, and what they are shown as
         self._node = ""  # the one that began last
         self._waiting: list[NodeDone] | None = []  # cached ones before the first that runs
-        self._spans: dict[str, list[Segment]] = {}
+        self._spans: dict[str, list[Span]] = {}
         self._progressed = -PACE
         self._withheld: Progress | None = None  # what came too soon after the last
         self._shown = 0  # characters
@@ -80,17 +81,15 @@ class Telling:
                     done = self._as_data(event)
                     self._leave(event.node)
                     self._done(done)
-                case NodeBlocked():
-                    self._leave(event.node)
-                    self._done(NodeDone(event.node, event.display, event.type, seconds=event.seconds, why=event.why))
                 case NodeFailed():
                     self._leave(event.node)
                     self.failure = self.failure or described(event.error, event.node, event.type, event.display)
                 case Progress():
                     self._progress(event)
-                case Busy():
-                    segment = Segment(event.device, event.name, event.start - self._began, event.seconds, event.evaluation)
-                    self._spans.setdefault(self._worker_of(event.node), []).append(segment)
+                case Timeline():
+                    self._note(self._worker_of(event.node), *event.segments)
+                case StageDone():
+                    self._note(self._node, event.span)
                 case Previewed():
                     picture = as_jpeg(event.picture)
                     self._tell_progress()  # both in one packet
@@ -177,6 +176,10 @@ class Telling:
         if self._withheld is not None:
             self._tell(self._withheld)
             self._withheld, self._progressed = None, self._clock()
+
+    def _note(self, node: str, *spans: Span) -> None:
+        told = (replace(span, start=span.start - self._began) for span in spans)
+        self._spans.setdefault(node, []).extend(told)
 
     def _flush(self, node: str) -> None:
         """Tell what devices did for a node, and for those that nobody said the end of."""
