@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, TypeAdapter, WrapSerializer
 
 from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline, Warned
 from katz_graph.ui_results import Place
@@ -107,7 +107,6 @@ class Ended:
 ClientEvent = (
     Started | Cached | NodeStarted | Progress | NodeDone | EncodedPicture | PlanMade | Timeline | PackMessage | Warned | Wrote | Ended
 )
-_EVENT: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="kind")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +121,10 @@ def _nested(data: Any) -> Any:
     return {"job": data.get("job"), "event": data} if isinstance(data, Mapping) else data
 
 
-def _flat(told: JobEvent) -> dict[str, Any]:
-    return {"job": told.job, **_EVENT.dump_python(told.event)}
+def _flat(told: JobEvent, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    data = dump(told)
+    return {"job": data["job"], **data["event"]}
 
 
-JOB_EVENT: TypeAdapter[JobEvent] = TypeAdapter(Annotated[JobEvent, BeforeValidator(_nested), PlainSerializer(_flat)])
+JOB_EVENT: TypeAdapter[JobEvent] = TypeAdapter(Annotated[JobEvent, BeforeValidator(_nested), WrapSerializer(_flat)])
 """Events to and from data."""
