@@ -12,21 +12,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from katz_graph import events
 from katz_graph.errors import Cancelled, InputError, KatzError
-from katz_graph.events import (
-    Event,
-    NodeDone,
-    NodeFailed,
-    NodeStarted,
-    PackMessage,
-    Planned,
-    Previewed,
-    Progress,
-    Span,
-    StageDone,
-    Timeline,
-    Warned,
-)
 from katz_graph.executor.device_fault import device_fault
 from katz_graph.executor.requests import DeviceGone, WorkerLost
 from katz_graph.folders import TEMP
@@ -61,45 +48,45 @@ class Telling:
         self._began = clock()
         self._nodes: dict[str, str] = {}  # nodes that work, and what they are shown as
         self._node = ""  # the one that began last
-        self._waiting: list[NodeDone] | None = []  # cached ones before the first that runs
-        self._spans: dict[str, list[Span]] = {}
+        self._waiting: list[events.NodeDone] | None = []  # cached ones before the first that runs
+        self._spans: dict[str, list[events.Span]] = {}
         self._progressed = -PACE
-        self._withheld: Progress | None = None  # what came too soon after the last
+        self._withheld: events.Progress | None = None  # what came too soon after the last
         self._shown = 0  # characters
 
-    def listen(self, event: Event) -> None:
+    def listen(self, event: events.Event) -> None:
         """InputError for a node with which the job has more for editors than it may."""
         with self._lock:
             match event:
-                case NodeStarted():
+                case events.NodeStarted():
                     self.open()
                     self._nodes[event.node], self._node = event.display, event.node
                     self._tell(event)
-                case NodeDone(cached=True):
+                case events.NodeDone(cached=True):
                     self._was_cached(self._as_data(event))
-                case NodeDone():
+                case events.NodeDone():
                     done = self._as_data(event)
                     self._leave(event.node)
                     self._done(done)
-                case NodeFailed():
+                case events.NodeFailed():
                     self._leave(event.node)
                     self.failure = self.failure or described(event.error, event.node, event.type, event.display)
-                case Progress():
+                case events.Progress():
                     self._progress(event)
-                case Timeline():
+                case events.Timeline():
                     self._note(self._worker_of(event.node), *event.segments)
-                case StageDone():
+                case events.StageDone():
                     self._note(self._node, event.span)
-                case Previewed():
+                case events.Previewed():
                     picture = as_jpeg(event.picture)
                     self._tell_progress()  # both in one packet
                     node = self._worker_of(event.node)
                     self._tell(EncodedPicture(node, self._display_of(node), picture))
-                case Planned():
+                case events.Planned():
                     self._tell(PlanMade(self._worker_of(event.node), as_json(event.program)))
-                case PackMessage():
+                case events.PackMessage():
                     self._tell(replace(event, data=plain(event.data)))
-                case Warned():
+                case events.Warned():
                     self._tell(event)
 
     # nodes
@@ -115,7 +102,7 @@ class Telling:
             for event in found:
                 self._done(event)
 
-    def _was_cached(self, event: NodeDone) -> None:
+    def _was_cached(self, event: events.NodeDone) -> None:
         if self._waiting is not None:
             self._waiting.append(event)
             return
@@ -126,7 +113,7 @@ class Telling:
         self.reused += nodes
         self._tell(Cached(nodes, time.time()))
 
-    def _as_data(self, event: NodeDone) -> NodeDone:
+    def _as_data(self, event: events.NodeDone) -> events.NodeDone:
         """The event with plain data for editors."""
         if event.ui is None:
             return event
@@ -144,7 +131,7 @@ class Telling:
         if self._withheld is not None and self._withheld.node == node:
             self._withheld = None
 
-    def _done(self, event: NodeDone) -> None:
+    def _done(self, event: events.NodeDone) -> None:
         self.executed.append(event.node)
         if event.ui is not None:
             self.outputs[event.node] = event.ui
@@ -165,7 +152,7 @@ class Telling:
     def _display_of(self, node: str) -> str:
         return self._nodes.get(node, node)
 
-    def _progress(self, event: Progress) -> None:
+    def _progress(self, event: events.Progress) -> None:
         node = self._worker_of(event.node) if event.evaluations else event.node
         value, maximum = int(event.value), int(event.maximum)  # packs count in what they like
         self._withheld = replace(event, node=node, display=self._display_of(node), value=value, maximum=maximum)
@@ -177,14 +164,14 @@ class Telling:
             self._tell(self._withheld)
             self._withheld, self._progressed = None, self._clock()
 
-    def _note(self, node: str, *spans: Span) -> None:
+    def _note(self, node: str, *spans: events.Span) -> None:
         told = (replace(span, start=span.start - self._began) for span in spans)
         self._spans.setdefault(node, []).extend(told)
 
     def _flush(self, node: str) -> None:
         """Tell what devices did for a node, and for those that nobody said the end of."""
         for name in [name for name in self._spans if name == node or name not in self._nodes]:
-            self._tell(Timeline(name, tuple(self._spans.pop(name))))
+            self._tell(events.Timeline(name, tuple(self._spans.pop(name))))
 
     # what nodes give through their context
 
