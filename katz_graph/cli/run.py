@@ -71,7 +71,7 @@ class _Reporter:
     """
 
     session: Session
-    how: RunOptions
+    options: RunOptions
     progress: EvaluationProgress
     dtype: str
     texts: dict[str, str]
@@ -103,7 +103,7 @@ class _Reporter:
                 self.texts["katz"] = made_with(self.session.devices.text, self.dtype, approximated)
 
     def _explain(self, event: NodeDone | NodeFailed, outcome: str) -> None:
-        if self.how.why and event.why:
+        if self.options.why and event.why:
             self.session.say(f"node {event.node} ({event.type}): {outcome}: {event.why}")
 
 
