@@ -48,7 +48,7 @@ def possible(batch: int, height: int, width: int, asked: Tile | None) -> Iterato
 def needed(part: Component, stage: Stage, parts: Parts, batch: int, height: int, width: int, value_bytes: int) -> float:
     """Bytes for computing, for pictures of so many pixels."""
     side = max(height, width) if parts.tile is None else parts.tile.side
-    computed = _peak(part, stage, parts.pictures, min(side, height), min(side, width), value_bytes)
+    computed = _peak(part, stage.name, parts.pictures, min(side, height), min(side, width), value_bytes)
     return computed + COPIES * PICTURE_BYTES * batch * height * width
 
 
@@ -61,10 +61,10 @@ def surely_enough(part: Component, parts: Parts, batch: int, height: int, width:
 
 
 @lru_cache(maxsize=256)
-def _peak(part: Component, stage: Stage, pictures: int, height: int, width: int, value_bytes: int) -> float:
+def _peak(part: Component, stage: str, pictures: int, height: int, width: int, value_bytes: int) -> float:
     values = config(part)
     factor = 2 ** (len(values["block_out_channels"]) - 1)
-    return stage_peak(values, stage.name, pictures, -(-height // factor), -(-width // factor), value_bytes)
+    return stage_peak(values, stage, pictures, -(-height // factor), -(-width // factor), value_bytes)
 
 
 def in_parts(work: Callable[[Tensor], Tensor], whole: Tensor, pictures: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from processes import eventually
+from stage_calls import Compute, replace_stage
 from test_waiting import FIRST, SECOND, Starting, end
 
 from katz_graph.bench.parity import Models
@@ -23,7 +24,7 @@ from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.bench.struck import LINK
 from katz_graph.errors import Cancelled
 from katz_graph.events import Event, Progress
-from katz_graph.executor import execution, host, local
+from katz_graph.executor import host, local
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.context import RunContext
@@ -94,22 +95,24 @@ def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
     expected = sample(engine, region)  # loads what both need
     working = threading.Event()
     begun: list[float] = []
-    middle = execution.STAGES["unet_mid"]
 
-    def slow(*given: Any) -> Any:
-        begun.append(time.perf_counter())
-        working.set()
-        time.sleep(LONG)
-        return middle(*given)
+    def slow(middle: Compute) -> Compute:
+        def compute(module: Any, given: Mapping[str, Any]) -> Any:
+            begun.append(time.perf_counter())
+            working.set()
+            time.sleep(LONG)
+            return middle(module, given)
 
-    stages = {**execution.STAGES, "unet_mid": slow}
-    monkeypatch.setattr(execution, "STAGES", stages)
+        return compute
+
     context = bare_context(engine)
     long = sampler_region(Case("long", models.pipeline, False, "euler", 100, guidance=1.0))
-    with cancelled_soon(context, lambda: engine.sample(long, context), working.is_set):
-        stages["unet_mid"] = middle
-        assert torch.equal(sample(engine, region), expected)
-        print(f"the next one had its picture {time.perf_counter() - begun[0] - LONG:.2f} s after the evaluation that was under way")
+    with monkeypatch.context() as while_slow:
+        replace_stage(while_slow, "unet_mid", slow)
+        with cancelled_soon(context, lambda: engine.sample(long, context), working.is_set):
+            while_slow.undo()
+            assert torch.equal(sample(engine, region), expected)
+            print(f"the next one had its picture {time.perf_counter() - begun[0] - LONG:.2f} s after the evaluation that was under way")
     assert len(begun) == 1
 
 

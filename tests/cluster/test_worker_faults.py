@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from stage_calls import Compute, replace_stage
 from torch import Tensor
 
 from katz_graph.bench.parity import Models
@@ -21,7 +22,7 @@ from katz_graph.bench.placed import reference
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor import host, stages
+from katz_graph.executor import host
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
 from katz_graph.executor.engine import Choices
@@ -88,14 +89,16 @@ def in_time(ask: Any, *arguments: Any) -> Any:
 
 def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]], bool]) -> None:
     """A fault of the device in those calls of a stage, by the shape of the latent, for which this holds."""
-    real = stages.STAGES["unet_mid"]
 
-    def stage(situation: stages.Situation, inputs: Any) -> stages.Outputs:
-        if breaks(situation.shape):
-            raise torch.AcceleratorError(f"{ILLEGAL}\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1")
-        return real(situation, inputs)
+    def stage(real: Compute) -> Compute:
+        def compute(module: Any, given: Mapping[str, Any]) -> Any:
+            if breaks(given["features"].step.x.shape):
+                raise torch.AcceleratorError(f"{ILLEGAL}\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1")
+            return real(module, given)
 
-    monkeypatch.setitem(stages.STAGES, "unet_mid", stage)  # type: ignore[index]
+        return compute
+
+    replace_stage(monkeypatch, "unet_mid", stage)
 
 
 def test_a_request_whose_device_fails_begins_again_on_another_worker(

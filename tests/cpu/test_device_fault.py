@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from command import Katz
+from stage_calls import replace_stage
 
 from katz_graph.errors import RunError
-from katz_graph.executor import stages
 from katz_graph.executor.device_fault import device_fault, is_device_fault
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported"
@@ -63,10 +63,10 @@ def test_a_fault_is_found_behind_the_error_of_a_node() -> None:
 def test_a_fault_in_this_process_is_one_line_for_the_person(katz: Katz, monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker to replace: `katz run` ends with an error as for any other, not with its process."""
 
-    def fail(situation: stages.Situation, inputs: Any) -> stages.Outputs:
+    def fail(module: Any, given: Any) -> Any:
         raise torch.AcceleratorError(ILLEGAL)
 
-    monkeypatch.setitem(stages.STAGES, "unet_mid", fail)  # type: ignore[index]
+    replace_stage(monkeypatch, "unet_mid", lambda real: fail)
     result = katz("run", Path(__file__).parents[2] / "workflows" / "txt2img.json")
     assert result.code == 1
     (line,) = result.errors

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from diffusers import AutoencoderKL
+from stage_calls import replace_stage
 from tiny_models import pipeline_folder, recipes
 from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.errors import RunError
-from katz_graph.executor import stages
 from katz_graph.executor.local import LocalEngine
 from katz_graph.executor.worker import Single, Worker
 from katz_graph.models.load import ModelStore
@@ -108,12 +108,12 @@ def test_what_a_job_was_given_goes_with_it(worker: Worker, failing: bool) -> Non
 def test_a_failed_request_of_an_engine_in_this_process_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     held, region = Held(), sampler_region(Case("plain", pipeline_folder("sd1"), True, "euler", 2))
 
-    def fail(situation: stages.Situation, inputs: Any) -> stages.Outputs:
-        held.see(inputs["features"].hidden)
+    def fail(module: Any, given: Any) -> Any:
+        held.see(given["features"].hidden)
         raise RuntimeError("no room")
 
     with LocalEngine() as engine:
-        monkeypatch.setitem(stages.STAGES, "unet_mid", fail)  # type: ignore[index]
+        replace_stage(monkeypatch, "unet_mid", lambda real: fail)
         error = error_of(lambda: engine.sample(region, bare_context(engine)))
         assert not held and "no room" in str(error)
 

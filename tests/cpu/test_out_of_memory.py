@@ -257,7 +257,7 @@ def test_what_does_not_even_fit_in_parts_is_not_begun(sd1: Files, monkeypatch: p
 def test_other_models_go_before_a_picture_is_cut_up(sd1: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     vae = pipeline_recipes(sd1.pipeline)[2]
     models, taken = small(0), 60e6
-    models.unet(pipeline_recipes(sd1.pipeline)[0])
+    models.patch(pipeline_recipes(sd1.pipeline)[0])
     monkeypatch.setattr(Small, "free", lambda self: taken if models.residents.use.evictions else 10e6)
     monkeypatch.setattr(type(models.residents), "within_reach", lambda self: taken)
     _, notes = models.decode_latent(vae, torch.zeros(1, 4, 40, 36))

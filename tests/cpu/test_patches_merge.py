@@ -134,15 +134,15 @@ def test_a_merge_leaves_no_trace_and_is_made_once(sd1: Models, other: tuple[Mode
     model, model2 = recipes(sd1)[0], other[0]
     size = 4 * count_values(model.unet)
     store = live.Models(store=ModelStore(model_bytes=2 * size))
-    expected = {name: weight.clone() for name, weight in store.unet(model).named_parameters()}
+    expected = {name: weight.clone() for name, weight in store.patch(model).named_parameters()}
     merged = merged_model(model.with_lora(lora(sd1, 0, 0.8)), model2, HALF)
-    assert store.unet(merged) is store.unet(merged)
-    assert all(torch.equal(weight, expected[name]) for name, weight in store.unet(model).named_parameters())
-    resident = {name: weight.clone() for name, weight in store.unet(merged).named_parameters()}
+    assert store.patch(merged) is store.patch(merged)
+    assert all(torch.equal(weight, expected[name]) for name, weight in store.patch(model).named_parameters())
+    resident = {name: weight.clone() for name, weight in store.patch(merged).named_parameters()}
     for share in (0.1, 0.2):
-        store.unet(merged_model(model, model2, (("", share, 1.0),)))
+        store.patch(merged_model(model, model2, (("", share, 1.0),)))
     assert store.residents.use.resident_bytes == 2 * size  # which leaves no room for the first one; it can be made again
-    assert all(torch.equal(weight, resident[name]) for name, weight in store.unet(merged).named_parameters())
+    assert all(torch.equal(weight, resident[name]) for name, weight in store.patch(merged).named_parameters())
 
 
 def test_merges_of_merges_and_their_keys(sd1: Models, other: tuple[ModelRecipe, ClipRecipe]) -> None:

@@ -91,12 +91,12 @@ def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> N
     largest = bytes_of(model.unet)
     models = Models(store=ModelStore(model_bytes=largest))
     uses: dict[str, Callable[[], Any]] = {
-        "unet": lambda: models.unet(model),
-        "merged": lambda: models.unet(merged),
+        "unet": lambda: models.patch(model),
+        "merged": lambda: models.patch(merged),
         "text": lambda: models.encode_text(Prompt(clip, "a star")),
         "vae": lambda: models.decode_latent(vae, torch.zeros(1, 4, 2, 2)),
         "upscaler": lambda: models.upscale(net, torch.zeros(1, 3, 8, 8)),
-        "control": lambda: models.control_net(control_recipe("sd1")),
+        "control": lambda: models.module(control_recipe("sd1")),
     }
     seen = weakref.WeakSet[Any]()
     for use in (*uses.values(), uses["unet"]):
@@ -136,7 +136,7 @@ def test_of_a_file_that_is_replaced_only_the_newest_stays(tmp_path: Path, kind: 
             shutil.rmtree(checkpoint, ignore_errors=True)
             shutil.copytree(pipeline_folder("sd1"), checkpoint, copy_function=shutil.copyfile)
         model, clip, vae = pipeline_recipes(checkpoint)
-        models.unet(model)
+        models.patch(model)
         models.encode_text(Prompt(clip, "a star"))
         models.decode_latent(vae, torch.zeros(1, 4, 2, 2))
     assert models.residents.use.resident_bytes == bytes_of(model.unet, clip.encoders[0].encoder, vae.vae)
@@ -145,15 +145,15 @@ def test_of_a_file_that_is_replaced_only_the_newest_stays(tmp_path: Path, kind: 
 def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
     model, other = recipes("sd1")[0], recipes("sd2")[0]
     models = Models(store=ModelStore(model_bytes=bytes_of(other.unet)))
-    plain = {name: weight.clone() for name, weight in models.unet(model).named_parameters()}
-    models.unet(model.with_lora(lora("sd1")))
+    plain = {name: weight.clone() for name, weight in models.patch(model).named_parameters()}
+    models.patch(model.with_lora(lora("sd1")))
     (kept,) = models._sets.values()
     gone = [weakref.ref(kept), *(weakref.ref(original) for original in kept.originals)]
     del kept
-    models.unet(other)
+    models.patch(other)
     gc.collect()
     assert len(gone) > 10 and not any(one() is not None for one in gone)
-    assert all(torch.equal(weight, plain[name]) for name, weight in models.unet(model).named_parameters())
+    assert all(torch.equal(weight, plain[name]) for name, weight in models.patch(model).named_parameters())
 
 
 def test_the_reserve_is_what_computing_needed_lately_and_only_as_far_as_something_can_go_for_it() -> None:
@@ -207,7 +207,7 @@ def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_aga
         return move(self, *arguments, **more)
 
     monkeypatch.setattr(torch.nn.Module, "to", to)
-    models.unet(model)
+    models.patch(model)
     assert full == [bytes_of(clip.encoders[0].encoder, model.unet)]
     assert models.residents.use.resident_bytes == bytes_of(model.unet)
     assert models.residents.use.short == 1
@@ -244,7 +244,7 @@ def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(sd1:
         with pytest.raises(OutOfMemory, match=r"sampler .*its models do not fit together: text encoder sd1: takes .* in use takes"):
             sample(engine, region)
         assert not engine.models.residents.in_use
-        assert engine.models.unet(model) is not None
+        assert engine.models.patch(model) is not None
 
 
 def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:

@@ -184,10 +184,10 @@ def kind_of(event: NodeEvent) -> Literal["start", "done", "cached", "blocked", "
     match event:
         case NodeStarted():
             return "start"
-        case NodeDone(cached=cached):
-            return "cached" if cached else "done"
         case NodeBlocked():
             return "blocked"
+        case NodeDone(cached=cached):
+            return "cached" if cached else "done"
         case NodeFailed():
             return "failed"
 
