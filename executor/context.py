@@ -15,6 +15,8 @@ from katz_graph.errors import Cancelled, InputError
 from katz_graph.events import Event, Listener, Previewed, Warned
 from katz_graph.folders import Folders
 from katz_graph.measured import Measured
+from katz_graph.node import NodeType
+from katz_graph.packs import builtin_types
 
 PREVIEWS_APART = 0.25  # seconds, at least, between two pictures of one node
 
@@ -25,7 +27,8 @@ def _ignore(_: Any) -> None:
 
 @dataclass(slots=True)
 class RunContext:
-    """What a graph run needs from outside. `files`, `warnings` and `measured` collect what the run said.
+    """What a graph run needs from outside. `types` are the built-in nodes unless others are given. `files`, `warnings` and `measured`
+    collect what the run said.
 
     Any thread may cancel it. `previews`: samplers show pictures as they go on, at most four a second.
     """
@@ -41,6 +44,7 @@ class RunContext:
     files: list[Path] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     measured: Measured = field(default_factory=Measured)
+    types: Mapping[str, NodeType] = field(default_factory=builtin_types)
     clock: Callable[[], float] = time.monotonic
     _shown: dict[str, float] = field(default_factory=dict)  # when each node had its last preview
     _cancelled: bool = False

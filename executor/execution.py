@@ -23,7 +23,7 @@ from katz_graph.events import Previewed, Progress, Span
 from katz_graph.executor.batching import on_device
 from katz_graph.executor.models import Models
 from katz_graph.executor.portion import Portion
-from katz_graph.executor.region_calls import Find, RegionCalls, own_type
+from katz_graph.executor.region_calls import RegionCalls
 from katz_graph.executor.timing import Timing
 from katz_graph.executor.values import Values
 from katz_graph.executor.worker import WeightSet
@@ -78,7 +78,6 @@ class Execution:
         models: Models,
         context: Context,
         exchange: Exchange | None = None,
-        find: Find = own_type,
         measure: bool = False,
         hold: bool = False,
         on_loaded: Callable[[], None] | None = None,
@@ -86,7 +85,7 @@ class Execution:
         self.program = program = portion.program
         self.timing = Timing()
         self._models, self._context, self._exchange = models, context, exchange
-        self._nodes = RegionCalls(context, find)
+        self._nodes = RegionCalls(context)
         self._measure, self._held, self._on_loaded = measure, hold, on_loaded
         self._model: ModelRecipe = program.region.begin.inputs["model"]
         self._owns = portion.owns

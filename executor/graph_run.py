@@ -53,7 +53,6 @@ class Regions(Protocol):
 
 def run_graph(
     graph: Graph,
-    registry: Mapping[str, NodeType],
     context: Context,
     cache: ResultCache,
     targets: Iterable[str] | None = None,
@@ -61,6 +60,7 @@ def run_graph(
     regions: Regions = planner_region,
 ) -> GraphResult:
     """Run `targets`, or else every output node. Failures of nodes stand in the result; Cancelled is raised, also for Ctrl-C."""
+    registry = context.types
     outputs = [identifier for identifier, call in graph.nodes.items() if call.type in registry and registry[call.type].is_output]
     wanted = outputs if targets is None else list(dict.fromkeys(targets))
     for target in wanted:
@@ -68,7 +68,7 @@ def run_graph(
             raise InputError(f"node {show(target)} is to be run, but it is not in the workflow")
     if not wanted:
         raise InputError("the workflow has no output node, so there is nothing to run")
-    run = _GraphRun(graph, registry, context, cache, listener, regions)
+    run = _GraphRun(graph, context, cache, listener, regions)
     try:
         return run.run(wanted)
     except KeyboardInterrupt:
@@ -81,12 +81,12 @@ class _GraphRun:
     def __init__(
         self,
         graph: Graph,
-        registry: Mapping[str, NodeType],
         context: Context,
         cache: ResultCache,
         listener: Listener | None,
         regions: Regions,
     ) -> None:
+        registry = context.types
         self.registry, self.context, self.cache, self.regions = registry, context, cache, regions
         self.file = graph
         self.nodes: dict[str, NodeState] = {}

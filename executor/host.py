@@ -39,7 +39,6 @@ from katz_graph.node import NodeType
 from katz_graph.out_of_memory import is_out_of_memory, memory_message
 from katz_graph.packs import load_registry
 from katz_graph.planner.program import Device, Instance
-from katz_graph.planner.region import Operation
 from katz_graph.settings import Settings
 
 Tell = Callable[[str, Mapping[str, Any]], None]
@@ -58,7 +57,7 @@ class Host:
 
     def __init__(self, tell: Tell, types: Mapping[str, NodeType], give_up: GiveUp) -> None:
         self._tell, self._give_up = tell, give_up
-        self._types = dict(types)
+        self._builtin = types
         self.peers: dict[str, Peer] = {}
         self._parts: dict[tuple[str, int], tuple[Execution, Job]] = {}
         self._calls: dict[int, Job] = {}
@@ -67,6 +66,7 @@ class Host:
         self._assignment = assignment
         self._settings = Settings.read(packs=[Path(folder) for folder in assignment.packs])
         self._folders = self._settings.folders()
+        self._types = _Types(self._builtin, assignment.name, self._settings)
         self.models = _models(assignment)
         self._worker = Worker(assignment.name, assignment.threads, AWAKE if assignment.processors else 0.0)
         stay_on(assignment.processors)
@@ -104,9 +104,11 @@ class Host:
     def _begin(self, request: str, attempt: int, portion: Portion, measure: bool, previews: bool, told: Mapping[str, Any]) -> None:
         desk = _Desk(request, attempt, self.mailbox, self.peers)
         engine = cast(Engine, _Alone(portion.program.device(portion.device)))
-        context = RunContext(engine, self._folders, self._settings.output, {}, partial(self._event, told), previews=previews)
+        context = RunContext(
+            engine, self._folders, self._settings.output, {}, partial(self._event, told), previews=previews, types=self._types
+        )
         ready = partial(self._tell, "ready", told)
-        execution = Execution(portion, self.models, context, desk, self._find, measure, hold=True, on_loaded=ready)
+        execution = Execution(portion, self.models, context, desk, measure, hold=True, on_loaded=ready)
         job = self._worker.submit(execution)
         self._parts[request, attempt] = execution, job
         job.future.add_done_callback(lambda future: self._ended(request, attempt, execution, future))
@@ -180,13 +182,19 @@ class Host:
     def _event(self, told: Mapping[str, Any], event: Event) -> None:
         self._tell("event", {**told, "event": event})
 
-    def _find(self, operation: Operation) -> NodeType:
-        """The type of a node inside of a region: of the built-in packs, else of the folders that the driver named."""
-        if operation.type not in self._types:
-            self._types |= load_registry(self._settings.packs, self._folders)[0]
-        if operation.type not in self._types:
-            raise RunError(f"{self._assignment.name} has no pack with this type of node")
-        return self._types[operation.type]
+
+class _Types(dict[str, NodeType]):
+    """The built-in nodes, and when another one is asked for also those of the folders that the driver named."""
+
+    def __init__(self, builtin: Mapping[str, NodeType], worker: str, settings: Settings) -> None:
+        super().__init__(builtin)
+        self._worker, self._settings = worker, settings
+
+    def __missing__(self, name: str) -> NodeType:
+        self |= load_registry(self._settings.packs, self._settings.folders())[0]
+        if name not in self:
+            raise RunError(f"{self._worker} has no pack with this type of node")
+        return self[name]
 
 
 class _Alone:

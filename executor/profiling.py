@@ -85,7 +85,7 @@ def _both_ways(region: Region, device: Device, counts: Counts) -> list[Program]:
 
 def _at_once(members: Sequence[Place], run: Callable[[Place, Context], Samples], context: Context) -> list[Samples]:
     """One run on each, begun together. Who ends early begins anew, so that the others are disturbed until they end."""
-    repeated = RunContext(context.engine, context.folders, context.output_directory)
+    repeated = RunContext(context.engine, context.folders, context.output_directory, types=context.types)
     going = {place.name for place in members}
     lock = threading.Lock()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from katz_graph.awaiting import settled
@@ -16,21 +16,12 @@ from katz_graph.node import INSTANCE, NodeType, WithUi
 from katz_graph.planner.region import Operation
 from katz_graph.scope import acting_as
 
-Find = Callable[[Operation], NodeType]
-"""The type of an operation's node, in the process that computes it."""
-
-
-def own_type(operation: Operation) -> NodeType:
-    """The one that came along, in the process that bound the region."""
-    assert operation.kind is not None
-    return operation.kind
-
 
 class RegionCalls:
     """Those of one request on one device: the object that a node keeps between its calls lives as long."""
 
-    def __init__(self, context: Context, find: Find) -> None:
-        self._context, self._find = context, find
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._objects: dict[str, Any] = {}
 
     def call(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -46,7 +37,7 @@ class RegionCalls:
             raise RunError(f"{name}: {type(error).__name__}: {error}") from error
 
     def _called(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        kind = self._find(operation)
+        kind = self._context.types[operation.type]
         with acting_as(kind.pack):  # on behalf of the sampler, which is what people see
             result = settled(kind.run(self._context, self._arguments(operation, kind, inputs)))
         if isinstance(result, WithUi):

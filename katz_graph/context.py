@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from katz_graph.events import Event
     from katz_graph.folders import Folders
     from katz_graph.models.features import TextEncoding
+    from katz_graph.node import NodeType
     from katz_graph.planner.program import Device
     from katz_graph.planner.region import Region
     from katz_graph.recipe import Encoding, VaeRecipe
@@ -59,6 +60,10 @@ class Context(Protocol):
 
     @property
     def folders(self) -> Folders: ...
+
+    @property
+    def types(self) -> Mapping[str, NodeType]:
+        """The node types of this run, by name."""
 
     @property
     def output_directory(self) -> Path: ...

@@ -15,7 +15,7 @@ import tomllib
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
@@ -71,6 +71,12 @@ class Described(Protocol):
 
 Found = Described | type[Node] | NodeType
 Adapter = Callable[[ModuleType], Iterable[Found] | None]
+
+
+@cache
+def builtin_types() -> Registry:
+    """The node types that come with the package, and of installed packs."""
+    return load_registry()[0]
 
 
 def native_nodes(module: ModuleType) -> list[type[Node]] | None:

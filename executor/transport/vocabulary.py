@@ -93,9 +93,6 @@ VOCABULARY: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind 
 REASONS: Mapping[type, str] = MappingProxyType({patches.OpaquePatch: "it holds a function of a pack, and a function cannot be sent"})
 """Why a class is left out on purpose."""
 
-_UNSENT: Mapping[type, frozenset[str]] = MappingProxyType({region.Operation: frozenset({"kind"})})
-"""Fields that stay behind; on the other side they have their defaults."""
-
 
 @cache
 def fingerprint() -> str:
@@ -107,4 +104,4 @@ def fingerprint() -> str:
 @cache
 def sent_fields(kind: type[Any]) -> tuple[str, ...]:
     """The fields of a dataclass that travel, in the order in which they do."""
-    return tuple(field.name for field in fields(kind) if field.name not in _UNSENT.get(kind, ()))
+    return tuple(field.name for field in fields(kind))

@@ -110,7 +110,7 @@ def main(devices: str) -> None:
     with open_engine(session) as engine, tempfile.TemporaryDirectory() as folder:
         for _ in sys.stdin:
             context = RunContext(engine, session.folders, Path(folder))
-            run_graph(session.graph, session.registry, context, ResultCache("none")).raise_failures()
+            run_graph(session.graph, context, ResultCache("none")).raise_failures()
             print(context.measured.seconds["denoise"], flush=True)
 
 

@@ -34,6 +34,22 @@ CACHED_SECONDS = 0.5
 FLATNESS = 2.0  # time per node, largest size against smallest
 
 
+def _type(name: str, inputs: tuple[Input, ...], run: Callable[[Context, Mapping[str, Any]], Any], is_output: bool = False) -> NodeType:
+    return NodeType(name, name, "bench", "", {port.name: port for port in inputs}, (Output("value", "INT"),), is_output, run)
+
+
+STEP = Input("step", "INT", required=True, knob=True, minimum=0, maximum=1e9)
+SOURCE = Input("source", "INT", required=False, knob=False)
+SOURCES = tuple(Input(f"source_{number}", ANY, required=False, knob=False) for number in range(max(SIZES)))
+NODES = (
+    _type("Add", (STEP, SOURCE), lambda context, values: (values["step"] + values.get("source", 0),)),
+    _type("Last", (SOURCE,), lambda context, values: (values["source"],), is_output=True),
+    _type("Gather", SOURCES, lambda context, values: (sum(values.values()),), is_output=True),
+)
+LOOPS = (V1Class(name, cls, name).describe() for name, cls in NODE_CLASS_MAPPINGS.items())
+REGISTRY = Registry({kind.name: kind for kind in (*NODES, *LOOPS)})
+
+
 class QuietContext:
     """A context for nodes that need nothing."""
 
@@ -41,6 +57,7 @@ class QuietContext:
     previews = False
     output_directory = Path()
     folders = Folders()
+    types: Mapping[str, NodeType] = REGISTRY
 
     @property
     def engine(self) -> Engine:
@@ -61,22 +78,6 @@ class QuietContext:
 
     def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
         return act
-
-
-def _type(name: str, inputs: tuple[Input, ...], run: Callable[[Context, Mapping[str, Any]], Any], is_output: bool = False) -> NodeType:
-    return NodeType(name, name, "bench", "", {port.name: port for port in inputs}, (Output("value", "INT"),), is_output, run)
-
-
-STEP = Input("step", "INT", required=True, knob=True, minimum=0, maximum=1e9)
-SOURCE = Input("source", "INT", required=False, knob=False)
-SOURCES = tuple(Input(f"source_{number}", ANY, required=False, knob=False) for number in range(max(SIZES)))
-NODES = (
-    _type("Add", (STEP, SOURCE), lambda context, values: (values["step"] + values.get("source", 0),)),
-    _type("Last", (SOURCE,), lambda context, values: (values["source"],), is_output=True),
-    _type("Gather", SOURCES, lambda context, values: (sum(values.values()),), is_output=True),
-)
-LOOPS = (V1Class(name, cls, name).describe() for name, cls in NODE_CLASS_MAPPINGS.items())
-REGISTRY = Registry({kind.name: kind for kind in (*NODES, *LOOPS)})
 
 
 def chain(size: int) -> str:
@@ -113,7 +114,7 @@ def loop(rounds: int) -> str:
 def run_text(text: str, cache: ResultCache) -> GraphResult:
     """The whole way from a file's text to its outputs."""
     graph = check(parse_workflow(parse_json(text)).graph, REGISTRY).or_raise()
-    result = run_graph(graph, REGISTRY, QuietContext(), cache)
+    result = run_graph(graph, QuietContext(), cache)
     result.raise_failures()
     return result
 

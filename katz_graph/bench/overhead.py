@@ -29,7 +29,6 @@ from katz_graph.folders import MINI, Folders
 from katz_graph.formats.api import from_api
 from katz_graph.images import load_image
 from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.packs import load_registry
 
 RUNS, STARTS, STEPS = 9, 5, 20
 PROMPT = "a large red star on grass"
@@ -88,13 +87,12 @@ def run() -> BenchResult:
 
 def _whole_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
     """Read the workflow, run every node, write the PNG. Models stay loaded; no result is taken from a cache."""
-    registry, _ = load_registry()
     text = json.dumps(workflow(_silhouette().name))
 
     def once() -> object:
         graph = from_api(json.loads(text))
         context = RunContext(engine, Folders(), folder, {"prompt": text})
-        result = run_graph(graph, registry, context, ResultCache("none"))
+        result = run_graph(graph, context, ResultCache("none"))
         result.raise_failures()
         return result
 

@@ -124,7 +124,7 @@ class Search:
         if checked.errors:
             raise RuntimeError(f"a workflow was drawn that is none: {checked.errors[0]}")
         context = RunContext(self._local, self._folders, self._folders.output)
-        run_graph(checked.graph, self._registry, context, ResultCache("none"), targets=[SAMPLER]).raise_failures()
+        run_graph(checked.graph, context, ResultCache("none"), targets=[SAMPLER]).raise_failures()
         return self._local.regions.pop()
 
     def _plan(self, engine: Engine, region: Region, batching: bool | None, places: dict[str, tuple[str, ...]] | None = None) -> Program:

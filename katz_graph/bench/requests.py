@@ -9,13 +9,15 @@ from typing import Any
 from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case
+from katz_graph.context import Context
 from katz_graph.executor.context import RunContext
 from katz_graph.executor.engine import Engine
 from katz_graph.folders import Folders
 from katz_graph.graph import Graph
 from katz_graph.models.identity import file_identity
 from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.packs import load_registry
+from katz_graph.node import NodeType
+from katz_graph.packs import builtin_types
 from katz_graph.planner.expand import expand_sampling
 from katz_graph.planner.region import Region, bind_region, region_nodes
 from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture, Prompt
@@ -41,8 +43,7 @@ def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
 
 def bind(graph: Graph, end: str) -> Region:
     """A region whose inputs are all values."""
-    registry, _ = load_registry()
-    return bind_region(graph, registry, region_nodes(graph, end), {})
+    return bind_region(graph, builtin_types(), region_nodes(graph, end), {})
 
 
 def sampler_region(case: Case) -> Region:
@@ -51,11 +52,11 @@ def sampler_region(case: Case) -> Region:
     return region_of("StepBegin", inputs, case)
 
 
-def sample(engine: Engine, region: Region) -> Tensor:
+def sample(engine: Engine, region: Region, context: Context | None = None) -> Tensor:
     """The final latent, unscaled."""
-    return engine.sample(region, bare_context(engine))[0]["samples"]
+    return engine.sample(region, context or bare_context(engine))[0]["samples"]
 
 
-def bare_context(engine: Engine) -> RunContext:
-    """A context that writes nothing."""
-    return RunContext(engine, Folders(), Path())
+def bare_context(engine: Engine, **types: NodeType) -> RunContext:
+    """A context that writes nothing. `types`: of nodes besides the built-in ones."""
+    return RunContext(engine, Folders(), Path(), types={**builtin_types(), **types})

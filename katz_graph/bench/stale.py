@@ -24,6 +24,7 @@ from katz_graph.bench.result import BenchResult
 from katz_graph.context import Context
 from katz_graph.executor.assignment import Assignment
 from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.context import RunContext
 from katz_graph.executor.engine import Choices
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.folders import MINI
@@ -86,23 +87,27 @@ class ListeningEngine(LocalEngine):
         self.similarities: dict[int, list[float]] = defaultdict(list)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        return super().sample(listened(region, self.similarities), context)
+        heard, ears = listened(region, self.similarities)
+        assert isinstance(context, RunContext)  # of a graph run
+        return super().sample(heard, replace(context, types={**context.types, **ears}))
 
 
-def listened(region: Region, similarities: dict[int, list[float]]) -> Region:
-    """The region with an ear between every ControlNet and its readers."""
+def listened(region: Region, similarities: dict[int, list[float]]) -> tuple[Region, dict[str, NodeType]]:
+    """The region with an ear between every ControlNet and its readers, and the types of these nodes."""
     ears = {op.id: f"{op.id}.heard" for op in region.operations if op.stage == "controlnet"}
 
     def hear(value: Any) -> Any:
         return Ref(ears[value.operation]) if isinstance(value, Ref) and value.operation in ears else value
 
     operations: list[Operation] = []
+    types: dict[str, NodeType] = {}
     for operation in region.operations:
         operations.append(replace(operation, inputs={name: hear(value) for name, value in operation.inputs.items()}))
         if operation.id in ears:
-            kind = NodeType("Ear", "Ear", "", "", {}, (Output("heard", "RESIDUALS"),), False, Ear(similarities))
-            operations.append(Operation(ears[operation.id], NODE, "Ear", {"residuals": Ref(operation.id)}, kind))
-    return replace(region, operations=tuple(operations))
+            name = ears[operation.id]
+            types[name] = NodeType(name, "Ear", "", "", {}, (Output("heard", "RESIDUALS"),), False, Ear(similarities))
+            operations.append(Operation(name, NODE, name, {"residuals": Ref(operation.id)}))
+    return replace(region, operations=tuple(operations)), types
 
 
 def run(number: int = PROMPTS) -> BenchResult:

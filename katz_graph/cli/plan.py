@@ -110,10 +110,10 @@ def compile_workflow(session: Session, after: str) -> list[Program]:
     from katz_graph.executor.graph_run import run_graph
 
     engine = PlanningEngine(resources(session), after)
-    context = RunContext(engine, session.folders, session.settings.output, listener=session.listen)
+    context = RunContext(engine, session.folders, session.settings.output, listener=session.listen, types=session.registry)
     outputs = [session.graph.nodes[target] for target in session.targets]
     before_outputs = dict.fromkeys(link.node for call in outputs for _, link in call.links())
-    result = run_graph(session.graph, session.registry, context, ResultCache("none"), targets=before_outputs)
+    result = run_graph(session.graph, context, ResultCache("none"), targets=before_outputs)
     result.raise_failures()
     if not engine.programs:
         reason = "there is no sampler in this workflow, so there is nothing to plan"

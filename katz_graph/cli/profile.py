@@ -50,7 +50,7 @@ def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) ->
     with open_engine(session) as engine:
         for program in programs:
             session.say(f"measuring sampler {program.name}")
-            context = RunContext(engine, session.folders, session.settings.output, listener=session.listen)
+            context = RunContext(engine, session.folders, session.settings.output, listener=session.listen, types=session.registry)
             times += engine.profile(program.region, context)
     if as_json:
         print(json.dumps([asdict(time) for time in times]))

@@ -42,13 +42,13 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
     cache = ResultCache.parse(options.cache)
     with open_engine(session, options.why) as engine, EvaluationProgress(session.console) as progress:
         reporter = _Reporter(session, options, progress, engine.device.dtype, metadata(session, engine.device.dtype))
-        context = RunContext(engine, session.folders, session.settings.output, reporter.texts, reporter.listen)
+        context = RunContext(engine, session.folders, session.settings.output, reporter.texts, reporter.listen, types=session.registry)
         failure: KatzError | None = None
         if session.problems:
             session.warn(f"some outputs are refused, for reasons that stand at the end; those that run: node {listed(session.targets)}")
         try:
             with contextlib.redirect_stdout(sys.stderr):  # what nodes print; standard output is for scripts
-                run_graph(session.graph, session.registry, context, cache, session.targets, reporter.listen).raise_failures()
+                run_graph(session.graph, context, cache, session.targets, reporter.listen).raise_failures()
         except KatzError as error:
             failure = error
     total = time.perf_counter() - started

@@ -44,7 +44,6 @@ class Operation:
     stage: str
     type: str
     inputs: Mapping[str, Any]
-    kind: NodeType | None = None  # for stage NODE
     required: tuple[str, ...] = ()  # inputs that must come to something
 
     def references(self) -> Iterator[tuple[str, Ref]]:
@@ -132,7 +131,7 @@ def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNod
         defaults = {name: port.default for name, port in kind.inputs.items() if port.knob and not port.required}
         inputs = defaults | {name: bind(value) for name, value in call.inputs.items() if kind.takes(name, value)}
         required = tuple(name for name, port in kind.inputs.items() if port.required)
-        return Operation(identifier, kind.stage or NODE, call.type, inputs, kind if kind.stage is None else None, required)
+        return Operation(identifier, kind.stage or NODE, call.type, inputs, required)
 
     operations = {identifier: operation(identifier) for identifier in nodes.members}
     interior = tuple(operations[identifier] for identifier in nodes.members if identifier not in (nodes.begin, nodes.end))

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import bind, sample
+from katz_graph.bench.requests import bare_context, bind, sample
 from katz_graph.errors import InputError, RunError
 from katz_graph.executor.batching import merge
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.features import Residuals, TextEncoding
 from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.node import Node
+from katz_graph.node import Node, NodeType
 from katz_graph.packs import load_registry
 from katz_graph.patches import OpaquePatch
 from katz_graph.planner.expand import expand_sampling
@@ -72,11 +72,11 @@ def region(model: ModelRecipe, positive: Conditioning, negative: Conditioning) -
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
-def moved(engines: tuple[LocalEngine, LocalEngine], requested: Region) -> float:
+def moved(engines: tuple[LocalEngine, LocalEngine], requested: Region, **types: NodeType) -> float:
     """How far batching moves the latent, of its range. Some call takes several operations."""
     split, batched = engines
     assert any(len(call.operations) > 1 for calls in batched.plan(requested).calls for call in calls)
-    return difference(sample(batched, requested), sample(split, requested))
+    return difference(*(sample(one, requested, bare_context(one, **types)) for one in (batched, split)))
 
 
 def halves() -> tuple[Area, Area]:
@@ -166,8 +166,9 @@ def test_branches_of_unequal_noise_level_do_not_share_a_call(sd1: Models, engine
     nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)})
     registry, _ = load_registry()
     graph = Graph(nodes)
-    drawn = bind_region(graph, {**registry, "Earlier": Earlier.describe()}, region_nodes(graph, "end"), {})
-    assert moved(engines, drawn) <= BOUND
+    types = {"Earlier": Earlier.describe()}
+    drawn = bind_region(graph, {**registry, **types}, region_nodes(graph, "end"), {})
+    assert moved(engines, drawn, **types) <= BOUND
 
 
 def test_a_controlnet_that_averages_and_one_that_does_not(sd1: Models, engines: tuple[LocalEngine, LocalEngine], tmp_path: Path) -> None:

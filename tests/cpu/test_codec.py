@@ -16,7 +16,6 @@ from katz_graph.executor.transport.codec import as_bytes, decode, encode
 from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.mailbox import Address
 from katz_graph.models.features import Features, Residuals
-from katz_graph.node import NodeType
 from katz_graph.patches import FreeU, OpaquePatch
 from katz_graph.planner.program import Device, Instance, Instruction, Program
 from katz_graph.planner.region import Operation, Previous, Ref, Region
@@ -144,8 +143,7 @@ def test_what_passes_between_devices_in_a_step_arrives() -> None:
 
 
 def test_a_program_arrives_without_functions() -> None:
-    kind = NodeType("Foreign", "Foreign", "", "", {}, (), False, print)
-    operation = Operation("4", "node", "Foreign", {"x": Ref("3"), "old": Previous(1), "scale": 0.5}, kind, required=("x",))
+    operation = Operation("4", "node", "Foreign", {"x": Ref("3"), "old": Previous(1), "scale": 0.5}, required=("x",))
     begin, closing = Operation("1", "step_begin", "StepBegin", {"model": model()}), Operation("9", "step_end", "StepEnd", {})
     region = Region(begin, (operation,), closing, "5")
     device = Device("cpu:0", 1e9, 1e10, measured={("unet", 2, True): 0.5})
@@ -153,7 +151,6 @@ def test_a_program_arrives_without_functions() -> None:
     program = Program(region, (), (device,), allowed=frozenset({"stale-controlnet"}), instructions={"cpu:0": (end,)})
     copy = there_and_back(program)
     (arrived,) = copy.region.operations
-    assert arrived.kind is None
     assert arrived.inputs == operation.inputs
     assert (copy.devices, copy.allowed, copy.instructions) == (program.devices, program.allowed, program.instructions)
     assert copy.device("cpu:0").memory_bytes == math.inf

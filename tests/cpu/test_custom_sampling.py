@@ -48,7 +48,7 @@ def registry() -> Registry:
 
 
 def run(engine: LocalEngine, nodes: Mapping[str, NodeCall], target: str = "out") -> tuple[Any, ...]:
-    result = run_graph(Graph(dict(nodes)), registry(), bare_context(engine), ResultCache("none"), targets=[target])
+    result = run_graph(Graph(dict(nodes)), bare_context(engine), ResultCache("none"), targets=[target])
     result.raise_failures()
     return result.outputs[target]
 

@@ -86,9 +86,9 @@ class Workshop:
         loader = {"ckpt": node("CheckpointLoaderSimple", ckpt_name=self.family)}
         graph = from_api({**loader, **document})
         assert [problem for problem in validate(graph, registry, folders) if problem.node and problem.severity == "error"] == []
-        context = RunContext(self.engine, folders, folders.output, listener=listener)
+        context = RunContext(self.engine, folders, folders.output, listener=listener, types=registry)
         targets = [name for name in document if name in ("out", "other")]
-        result = run_graph(graph, registry, context, ResultCache() if cache is None else cache, targets=targets)
+        result = run_graph(graph, context, ResultCache() if cache is None else cache, targets=targets)
         self.warnings = tuple(context.warnings)
         return result
 

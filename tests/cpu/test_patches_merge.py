@@ -64,7 +64,7 @@ def registry() -> Registry:
 
 
 def run(engine: LocalEngine, nodes: Mapping[str, NodeCall]) -> Tensor:
-    result = run_graph(Graph(dict(nodes)), registry(), bare_context(engine), ResultCache("none"), targets=["out"])
+    result = run_graph(Graph(dict(nodes)), bare_context(engine), ResultCache("none"), targets=["out"])
     result.raise_failures()
     return result.outputs["out"][0]["samples"]
 
@@ -99,7 +99,7 @@ def test_half_is_the_mean(sd1: Models, other: tuple[ModelRecipe, ClipRecipe]) ->
 def test_blocks_have_shares_of_their_own(sd1: Models, other: tuple[ModelRecipe, ClipRecipe], engine: LocalEngine) -> None:
     model, model2 = recipes(sd1)[0], other[0]
     merge = NodeCall("ModelMergeBlocks", {"model1": model, "model2": model2, "input": 0.0, "middle": 1.0, "out": 0.25})
-    result = run_graph(Graph({"m": merge}), registry(), bare_context(engine), ResultCache("none"), targets=["m"])
+    result = run_graph(Graph({"m": merge}), bare_context(engine), ResultCache("none"), targets=["m"])
     first, second, merged = weights(model), weights(model2), weights(result.outputs["m"][0])
     shares = {"down_blocks": 0.0, "conv_in": 0.0, "time_embedding": 0.0, "mid_block": 1.0, "up_blocks": 0.25, "conv_out": 0.25}
     for name in first:

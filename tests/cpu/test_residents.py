@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import single_files
 import torch
-from node_calls import registry
 from safetensors.torch import save_file
 from tiny_models import control_recipe, lora, pipeline_folder, recipes
 
@@ -285,7 +284,7 @@ def paint(engine: LocalEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe],
         ),
         "out": NodeCall("VAEDecode", {"samples": Link("refined", 0), "vae": vae}),
     }
-    result = run_graph(Graph(nodes), registry(), bare_context(engine), ResultCache("none"), targets=["out"])
+    result = run_graph(Graph(nodes), bare_context(engine), ResultCache("none"), targets=["out"])
     result.raise_failures()
     return result.outputs["out"][0]
 

@@ -257,7 +257,7 @@ def made(result: Any, socket: str, inputs: dict[str, Input] | None = None, name:
 
 def failure(kind: NodeType, document: dict[str, Any], *others: NodeType) -> str:
     registry = limited(Registry({**TYPES, **{other.name: other for other in (kind, *others)}}), LIMITS)
-    result = run_graph(from_api(document), registry, RecordingContext(), ResultCache.parse("none"))
+    result = run_graph(from_api(document), RecordingContext(types=registry), ResultCache.parse("none"))
     return "\n".join(map(str, result.failures.values()))
 
 

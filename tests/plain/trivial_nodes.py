@@ -17,7 +17,7 @@ from katz_graph.executor.graph_run import GraphResult, run_graph
 from katz_graph.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
-from katz_graph.node import FileChoice, Node
+from katz_graph.node import FileChoice, Node, NodeType
 from katz_graph.packs import Registry
 from katz_graph.wires import Anything, Boolean, Socket
 
@@ -144,6 +144,7 @@ class RecordingContext:
 
     engine: Any = None
     folders: Folders = field(default_factory=Folders)
+    types: Mapping[str, NodeType] = field(default_factory=dict)
     output_directory: Path = Path("output")
     metadata: Mapping[str, Any] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
@@ -212,7 +213,8 @@ def run(document: Mapping[str, Any] | Graph, cache: ResultCache | None = None, t
     events: list[NodeEvent] = []
     context = options.pop("context", None) or RecordingContext()
     cache = ResultCache() if cache is None else cache
-    return Ran(run_graph(graph, types, context, cache, listener=events.append, **options), events)
+    context.types = types
+    return Ran(run_graph(graph, context, cache, listener=events.append, **options), events)
 
 
 def node(kind: str, **inputs: Any) -> dict[str, Any]:

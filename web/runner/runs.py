@@ -143,6 +143,7 @@ class Runs:
             on_picture=deliver,
             previews=place.previews and order.client is not None and order.extra.get("preview_method") != NO_PREVIEWS,
             on_file=wrote,
+            types=place.registry,
         )
 
     def _run(self, order: Order) -> None:
@@ -200,7 +201,7 @@ class Runs:
             graph = from_api(order.prompt)
             telling.behind = partial(only_read_by, graph, order.targets)
             with place.caches.lent(order.client) as cache:
-                result = run_graph(graph, place.registry, context, cache, order.targets, telling.listen)
+                result = run_graph(graph, context, cache, order.targets, telling.listen)
             result.raise_failures()
             return "completed", None
         except Cancelled:
