@@ -1,5 +1,44 @@
-"""The vocabulary (graphs, nodes, recipes, devices), and what works on it without running a graph.
+"""Katz Graph in Python: `open` gives an engine that runs workflows, `Graph` builds them.
 
-Must not import the built-in nodes, the executor and the server, but for `cli` and `bench`, which
-put them together.
+Importing this loads neither. Below `api`, `cli` and `bench`, which put the layers together, this
+package is the vocabulary (graphs, nodes, recipes, devices) and what works on it without running a
+graph: that must not import the built-in nodes, the executor and the server.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from katz_graph.api.builder import Graph, Output
+    from katz_graph.api.engine import Engine, open
+    from katz_graph.api.result import Plan, Result
+    from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
+
+__all__ = [
+    "Cancelled",
+    "Engine",
+    "Graph",
+    "InputError",
+    "KatzError",
+    "OutOfMemory",
+    "Output",
+    "Plan",
+    "Result",
+    "RunError",
+    "open",
+]
+
+if not TYPE_CHECKING:  # a type checker would take this for any name at all
+    MODULES = {
+        **dict.fromkeys(("Engine", "open"), "katz_graph.api.engine"),
+        **dict.fromkeys(("Graph", "Output"), "katz_graph.api.builder"),
+        **dict.fromkeys(("Plan", "Result"), "katz_graph.api.result"),
+    }
+
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(MODULES.get(name, "katz_graph.errors")), name)
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]

@@ -106,16 +106,17 @@ def check_pictures(images: Tensor) -> None:
 
 
 def png(image: Tensor, metadata: Mapping[str, str]) -> bytes:
-    """[H, W, C] as a PNG file with text chunks. Values are truncated to 8 bits, as the ecosystem does."""
+    """[H, W, C] as a PNG file with text chunks."""
     chunks = PngImagePlugin.PngInfo()
     for key, text in metadata.items():
         chunks.add_text(key, text)
     file = io.BytesIO()
-    _picture(image).save(file, format="png", pnginfo=chunks, compress_level=4)
+    to_pillow(image).save(file, format="png", pnginfo=chunks, compress_level=4)
     return file.getvalue()
 
 
-def _picture(image: Tensor) -> Image.Image:
+def to_pillow(image: Tensor) -> Image.Image:
+    """[H, W, C] of 1, 3 or 4 channels as 8 bits. Values are truncated, as the ecosystem does."""
     pixels = (image.detach().cpu().float().clamp(0, 1) * 255).to(torch.uint8).numpy()
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else numpy.ascontiguousarray(pixels))
 
@@ -146,5 +147,5 @@ def _lanczos(picture: Tensor, width: int, height: int) -> Tensor:
     """[H, W, C] -> [height, width, C]. With four channels Pillow weighs colours by alpha, the last one."""
     channels = picture.shape[-1]
     bands = [picture] if channels in SAVED_BANDS else [picture[..., band : band + 1] for band in range(channels)]
-    resized = [_picture(band).resize((width, height), Image.Resampling.LANCZOS) for band in bands]
+    resized = [to_pillow(band).resize((width, height), Image.Resampling.LANCZOS) for band in bands]
     return torch.cat([torch.from_numpy(numpy.array(band)).reshape(height, width, -1) for band in resized], dim=-1).float() / 255

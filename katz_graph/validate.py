@@ -63,6 +63,12 @@ def validate(graph: Graph, types: Types, folders: Folders | None = None, rules: 
     return list(check(graph, types, folders, rules).problems)
 
 
+def check_node(graph: Graph, types: Types, folders: Folders | None, identifier: str) -> tuple[NodeCall, list[Problem]]:
+    """One node by itself and the links that it reads: the node with checked literals, and what is wrong with it."""
+    single = _SingleNodes(graph, types, folders)
+    return single.node(identifier, graph.nodes[identifier]), single.problems
+
+
 def check(
     graph: Graph,
     types: Types,

@@ -53,7 +53,7 @@ def command(monkeypatch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str
 
 def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path) -> None:
     """Have the engines that a module makes start their workers so, with what was measured of the machine."""
-    from katz_graph.cli import engines
+    from katz_graph.api import devices
     from katz_graph.executor.cluster_engine import ClusterEngine
     from katz_graph.executor.launch.in_process import InProcess
 
@@ -62,5 +62,5 @@ def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path
         return ClusterEngine(assignments, choices, link=rest[0] if rest else None, **named)
 
     monkeypatch.setattr(module, "ClusterEngine", engine)
-    monkeypatch.setattr(engines, "Ahead", lambda devices, threads: contextlib.nullcontext())
+    monkeypatch.setattr(devices, "Ahead", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(contextlib, "redirect_stdout", lambda target: contextlib.nullcontext())  # of all threads, and they would mix it up

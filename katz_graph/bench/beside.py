@@ -18,14 +18,9 @@ from pathlib import Path
 from statistics import median
 from typing import Self
 
+from katz_graph.api.engine import Engine
 from katz_graph.bench.neighbours import computing
-from katz_graph.cli.engines import open_engine
-from katz_graph.cli.options import WorkflowOptions
-from katz_graph.cli.session import open_session
 from katz_graph.devices import parse_devices, processors
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.graph_run import run_graph
 
 OTHERS, ROUNDS = 2, 9
 DEVICES = {"run": "cpu", "workers": "cpu*2"}
@@ -106,12 +101,9 @@ def _in_turns(painters: Mapping[str, Painter]) -> dict[str, float]:
 def main(devices: str) -> None:
     """Sample whenever a line comes, and tell the seconds."""
     workflow = Path(str(files("katz_graph.workflows") / "controlnet_lora.json"))
-    session = open_session(workflow, WorkflowOptions(devices=devices))
-    with open_engine(session) as engine, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Engine(devices=devices, output=folder, cache="none") as engine:
         for _ in sys.stdin:
-            context = RunContext(engine, session.folders, Path(folder))
-            run_graph(session.graph, context, ResultCache("none")).raise_failures()
-            print(context.measured.seconds["denoise"], flush=True)
+            print(engine.run(workflow).seconds["denoise"], flush=True)
 
 
 if __name__ == "__main__":

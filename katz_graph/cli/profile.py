@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
@@ -10,10 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from katz_graph.cli.engines import open_engine, use_threads
+from katz_graph.api.devices import torch_threads
 from katz_graph.cli.options import WorkflowOptions
-from katz_graph.cli.plan import compile_workflow
-from katz_graph.cli.session import open_session
+from katz_graph.cli.session import Lines, open_engine
 from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, threads_for
 from katz_graph.options import DeviceOptions
 from katz_graph.settings import Settings
@@ -42,16 +42,8 @@ def profile_devices(options: DeviceOptions, as_json: bool) -> None:
 
 def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) -> None:
     """Measure every stage of a workflow's samplers on every device, alone and while the others of its host do the same."""
-    session = open_session(workflow, options)
-    programs = compile_workflow(session, "expand")
-    from katz_graph.executor.context import RunContext
-
-    times: list[StageTime] = []
-    with open_engine(session) as engine:
-        for program in programs:
-            session.say(f"measuring sampler {program.name}")
-            context = RunContext(engine, session.folders, session.settings.output, listener=session.listen, types=session.registry)
-            times += engine.profile(program.region, context)
+    with open_engine(options, Lines()) as engine, contextlib.redirect_stdout(sys.stderr):  # what packs print
+        times = engine.profile(workflow, set=options.sets)
     if as_json:
         print(json.dumps([asdict(time) for time in times]))
     else:
@@ -65,10 +57,10 @@ def _measured_here(devices: DeviceList, dtype: str, threads: int) -> tuple[Devic
     from katz_graph.executor.costs import CostStore
     from katz_graph.executor.engine import dtype_for
 
-    use_threads(threads)
     store = CostStore(Settings.read().cache)
     (choice,) = devices.choices
-    return (calibrated(choice.name, torch.device(choice.device), dtype_for([choice.device], dtype), store, again=True),)
+    with torch_threads(threads):
+        return (calibrated(choice.name, torch.device(choice.device), dtype_for([choice.device], dtype), store, again=True),)
 
 
 def _measured_together(devices: DeviceList, dtype: str, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], Link]]:

@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from katz_graph.api.devices import check_run_options
+from katz_graph.api.overrides import first_seed, set_inputs, set_seed
+from katz_graph.api.progress import EvaluationProgress
 from katz_graph.cli.options import SubmitOptions
-from katz_graph.cli.overrides import first_seed, set_inputs, set_seed
-from katz_graph.cli.progress import EvaluationProgress
 from katz_graph.cli.remote import Server, Unreachable, node_problems
-from katz_graph.cli.session import check_run_options, check_writable
+from katz_graph.cli.session import check_writable
 from katz_graph.cli.watch import Listener, follow, open_line
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.events import NodeDone, Progress, Warned

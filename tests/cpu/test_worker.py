@@ -39,7 +39,7 @@ def test_many_submit_while_it_works(hurried: None) -> None:
 
 THREADS = """
 import os, threading, torch
-from katz_graph.cli.engines import leave_processors
+from katz_graph.api.devices import torch_threads
 from katz_graph.executor.local import EngineOptions, LocalEngine
 
 def pools():
@@ -49,8 +49,7 @@ def compute():
     torch.nn.functional.conv2d(torch.rand(1, 64, 64, 64), torch.rand(64, 64, 3, 3))
     found.append(pools())
 
-with LocalEngine(EngineOptions(threads=3)) as engine:
-    leave_processors()
+with LocalEngine(EngineOptions(threads=3)) as engine, torch_threads(1):
     found = [pools()]
     compute()
     print(engine.workers.call("cpu", "identity").value["key"].split(", ")[1].split("/")[0], len(set(found)))

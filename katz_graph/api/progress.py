@@ -1,8 +1,9 @@
-"""A progress bar per sampler, counted in model evaluations. Silent when nobody looks at a terminal."""
+"""A progress bar per sampler, counted in model evaluations. Silent where neither a terminal nor a notebook shows it."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
 from rich.console import Console
@@ -24,7 +25,7 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
 
     def __init__(self, console: Console) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._progress = Progress(*columns, console=console, disable=not (console.is_terminal or console.is_jupyter))
         self._tasks: dict[str, int] = {}
 
     def __enter__(self) -> EvaluationProgress:
@@ -42,3 +43,13 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
             self._progress.start()
             self._tasks[node] = self._progress.add_task(f"node {node}", total=maximum)
         self._progress.update(self._tasks[node], completed=value)  # type: ignore[arg-type]
+
+
+@contextmanager
+def listener(progress: events.Listener | bool | None) -> Iterator[events.Listener | None]:
+    """Gives whom a run tells its events: whoever was given, or for True a bar on standard error."""
+    if progress is True:
+        with EvaluationProgress(Console(stderr=True)) as bar:
+            yield bar.listen
+    else:
+        yield progress or None

@@ -1,38 +1,50 @@
-"""`--set NODE.INPUT=VALUE` and `--seed N`: changes to a graph that name what they changed."""
+"""Changes a graph before it runs, as `--set NODE.INPUT=VALUE` and `--seed N` say."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link
-from katz_graph.node import NodeType
+from katz_graph.node import Input, NodeType
 from katz_graph.wording import suggest
 
 SEEDS = ("seed", "noise_seed")
 TEXTUAL = ("STRING", "COMBO")
 
+Assignments = Mapping[str, Any] | Sequence[str]
+"""Values by `NODE.INPUT`, or texts `NODE.INPUT=VALUE`, whose values are JSON or text."""
 
-def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Sequence[str]) -> tuple[Graph, list[str]]:
+
+def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Assignments) -> tuple[Graph, list[str]]:
     """The graph with inputs set, and a line per change. A node is named by id, title or type, where only one has it."""
     notes = []
-    for assignment in assignments:
-        target, equals, text = assignment.partition("=")
+    for option, target, given in _pairs(assignments):
         name, dot, field = target.rpartition(".")
-        if not (equals and dot and name and field):
-            raise InputError(f"--set {assignment}: expected NODE.INPUT=VALUE, for example 3.steps=30")
-        identifier = find_node(graph, name, f"--set {assignment}")
+        if not (dot and name and field):
+            raise InputError(f"{option}: expected NODE.INPUT=VALUE, for example 3.steps=30")
+        identifier = find_node(graph, name, option)
         call = graph.nodes[identifier]
         known = types[call.type].inputs if call.type in types else {}
         if field not in call.inputs and known and field not in known:
-            raise InputError(f"--set {assignment}: node {identifier} ({call.type}) has no input {field!r}{suggest(field, known)}")
-        value = text if field in known and known[field].socket in TEXTUAL else _value(text)
+            raise InputError(f"{option}: node {identifier} ({call.type}) has no input {field!r}{suggest(field, known)}")
+        value = given if isinstance(assignments, Mapping) else _value(given, known.get(field))
         graph = _with_input(graph, identifier, field, value)
-        notes.append(f"node {identifier} ({call.type}): {field} = {json.dumps(value, ensure_ascii=False)}")
+        notes.append(f"node {identifier} ({call.type}): {field} = {json.dumps(value, ensure_ascii=False, default=repr)}")
     return graph, notes
+
+
+def _pairs(assignments: Assignments) -> Iterator[tuple[str, str, Any]]:
+    """How messages call an assignment, its target, and what is assigned."""
+    if isinstance(assignments, Mapping):
+        yield from ((f"--set {target}={value}", target, value) for target, value in assignments.items())
+        return
+    for assignment in (assignments,) if isinstance(assignments, str) else assignments:
+        target, equals, text = assignment.partition("=")
+        yield f"--set {assignment}", target if equals else "", text
 
 
 def set_seed(graph: Graph, types: Mapping[str, NodeType], seed: int) -> tuple[Graph, list[str]]:
@@ -72,8 +84,10 @@ def find_node(graph: Graph, name: str, option: str) -> str:
     raise InputError(f"{option}: there is no node {name!r}{suggest(name, graph.nodes)}")
 
 
-def _value(text: str) -> Any:
-    """JSON where it is JSON, else the text itself."""
+def _value(text: str, expected: Input | None) -> Any:
+    """The text itself for an input that takes text, else JSON where it is JSON."""
+    if expected is not None and expected.socket in TEXTUAL:
+        return text
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

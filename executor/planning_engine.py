@@ -1,0 +1,53 @@
+"""Stands in for an engine where a graph is only planned: compiles what it is asked to sample, and loads no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from katz_graph.context import Context, Tile
+from katz_graph.models.family import pooled_text_width, text_width, vae_shape
+from katz_graph.models.features import TextEncoding
+from katz_graph.models.text_recipe import length, prompts
+from katz_graph.models.tokens import prompt_length
+from katz_graph.planner.program import Device, Program
+from katz_graph.planner.region import Region
+from katz_graph.recipe import Encoding, VaeRecipe
+from katz_graph.upscale.recipe import UpscaleModelRecipe
+from katz_graph.wires import LatentSamples
+
+
+@dataclass(slots=True)
+class PlanningEngine:
+    """Implements `katz_graph.context.Engine`: what a model would make is zeros of the right shape. `programs` come in the order in
+    which their samplers were reached."""
+
+    device: Device
+    compile: Callable[[Region], Program]
+    programs: list[Program] = field(default_factory=list)
+
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        self.programs.append(self.compile(region))
+        latent: LatentSamples = region.begin.inputs["latent_image"]
+        return latent, latent
+
+    def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
+        clip = next(prompts(encoding)).clip
+        pooled = pooled_text_width(clip)
+        hidden = torch.zeros(1, length(encoding, prompt_length), text_width(clip))
+        return TextEncoding(hidden, None if pooled is None else torch.zeros(1, pooled))
+
+    def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+        shape = vae_shape(vae)
+        return pixels.new_zeros(len(pixels), shape.latent_channels, pixels.shape[1] // shape.factor, pixels.shape[2] // shape.factor)
+
+    def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
+        factor = vae_shape(vae).factor
+        return samples.new_zeros(len(samples), samples.shape[2] * factor, samples.shape[3] * factor, 3)
+
+    def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
+        batch, channels, height, width = picture.shape
+        return picture.new_zeros(batch, channels, height * model.shape.scale, width * model.shape.scale)

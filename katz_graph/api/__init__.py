@@ -1,0 +1,1 @@
+"""The Python interface, on which the command line stands. Puts the layers together: nothing below imports it."""

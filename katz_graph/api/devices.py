@@ -1,0 +1,190 @@
+"""Starts the devices that runs ask for, in this process or as workers, or estimates them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from katz_graph.approximations import allowed_names
+from katz_graph.devices import (
+    AUTO,
+    DeviceList,
+    check_dtype,
+    check_present,
+    parse_link,
+    threads_for,
+)
+from katz_graph.errors import InputError
+from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.garbage import RARELY, imports_are_done
+from katz_graph.options import PlacementOptions
+from katz_graph.places import parse_places
+from katz_graph.settings import Settings
+
+if TYPE_CHECKING:
+    from katz_graph.executor.cluster_engine import ClusterEngine
+    from katz_graph.executor.engine import Choices
+    from katz_graph.executor.local import LocalEngine
+    from katz_graph.executor.planning import Resources
+    from katz_graph.planner.program import Link
+
+RUN_OPTIONS: dict[str, type] = {"seed": int, "devices": str, "dtype": str, "allow": str, "batching": bool}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSetup:
+    """Devices, and what plans for them may do: where stages are pinned, which approximations are
+    allowed, and whether equal stages run as one call (None: the faster)."""
+
+    options: PlacementOptions
+    devices: DeviceList
+    dtype: str
+    pins: Mapping[str, tuple[str, ...]]
+    allowed: frozenset[str]
+    batching: bool | None
+
+    @property
+    def threads(self) -> int:
+        """Of each device."""
+        return threads_for(self.devices, self.options.threads)
+
+    def start(
+        self,
+        settings: Settings,
+        say: Callable[[str], None],
+        tell_evictions: bool,
+    ) -> LocalEngine | ClusterEngine:
+        """Starts them; close the engine. RunError if a worker does not start.
+
+        `tell_evictions`: it is said which models make room for others.
+        """
+        start = self._start_workers if self.devices.several else self._start_here
+        engine = start(settings, say, tell_evictions)
+        if gc.get_threshold()[0] == RARELY:  # in the programs of others the collector is theirs
+            imports_are_done()
+        return engine
+
+    def _start_here(
+        self,
+        settings: Settings,
+        say: Callable[[str], None],
+        tell_evictions: bool,
+    ) -> LocalEngine:
+        from katz_graph.executor.engine import dtype_for
+        from katz_graph.executor.local import EngineOptions, LocalEngine
+
+        (choice,) = self.devices.choices
+        options = EngineOptions(
+            choice.device,
+            dtype_for([choice.device], self.dtype),
+            cache=settings.cache,
+            name=choice.name,
+            threads=self.threads,
+            model_bytes=self.options.model_bytes,
+        )
+        engine = LocalEngine(options, choices=self._choices())
+        if tell_evictions:
+            engine.models.residents.on_evicted = say
+        return engine
+
+    def _start_workers(
+        self,
+        settings: Settings,
+        say: Callable[[str], None],
+        tell_evictions: bool,
+    ) -> ClusterEngine:
+        with ExitStack() as opened:
+            ahead = opened.enter_context(Ahead(self.devices, self.threads))  # while torch is loaded here
+            from katz_graph.executor.assignment import Assignment
+            from katz_graph.executor.starting import start_workers
+
+            packs = tuple(str(folder.absolute()) for folder in settings.packs)
+            like = Assignment(
+                threads=self.threads,
+                packs=packs,
+                model_bytes=self.options.model_bytes,
+                tells=tell_evictions,
+            )
+            engine = start_workers(self.devices, like, say, self._choices(), settings.cache, self._link(), ahead=ahead, dtype=self.dtype)
+            engine.opened.push(opened.pop_all())
+            return engine
+
+    def estimate(self, settings: Settings) -> Resources:
+        """Devices and links as far as they are known without starting a worker.
+
+        Devices of which nothing is known are measured, each alone.
+        """
+        from katz_graph.executor.engine import dtype_for
+        from katz_graph.executor.estimate import estimated
+
+        if self.devices.launcher == "ray":
+            raise InputError("--devices ray: what a cluster has is known when it is joined; use katz run, or name devices as cpu*2")
+        wanted = {choice.name: choice.device for choice in self.devices.choices}
+        with torch_threads(self.threads):
+            return estimated(wanted, dtype_for(wanted.values(), self.dtype), settings.cache, self._link(), self._choices())
+
+    def driving(self) -> AbstractContextManager[None]:
+        """Leaves the processors to a device that computes on them: a run's own thread uses one.
+
+        OpenMP makes every thread that uses more a pool of its own, and has all pools sleep at every
+        barrier once they hold more threads than there are processors, which makes small models four
+        times as slow.
+        """
+        here = not self.devices.several and self.devices.choices[0].device == "cpu"
+        return torch_threads(1) if here else nullcontext()
+
+    def _choices(self) -> Choices:
+        from katz_graph.executor.engine import Choices
+
+        return Choices(self.pins, self.allowed, self.batching)
+
+    def _link(self) -> Link | None:
+        from katz_graph.planner.program import Link
+
+        given = parse_link(self.options.link)
+        return None if given is None else Link(*given)
+
+
+def check_options(options: PlacementOptions) -> None:
+    """InputError for options that no workflow and no machine could have."""
+    allowed_names(options.allow)
+    parse_link(options.link)
+    options.device_list()
+
+
+def resolve(options: PlacementOptions, run: Mapping[str, Any]) -> DeviceSetup:
+    """The devices for a workflow with these run options, which count where `options` say nothing.
+
+    InputError for GPUs that are not there.
+    """
+    devices = options.device_list(run.get("devices"))
+    dtype = options.dtype or run.get("dtype") or AUTO
+    check_present(devices)
+    check_dtype(dtype, devices)
+    pins = parse_places(options.place, devices.names)
+    allowed = allowed_names(options.allow) | allowed_names(run.get("allow") or "")
+    return DeviceSetup(options, devices, dtype, pins, allowed, run.get("batching"))
+
+
+def check_run_options(run: Mapping[str, Any]) -> None:
+    """InputError when an option in a workflow's wrapper is not of its type."""
+    for name, kind in RUN_OPTIONS.items():
+        value = run.get(name)
+        if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise InputError(f"run option {name}: got {value!r}, expected {kind.__name__}")
+
+
+@contextmanager
+def torch_threads(number: int) -> Iterator[None]:
+    """Has torch compute on this many threads when this one asks it to."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

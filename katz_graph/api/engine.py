@@ -1,0 +1,359 @@
+"""Runs, plans and measures workflows for Python programs, on the devices that they ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from katz_graph.api.builder import Graph, Paths, as_paths
+from katz_graph.api.devices import DeviceSetup, check_options, resolve
+from katz_graph.api.overrides import Assignments, first_seed
+from katz_graph.api.prepare import Changes, Prepared, Source, Targets, metadata, prepare
+from katz_graph.api.progress import listener
+from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
+from katz_graph.approximations import in_force, made_with
+from katz_graph.errors import InputError, KatzError
+from katz_graph.events import Event, Listener, Planned, Warned
+from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.context import RunContext
+from katz_graph.executor.graph_run import GraphResult, run_graph
+from katz_graph.options import FolderOptions, PlacementOptions
+from katz_graph.packs import load_registry
+from katz_graph.settings import prepare_to_compute
+from katz_graph.wording import listed
+
+if TYPE_CHECKING:
+    from katz_graph.context import Engine as ContextEngine
+    from katz_graph.executor.cluster_engine import ClusterEngine
+    from katz_graph.executor.local import LocalEngine
+    from katz_graph.executor.profiling import StageTime
+
+log = logging.getLogger("katz_graph")
+
+
+class Engine:
+    """Runs workflows. Use it in a `with` statement, or `close` it.
+
+    Any thread may call it, and several runs go on at once. Options are those of `katz run`. Devices
+    start at the first run; `devices` and `dtype` None leave them to the first workflow. `cache` says
+    which results stay for later runs: `classic`, `lru:N` or `none`. `tell_evictions`: it is said
+    which models make room for others. `say` and `warn` get lines for people.
+    """
+
+    def __init__(
+        self,
+        *,
+        devices: str | None = None,
+        models: Paths = (),
+        packs: Paths = (),
+        input: str | PathLike[str] | None = None,
+        output: str | PathLike[str] | None = None,
+        extra_model_paths: Paths = (),
+        dtype: str | None = None,
+        threads: int | None = None,
+        place: str | Iterable[str] = (),
+        link: str | None = None,
+        allow: str = "",
+        model_bytes: int | None = None,
+        cache: str = "classic",
+        tell_evictions: bool = False,
+        say: Callable[[str], None] = log.info,
+        warn: Callable[[str], None] = log.warning,
+    ) -> None:
+        if "torch" not in sys.modules:  # which has read the environment then
+            prepare_to_compute()
+        places = (place,) if isinstance(place, str) else tuple(place)
+        self._options = PlacementOptions(
+            devices=devices,
+            dtype=dtype,
+            threads=threads,
+            model_bytes=model_bytes,
+            place=places,
+            link=link,
+            allow=allow,
+        )
+        check_options(self._options)
+        self._results = ResultCache.parse(cache)
+        self._idle = [self._results]  # caches of no run at the moment
+        self.settings = FolderOptions(
+            models=as_paths(models),
+            extra_model_paths=as_paths(extra_model_paths),
+            packs=as_paths(packs),
+            input=None if input is None else Path(input),
+            output=None if output is None else Path(output),
+        ).settings()
+        self.folders = self.settings.folders()
+        self._say, self._warn, self._tell_evictions = say, warn, tell_evictions
+        self.types, problems = load_registry(self.settings.packs, self.folders)
+        for problem in problems:
+            warn(str(problem))
+        self._starting = threading.Lock()
+        self._started_with: tuple[DeviceSetup, LocalEngine | ClusterEngine] | None = None
+        self._changed = threading.Condition()
+        self._running: set[_Run] = set()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Cancels what runs, waits for its end, and stops the devices."""
+        with self._changed:
+            self._closed = True
+        self.cancel()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running)
+        with self._starting:
+            started, self._started_with = self._started_with, None
+        if started is not None:
+            started[1].close()
+
+    def cancel(self) -> None:
+        """Ends the runs that are under way soon; each raises Cancelled."""
+        with self._changed:
+            running = list(self._running)
+        for run in running:
+            run.cancel()
+
+    def graph(self) -> Graph:
+        """A new graph to build a workflow in, with the node types and the files of this engine."""
+        return Graph(types=self.types, folders=self.folders)
+
+    def run(
+        self,
+        workflow: Source,
+        *,
+        seed: int | None = None,
+        set: Assignments = (),
+        targets: Targets = (),
+        progress: Listener | bool | None = None,
+        partial: bool = False,
+    ) -> Result:
+        """Runs the outputs of a workflow, or `targets`: nodes by id, title or type.
+
+        `seed` goes to every seed, `set` changes inputs: `{"5.steps": 30}`. `progress=True` shows a
+        bar; a function is called with each event (`katz_graph.events`) from the threads of the run.
+        With `partial` it is enough that one target can run: what went wrong stands in the result's
+        `error`. InputError, RunError and Cancelled have the lines of `katz run`.
+        """
+        with listener(progress) as listen:
+            return self._run(_Run(workflow, Changes(seed, set, targets), listen, partial))
+
+    async def arun(
+        self,
+        workflow: Source,
+        *,
+        seed: int | None = None,
+        set: Assignments = (),
+        targets: Targets = (),
+        progress: Listener | bool | None = None,
+        partial: bool = False,
+    ) -> Result:
+        """`run` for an event loop, which calls `progress`. Cancelling its task ends the run."""
+        loop = asyncio.get_running_loop()
+        with listener(progress) as listen:
+
+            def told(event: Event) -> None:
+                if listen is not None:
+                    loop.call_soon_threadsafe(listen, event)
+
+            run = _Run(workflow, Changes(seed, set, targets), told, partial)
+            try:
+                return await asyncio.to_thread(self._run, run)
+            except asyncio.CancelledError:
+                run.cancel()
+                raise
+
+    def plan(
+        self,
+        workflow: Source,
+        *,
+        seed: int | None = None,
+        set: Assignments = (),
+        targets: Targets = (),
+        after: str = "emit",
+    ) -> Plan:
+        """Compiles every sampler that the outputs need, up to a pass of the compiler.
+
+        No model runs and no device is started for it.
+        """
+        from katz_graph.planner.compile import PASSES
+
+        if after not in PASSES:
+            raise InputError(f"--after {after}: no such pass; choose one of {', '.join(PASSES)}")
+        prepared = self._prepared(workflow, Changes(seed, set, targets), self._warn)
+        return self._plan(prepared, resolve(self._options, prepared.workflow.run), after)
+
+    def profile(self, workflow: Source, *, set: Assignments = ()) -> list[StageTime]:
+        """Measures every stage of a workflow's samplers on every device, for later plans to know.
+
+        Each alone, and while the other devices do the same.
+        """
+        prepared = self._prepared(workflow, Changes(set=set), self._warn)
+        setup = resolve(self._options, prepared.workflow.run)
+        plan = self._plan(prepared, setup, "expand")
+        (_, engine), times = self._started(setup), []
+        for program in plan.programs:
+            self._say(f"measuring sampler {program.name}")
+            times += engine.profile(program.region, self._quiet_context(engine))
+        return times
+
+    def _plan(self, prepared: Prepared, setup: DeviceSetup, after: str) -> Plan:
+        from katz_graph.executor.planning import plan_region
+        from katz_graph.executor.planning_engine import PlanningEngine
+
+        resources = setup.estimate(self.settings)
+        engine = PlanningEngine(resources.devices[0], lambda region: plan_region(region, resources, after))
+        context = self._quiet_context(engine)
+        wanted: list[str] = []
+        for target in prepared.targets:
+            call = prepared.graph.nodes[target]
+            writes = self.types[call.type].is_output
+            wanted += [link.node for _, link in call.links()] if writes else [target]
+        run_graph(prepared.graph, self.types, context, ResultCache("none"), wanted).raise_failures()
+        if not engine.programs:
+            raise InputError(f"{prepared.named}there is no sampler in this workflow, so there is nothing to plan")
+        return Plan(tuple(engine.programs))
+
+    def _prepared(self, workflow: Source, changes: Changes, warn: Callable[[str], None], partial: bool = False) -> Prepared:
+        prepared = prepare(workflow, changes, self.types, self.folders, self._say, warn)
+        if prepared.problems and not (partial and prepared.targets):
+            raise InputError("\n".join(prepared.problems))
+        return prepared
+
+    def _started(self, setup: DeviceSetup) -> tuple[DeviceSetup, LocalEngine | ClusterEngine]:
+        """What was started for the first that asked."""
+        with self._starting:
+            if self._closed:
+                raise InputError("this engine is closed; open another one")
+            if self._started_with is None:
+                self._started_with = setup, setup.start(self.settings, self._say, self._tell_evictions)
+            return self._started_with
+
+    def _run(self, run: _Run) -> Result:
+        began, warnings = time.perf_counter(), list[str]()
+
+        def warn(line: str) -> None:
+            warnings.append(line)
+            self._warn(line)
+
+        with self._under_way(run) as cache:
+            prepared = self._prepared(run.source, run.changes, warn, run.partial)
+            wanted = resolve(self._options, prepared.workflow.run)
+            setup, engine = self._started(wanted)
+            if wanted != setup:
+                warn(f"{prepared.named}its run options are left out: this engine was started with others")
+            context = self._context(run, engine, setup, prepared, warn)
+            if prepared.problems:
+                running = listed(prepared.targets)
+                warn(f"some outputs are refused, for reasons that stand at the end; those that run: node {running}")
+            found, error = GraphResult({}), None
+            try:
+                with setup.driving():
+                    found = run_graph(prepared.graph, self.types, context, cache, prepared.targets, context.listener)
+                found.raise_failures()
+            except KatzError as failure:
+                if not run.partial:
+                    raise
+                error = failure
+        measured = context.measured
+        return Result(
+            {target: tuple(map(plain, outputs)) for target, outputs in found.outputs.items()},
+            tuple(values_of(found, prepared.graph, self.types, "LATENT")),
+            tuple(context.files),
+            {"total": time.perf_counter() - began, **measured.seconds},
+            Plan(tuple(measured.programs)),
+            first_seed(prepared.graph),
+            tuple(warnings),
+            prepared.error(error),
+            tuple(pictures_of(found, prepared.graph, self.types, context)),
+        )
+
+    def _context(
+        self, run: _Run, engine: LocalEngine | ClusterEngine, setup: DeviceSetup, prepared: Prepared, warn: Callable[[str], None]
+    ) -> RunContext:
+        devices, dtype = setup.devices.text, engine.device.dtype
+        texts = metadata(prepared.workflow, self.types) | {"katz": made_with(devices, dtype, [])}
+
+        def listen(event: Event) -> None:
+            match event:
+                case Warned(message=message):
+                    warn(message)
+                case Planned(program=program) if approximated := in_force([program]):
+                    texts["katz"] = made_with(devices, dtype, approximated)
+            if run.progress is not None:
+                run.progress(event)
+
+        context = RunContext(engine, self.folders, self.settings.output, texts, listen)
+        run.attach(context)
+        return context
+
+    def _quiet_context(self, engine: ContextEngine) -> RunContext:
+        """Serves plans and profiles, which tell warnings only."""
+
+        def listen(event: Event) -> None:
+            if isinstance(event, Warned):
+                self._warn(event.message)
+
+        return RunContext(engine, self.folders, self.settings.output, listener=listen)
+
+    @contextmanager
+    def _under_way(self, run: _Run) -> Iterator[ResultCache]:
+        """Counts a run among those that `close` waits for, and lends it a cache.
+
+        Caches share their results; each has the history and node objects of the runs before it.
+        """
+        with self._changed:
+            self._running.add(run)
+            cache = self._idle.pop() if self._idle else self._results.beside()
+        try:
+            with cache.under_way():
+                yield cache
+        finally:
+            with self._changed:
+                self._running.discard(run)
+                self._idle.append(cache)
+                self._changed.notify_all()
+
+
+open = Engine
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """One call of `run`. Any thread may cancel it, also before it has a context."""
+
+    source: Source
+    changes: Changes
+    progress: Listener | None
+    partial: bool
+    context: RunContext | None = None
+    cancelled: bool = False
+
+    def attach(self, context: RunContext) -> None:
+        self.context = context
+        if self.cancelled:
+            context.cancel()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if self.context is not None:
+            self.context.cancel()

@@ -1,0 +1,147 @@
+"""Holds what runs and plans give to Python programs."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from katz_graph.api.builder import Node, Output, node_id
+from katz_graph.blocker import ExecutionBlocker
+from katz_graph.errors import InputError, KatzError
+from katz_graph.executor.lists import Listed, elements
+from katz_graph.folders import PICTURES
+from katz_graph.ui_results import written
+from katz_graph.wording import listed, show
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+    from katz_graph.context import Context
+    from katz_graph.executor.result import GraphResult
+    from katz_graph.graph import Graph
+    from katz_graph.node import NodeType
+    from katz_graph.planner.program import Program
+    from katz_graph.wires import LatentSamples
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan:
+    """The programs that samplers compile to. Prints as text, and draws the first in a notebook."""
+
+    programs: tuple[Program, ...]
+
+    def __len__(self) -> int:
+        return len(self.programs)
+
+    def __getitem__(self, number: int) -> Plan:
+        """The plan of one sampler alone."""
+        return Plan((self.programs[number],))
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """Seconds that sampling is predicted to take; None without a sampler."""
+        predictions = (program.prediction for program in self.programs)
+        return sum(one.planned for one in predictions if one) if self.programs else None
+
+    def __str__(self) -> str:
+        from katz_graph.planner.present import as_text
+
+        return "\n".join(map(as_text, self.programs))
+
+    __repr__ = __str__
+
+    def as_json(self) -> Any:
+        """Plain data, as `katz plan --json` prints it: an object for one sampler, else a list."""
+        from katz_graph.planner.present import as_json
+
+        plans = [as_json(program) for program in self.programs]
+        return plans[0] if len(plans) == 1 else plans
+
+    def as_svg(self) -> str:
+        """Draws two evaluations of the first sampler. InputError for a plan that has no segments yet."""
+        if not self.programs or not self.programs[0].segments:
+            raise InputError("there are no segments to draw: the plan stops before they are made, or has no sampler")
+        from katz_graph.planner.draw import as_svg
+
+        return as_svg(self.programs[0])
+
+    def _repr_svg_(self) -> str | None:
+        return self.as_svg() if self.programs and self.programs[0].segments else None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Result:
+    """Holds what one run made.
+
+    `files` are those that it wrote; `seconds` what it took in all and by part (`total`, `load`,
+    `prepare`, `denoise`, `vae`); `seed` the first one in the workflow; `outputs` those of targets, by
+    id, as in `result["9"]`. `error` is what went wrong in a run that was asked for with `partial`.
+    """
+
+    outputs: Mapping[str, tuple[Any, ...]]
+    latents: tuple[LatentSamples, ...]
+    files: tuple[Path, ...]
+    seconds: Mapping[str, float]
+    plan: Plan
+    seed: int | None
+    warnings: tuple[str, ...]
+    error: KatzError | None
+    _pictures: tuple[Path | Tensor, ...]
+
+    def __getitem__(self, node: Node) -> Any:
+        """The outputs of a target, or the value of one output. InputError for other nodes."""
+        identifier = node_id(node)
+        if identifier not in self.outputs:
+            kept = listed(self.outputs) or "none"
+            raise InputError(f"node {show(identifier)} is no target of this run, which kept the outputs of: {kept}")
+        outputs = self.outputs[identifier]
+        return outputs[node.link.output] if isinstance(node, Output) else outputs
+
+    @property
+    def images(self) -> list[Image]:
+        """Pictures that nodes wrote (SaveImage, PreviewImage), and those of IMAGE outputs of targets
+        that write none."""
+        return list(self._decoded())
+
+    def _decoded(self) -> Iterator[Image]:
+        from PIL import Image
+
+        from katz_graph.images import to_pillow
+
+        for picture in self._pictures:
+            if isinstance(picture, Path):
+                with Image.open(picture) as opened:
+                    opened.load()
+                    yield opened
+            else:
+                yield from map(to_pillow, picture)
+
+    def __repr__(self) -> str:
+        pictures = sum(1 if isinstance(one, Path) else len(one) for one in self._pictures)
+        return f"<Result: {pictures} picture{'' if pictures == 1 else 's'}, {self.seconds['total']:.2f} s>"
+
+
+def pictures_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType], context: Context) -> Iterator[Path | Tensor]:
+    """Files of pictures that nodes show, and pictures [B, H, W, C] on outputs of targets that show none."""
+    for ui in found.ui.values():
+        files = written(context, {"images": ui.get("images", ())})
+        yield from (file for file in files if file.suffix.lower() in PICTURES)
+    shown = {target for target, ui in found.ui.items() if ui.get("images")}
+    yield from values_of(found, graph, types, "IMAGE", shown)
+
+
+def values_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType], socket: str, but: Container[str] = ()) -> Iterator[Any]:
+    """What the outputs of one type have that targets, `but` these, gave."""
+    for target, values in found.outputs.items():
+        for output, value in zip(types[graph.nodes[target].type].outputs, values, strict=False):
+            if output.socket == socket and target not in but:
+                given = (one for one in elements(value) if not isinstance(one, ExecutionBlocker))
+                yield from (one for one in given if one is not None)
+
+
+def plain(value: Any) -> Any:
+    """A value of an output; a list where there are several."""
+    return list(value.values) if isinstance(value, Listed) else value
