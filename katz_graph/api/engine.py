@@ -228,7 +228,7 @@ class Engine:
             call = prepared.graph.nodes[target]
             writes = self.types[call.type].is_output
             wanted += [link.node for _, link in call.links()] if writes else [target]
-        run_graph(prepared.graph, self.types, context, ResultCache("none"), wanted).raise_failures()
+        run_graph(prepared.graph, context, ResultCache("none"), wanted).raise_failures()
         if not engine.programs:
             raise InputError(f"{prepared.named}there is no sampler in this workflow, so there is nothing to plan")
         return Plan(tuple(engine.programs))
@@ -268,7 +268,7 @@ class Engine:
             found, error = GraphResult({}), None
             try:
                 with setup.driving():
-                    found = run_graph(prepared.graph, self.types, context, cache, prepared.targets, context.listener)
+                    found = run_graph(prepared.graph, context, cache, prepared.targets, context.listener)
                 found.raise_failures()
             except KatzError as failure:
                 if not run.partial:
@@ -302,7 +302,7 @@ class Engine:
             if run.progress is not None:
                 run.progress(event)
 
-        context = RunContext(engine, self.folders, self.settings.output, texts, listen)
+        context = RunContext(engine, self.folders, self.settings.output, texts, listen, types=self.types)
         run.attach(context)
         return context
 
@@ -313,7 +313,7 @@ class Engine:
             if isinstance(event, Warned):
                 self._warn(event.message)
 
-        return RunContext(engine, self.folders, self.settings.output, listener=listen)
+        return RunContext(engine, self.folders, self.settings.output, listener=listen, types=self.types)
 
     @contextmanager
     def _under_way(self, run: _Run) -> Iterator[ResultCache]:
