@@ -16,17 +16,10 @@ if TYPE_CHECKING:
     from katz_graph.node import NodeType
     from katz_graph.planner.program import Device
     from katz_graph.planner.region import Region
-    from katz_graph.recipe import Encoding, VaeRecipe
-    from katz_graph.upscale.recipe import UpscaleModelRecipe
+    from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
     from katz_graph.wires import LatentSamples
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """The windows in which a VAE works where a whole picture takes too much memory: pixels along a side, and of their overlap."""
-
-    side: int = 512
-    overlap: int = 64
 
 
 class Engine(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from katz_graph.ir.device import DTYPES
 from katz_graph.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 MOST_THREADS = 1024
 MOST_DEVICES = 64
 AUTO = "auto"
-DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
 PATTERN = re.compile(r"(cpu|cuda)(?::(\d+))?(?:\*(\d+))?")
 
 

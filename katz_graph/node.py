@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 from katz_graph.context import Context
 from katz_graph.errors import InputError, RunError
 from katz_graph.graph import Expansion, Link
+from katz_graph.ir.region import SLOTS
 from katz_graph.wires import Socket
 
 KNOB_SOCKETS: Mapping[type, str] = {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}
@@ -34,7 +35,7 @@ FILLED_IN = frozenset(
 )
 """What a graph run can fill in for a hidden argument."""
 WRAPPED = re.compile(r"(?<=\S)\n(?=\S)")  # a line break inside a paragraph
-VARIADIC = 8  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
+VARIADIC = SLOTS  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
 
 
 @dataclass(frozen=True, slots=True)

@@ -278,3 +278,44 @@ def tensor_digest(tensor: Tensor) -> str:
 
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
     return hashlib.sha256(str((tuple(tensor.shape), str(tensor.dtype))).encode() + data.tobytes()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Rrdb:
+    """RRDBNet: `unshuffle` pixels of a side go into channels first, then each of `doublings` doubles the size."""
+
+    features: int
+    growth: int
+    blocks: int
+    doublings: int
+    unshuffle: int
+
+    @property
+    def scale(self) -> int:
+        return (1 << self.doublings) // self.unshuffle
+
+
+@dataclass(frozen=True, slots=True)
+class Compact:
+    """SRVGGNetCompact: `convolutions` in a row between the first and the last one."""
+
+    features: int
+    convolutions: int
+    scale: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpscaleModelRecipe:
+    """A network that enlarges pictures; `names` leads from the network's own names to those in the file."""
+
+    file: FileIdentity
+    shape: Rrdb | Compact
+    names: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The windows in which a VAE works where a whole picture takes too much memory: pixels along a side, and of their overlap."""
+
+    side: int = 512
+    overlap: int = 64

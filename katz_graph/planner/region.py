@@ -1,7 +1,4 @@
-"""A step region: the part of a graph that is run once per evaluation, found between a StepBegin and its StepEnd and bound to values.
-
-Loop-carried values are slots, as in MLIR's `scf.for`: `next_i` of StepEnd becomes `previous_i` of StepBegin one evaluation later.
-"""
+"""Finds step regions in graphs, between a StepBegin and its StepEnd, and binds them to values."""
 
 from __future__ import annotations
 
@@ -10,47 +7,18 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from katz_graph.ir.region import BEGIN, END, SLOTS, SWITCH, Operation, Previous, Ref, Region
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link
 from katz_graph.models.stages import NODE, Stage, stages
 from katz_graph.node import VARIADIC, NodeType
 
-SLOTS = VARIADIC  # previous_1 to previous_8
-BEGIN, END = "step_begin", "step_end"
-SWITCH = "switch"
-CROP = "StepCrop"  # the type of node behind which operations see a part of the latent
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """Output number `output` of an operation of the same evaluation."""
-
-    operation: str
-    output: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Previous:
-    """The loop-carried value of slot 1 to 8, as the evaluation before left it."""
-
-    slot: int
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One node of a region, or a computation that a pass made: what runs (`stage`) on which values, references and slots."""
-
-    id: str
-    stage: str
-    type: str
-    inputs: Mapping[str, Any]
-    required: tuple[str, ...] = ()  # inputs that must come to something
-
-    def references(self) -> Iterator[tuple[str, Ref]]:
-        return ((name, value) for name, value in self.inputs.items() if isinstance(value, Ref))
-
-    def slots(self) -> Iterator[int]:
-        return (value.slot for value in self.inputs.values() if isinstance(value, Previous))
 
 
 def stage_of(operation: Operation) -> Stage:
@@ -64,18 +32,6 @@ def stage_of(operation: Operation) -> Stage:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a latent, in cells."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-    @property
-    def cells(self) -> tuple[int, int]:
-        return self.height, self.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +44,6 @@ class RegionNodes:
     inputs: tuple[Link, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A region with its loop-invariant inputs bound to values. `operations` leaves out begin and end and is in topological order."""
-
-    begin: Operation
-    operations: tuple[Operation, ...]
-    end: Operation
-    name: str  # the node of the file that it stands for
 
 
 def region_nodes(graph: Graph, end: str) -> RegionNodes:

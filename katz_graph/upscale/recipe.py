@@ -14,7 +14,7 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.models.single_file import contents
-from katz_graph.recipe import FileIdentity
+from katz_graph.recipe import Compact, Rrdb, UpscaleModelRecipe
 
 PICTURE = 3  # channels
 WRAPPERS = ("params_ema.", "params.", "module.")  # what trainers put before each name
@@ -31,37 +31,10 @@ SEQUENTIAL = (  # the older one, before networks had names for their parts
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rrdb:
-    """RRDBNet: `unshuffle` pixels of a side go into channels first, then each of `doublings` doubles the size."""
-
-    features: int
-    growth: int
-    blocks: int
-    doublings: int
-    unshuffle: int
-
-    @property
-    def scale(self) -> int:
-        return (1 << self.doublings) // self.unshuffle
 
 
-@dataclass(frozen=True, slots=True)
-class Compact:
-    """SRVGGNetCompact: `convolutions` in a row between the first and the last one."""
-
-    features: int
-    convolutions: int
-    scale: int
 
 
-@dataclass(frozen=True, slots=True)
-class UpscaleModelRecipe:
-    """A network that enlarges pictures; `names` leads from the network's own names to those in the file."""
-
-    file: FileIdentity
-    shape: Rrdb | Compact
-    names: tuple[tuple[str, str], ...]
 
 
 def upscale_model(path: Path) -> UpscaleModelRecipe:
