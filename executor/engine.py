@@ -9,19 +9,19 @@ from typing import Any, Protocol, Self, cast
 import torch
 from torch import Tensor
 
-from katz_graph.context import Context, Tile
+from katz_graph.context import Context
 from katz_graph.devices import AUTO, number_format
 from katz_graph.events import Planned, Sampled, Span, StageDone, Timeline
 from katz_graph.executor.planning import Resources, check_reachable, plan_region
-from katz_graph.executor.timing import Timing
-from katz_graph.models.counts import Counts
+from katz_graph.executor.worker.timing import Timing
+from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.ir.values import TextEncoding
+from katz_graph.models.costs.counts import Counts
 from katz_graph.models.families.shared.stages import TEXT, VAE_DECODE, VAE_ENCODE
-from katz_graph.models.features import TextEncoding
-from katz_graph.planner.facts import switches
-from katz_graph.planner.program import Device, Link, Program
-from katz_graph.planner.region import Region
-from katz_graph.recipe import Encoding, VaeRecipe
-from katz_graph.upscale.recipe import UpscaleModelRecipe
+from katz_graph.planner.queries import switches
+from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.wires import LatentSamples
 
 
@@ -51,7 +51,7 @@ class Workers(Protocol):
     def devices(self) -> tuple[Device, ...]: ...
 
     @property
-    def links(self) -> Mapping[tuple[str, str], Link]: ...
+    def links(self) -> Mapping[tuple[str, str], NetworkLink]: ...
 
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
         """Carry out a program that went through all passes; `measure`: every call timed by itself."""
@@ -86,7 +86,7 @@ class Choices:
         return {stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)}
 
 
-class Engine:
+class DeviceEngine:
     """Implements `katz_graph.context.Engine`. `close` it, or use it in a `with` statement."""
 
     def __init__(self, workers: Workers, choices: Choices | None = None, counts: Counts | None = None) -> None:

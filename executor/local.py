@@ -11,21 +11,22 @@ from typing import Any
 import torch
 
 from katz_graph.context import Context
-from katz_graph.executor.cancelling import cancellation, unless
-from katz_graph.executor.costs import CostStore
-from katz_graph.executor.engine import Called, Choices, Engine, Outcome
-from katz_graph.executor.execution import Execution
-from katz_graph.executor.models import Models
-from katz_graph.executor.portion import portion_of
-from katz_graph.executor.profiling import StageTime, profile_region
-from katz_graph.executor.services import SERVICES
-from katz_graph.executor.survey import survey
-from katz_graph.executor.worker import Job, Single, Worker
-from katz_graph.models.counts import Counts
-from katz_graph.models.load import ModelStore
-from katz_graph.models.memory import DeviceMemory
-from katz_graph.planner.program import Device, Link, Program
-from katz_graph.planner.region import Region
+from katz_graph.executor.engine import Called, Choices, DeviceEngine, Outcome
+from katz_graph.executor.measure.stages import StageTime, profile_region
+from katz_graph.executor.measure.store import CostStore
+from katz_graph.executor.measure.survey import survey
+from katz_graph.executor.worker.cancellation import cancellation, unless
+from katz_graph.executor.worker.device_program import device_program
+from katz_graph.executor.worker.execution import Execution
+from katz_graph.executor.worker.loop import DeviceJob, Single, Worker
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.services import SERVICES
+from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.models.costs.counts import Counts
+from katz_graph.models.loading.memory import DeviceMemory
+from katz_graph.models.loading.store import ModelStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,13 @@ class EngineOptions:
 class LocalWorkers:
     """A worker thread with its models. `devices`: what the planner is told of it; whoever measures it fills that in."""
 
-    def __init__(self, name: str, models: Models, threads: int) -> None:
+    def __init__(self, name: str, models: DeviceModels, threads: int) -> None:
         self.devices: tuple[Device, ...] = ()
-        self.links: Mapping[tuple[str, str], Link] = {}
+        self.links: Mapping[tuple[str, str], NetworkLink] = {}
         self.models = models
         self._worker = Worker(name, threads)
 
-    def submit(self, program: Program, context: Context, measure: bool = False) -> Job:
+    def submit(self, program: Program, context: Context, measure: bool = False) -> DeviceJob:
         """Start sampling; the job's result is the latent [B, C, h, w], unscaled, and the denoised one that the last step began with."""
         return self._worker.submit(self._execution(program, context, measure))
 
@@ -60,14 +61,14 @@ class LocalWorkers:
         return Outcome(samples, denoised, {self.devices[0].name: execution.timing})
 
     def _execution(self, program: Program, context: Context, measure: bool) -> Execution:
-        return Execution(portion_of(program, self.devices[0].name), self.models, context, measure=measure)
+        return Execution(device_program(program, self.devices[0].name), self.models, context, measure=measure)
 
     def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
         task = Single(lambda: SERVICES[what](self, *arguments))
         value = self._result(self._worker.submit(task), context)
         return Called(value, task.start, task.seconds)
 
-    def _result(self, job: Job, context: Context | None) -> Any:
+    def _result(self, job: DeviceJob, context: Context | None) -> Any:
         try:
             with cancellation(context) as cancelled:
                 return unless(cancelled, job.future)
@@ -81,10 +82,10 @@ class LocalWorkers:
         self._worker.close()
 
 
-class LocalEngine(Engine):
+class LocalEngine(DeviceEngine):
     """An engine on one device of this process."""
 
-    def __init__(self, options: EngineOptions | None = None, models: Models | None = None, choices: Choices | None = None) -> None:
+    def __init__(self, options: EngineOptions | None = None, models: DeviceModels | None = None, choices: Choices | None = None) -> None:
         self.options = options or EngineOptions()
         self._name = self.options.name or self.options.device
         self.models = models or _models(self.options)
@@ -116,11 +117,11 @@ class LocalEngine(Engine):
         self._learn()
         return measured
 
-    def submit(self, program: Program, context: Context) -> Job:
+    def submit(self, program: Program, context: Context) -> DeviceJob:
         """Start sampling without waiting; as `LocalWorkers.submit`."""
         return self._local.submit(program, context)
 
 
-def _models(options: EngineOptions) -> Models:
+def _models(options: EngineOptions) -> DeviceModels:
     store = ModelStore(model_bytes=options.model_bytes, memory=DeviceMemory(options.device))
-    return Models(options.device, options.dtype, store)
+    return DeviceModels(options.device, options.dtype, store)

@@ -10,9 +10,10 @@ from functools import partial
 from importlib import import_module
 
 from katz_graph.errors import RunError
-from katz_graph.models.counts import Counts
-from katz_graph.planner.program import Device, Link, Program
-from katz_graph.planner.region import Region
+from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.models.costs.counts import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Resources:
     """
 
     devices: tuple[Device, ...]
-    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()
     batching: bool | None = None
@@ -35,20 +36,20 @@ class Resources:
 def preload(counted: bool) -> None:
     """Begin to load what the first plan needs, in a thread: it takes seconds, in which workers load as well. `counted`: whether what the
     stages of models take was counted before, which is all that models are needed for."""
-    models = () if counted else ("katz_graph.models.shapes", "diffusers.models.unets.unet_2d_condition")
+    models = () if counted else ("katz_graph.models.costs.stage_cost", "diffusers.models.unets.unet_2d_condition")
     tokenizer = "transformers.models.clip.tokenization_clip"  # is named when it is used
-    names = ("katz_graph.planner.compile", "katz_graph.planner.count", "katz_graph.models.tokens", tokenizer, *models)
+    names = ("katz_graph.planner.compile", "katz_graph.planner.passes.cost", "katz_graph.models.text.tokens", tokenizer, *models)
     threading.Thread(target=lambda: [import_module(name) for name in names], name="katz-planner", daemon=True).start()
 
 
 def plan_region(region: Region, resources: Resources, after: str = "emit") -> Program:
     """Compile a region without running it. InputError for what the passes find wrong in it, RunError for a stage whose devices are gone."""
-    from katz_graph.models.text_recipe import length
-    from katz_graph.models.tokens import prompt_length
+    from katz_graph.models.text.recipe import length
+    from katz_graph.models.text.tokens import prompt_length
     from katz_graph.planner.compile import Known, compile_region
-    from katz_graph.planner.count import count_work
-    from katz_graph.planner.fit import fit
-    from katz_graph.planner.schedule import decider, sampling_of
+    from katz_graph.planner.passes.cost import count_work
+    from katz_graph.planner.passes.fit import fit
+    from katz_graph.planner.sampling import decider, sampling_of
     from katz_graph.sampling.static import evaluations_of
 
     spec, table = sampling_of(region.begin)

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from katz_graph.context import Context, Tile
+from katz_graph.context import Context
+from katz_graph.ir.device import Device
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.ir.values import TextEncoding
 from katz_graph.models.family import pooled_text_width, text_width, vae_shape
-from katz_graph.models.features import TextEncoding
-from katz_graph.models.text_recipe import length, prompts
-from katz_graph.models.tokens import prompt_length
-from katz_graph.planner.program import Device, Program
-from katz_graph.planner.region import Region
-from katz_graph.recipe import Encoding, VaeRecipe
-from katz_graph.upscale.recipe import UpscaleModelRecipe
+from katz_graph.models.text.recipe import length, prompts
+from katz_graph.models.text.tokens import prompt_length
+from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.wires import LatentSamples
 
 

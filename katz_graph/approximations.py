@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from katz_graph.errors import InputError
 
 if TYPE_CHECKING:
-    from katz_graph.planner.program import Program
+    from katz_graph.ir.program import Program
 
 APPROXIMATIONS = ("stale-controlnet", "async-lora")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,15 +10,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from katz_graph.events import Event
-    from katz_graph.folders import Folders
-    from katz_graph.models.features import TextEncoding
+    from katz_graph.files.folders import Folders
+    from katz_graph.ir.device import Device
+    from katz_graph.ir.region import Region
+    from katz_graph.ir.values import TextEncoding
     from katz_graph.node import NodeType
-    from katz_graph.planner.program import Device
-    from katz_graph.planner.region import Region
     from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
     from katz_graph.wires import LatentSamples
-
-
 
 
 class Engine(Protocol):

@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from katz_graph.ir.device import DTYPES
 from katz_graph.errors import InputError
+from katz_graph.ir.device import DTYPES
 
 if TYPE_CHECKING:
     import torch

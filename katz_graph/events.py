@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from katz_graph.errors import KatzError
-    from katz_graph.planner.program import Program
+    from katz_graph.ir.program import Program
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypedDict, TypeVar, Unpack, cast
 
 from katz_graph.devices import DeviceList, parse_devices
-from katz_graph.settings import Settings
+from katz_graph.files.settings import Settings
 
 GB = 2**30
 CACHE = "which results stay in memory: classic, lru:N, none"

@@ -22,14 +22,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
-from katz_graph.compat.loading import load_foreign
-from katz_graph.compat.sources import ENTRANCES, is_foreign
-from katz_graph.compat.v1 import v1_nodes
-from katz_graph.compat.v3.adapter import v3_nodes
+from katz_graph.comfy.loading import load_foreign
+from katz_graph.comfy.sources import ENTRANCES, is_foreign
+from katz_graph.comfy.v1.adapter import v1_nodes
+from katz_graph.comfy.v3.adapter import v3_nodes
 from katz_graph.errors import KatzError
-from katz_graph.folders import Folders
+from katz_graph.files.folders import Folders
+from katz_graph.messages import one_line
 from katz_graph.node import Node, NodeType
-from katz_graph.wording import one_line
 
 GROUP = "katz_graph.nodes"
 BUILTIN = "builtin"  # the entry point of our own nodes: first, so that no pack overrides them

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from katz_graph.context import Context
-from katz_graph.folders import TEMP
+from katz_graph.files.folders import TEMP
 from katz_graph.node import WithUi
 
 Result = TypeVar("Result")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from katz_graph.guider import Guider as GuiderValue
-from katz_graph.guider import Noise as NoiseValue
+from katz_graph.guidance_spec import Guider as GuiderValue
+from katz_graph.guidance_spec import Noise as NoiseValue
 from katz_graph.recipe import ClipRecipe, ControlNetRecipe, ModelRecipe, VaeRecipe
 from katz_graph.recipe import Conditioning as ConditioningEntries
 from katz_graph.sampling.names import SamplerChoice
@@ -14,11 +14,11 @@ from katz_graph.sampling.names import SamplerChoice
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from katz_graph.models.features import Features as FeatureValues
-    from katz_graph.models.features import Residuals as ResidualValues
+    from katz_graph.ir.values import Features as FeatureValues
+    from katz_graph.ir.values import Residuals as ResidualValues
+    from katz_graph.ir.values import Step as StepValue
+    from katz_graph.recipe import UpscaleModelRecipe
     from katz_graph.sampling.areas import WeightedPrediction as WeightedValue
-    from katz_graph.sampling.evaluation import Step as StepValue
-    from katz_graph.upscale.recipe import UpscaleModelRecipe
 
 CELL = 8  # pixels of a picture along one side of a latent cell
 

@@ -11,8 +11,8 @@ from pydantic import Field
 from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.knobs import Fraction, Pixels, PromptText
-from katz_graph.models.learned import identities, with_learned_words
-from katz_graph.models.text_recipe import parts
+from katz_graph.models.text.recipe import parts
+from katz_graph.models.text.textual_inversion import identities, with_learned_words
 from katz_graph.node import Node, Widget
 from katz_graph.recipe import Averaged, ConditioningEntry, Joined, Prompt, Sizes, Zeroed
 from katz_graph.wires import Clip, Conditioning

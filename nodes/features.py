@@ -23,7 +23,7 @@ class ScaleFeatures(Node, category="denoise"):
     skip: Strength = 0.9
 
     def run(self, model: Model, features: Features) -> Features:
-        from katz_graph.models.freeu import scale_backbone, scale_low_frequencies
+        from katz_graph.models.families.unet.freeu import scale_backbone, scale_low_frequencies
 
         positions = architecture(model.unet).skip_range(self.up_block)
         hidden = scale_backbone(features.hidden, self.backbone)

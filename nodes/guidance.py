@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-from katz_graph.guider import Guider as GuiderValue
-from katz_graph.guider import Noise as NoiseValue
+from katz_graph.guidance_spec import Guider as GuiderValue
+from katz_graph.guidance_spec import Noise as NoiseValue
 from katz_graph.knobs import Guidance, Seed
 from katz_graph.node import Node
 from katz_graph.wires import Conditioning, Guider, Latent, LatentSamples, Model, Noise, Sigmas

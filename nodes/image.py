@@ -14,14 +14,14 @@ PictureFile = Annotated[str, FileChoice("input"), Widget(upload=True)]
 
 
 def _content(context: Context, name: str) -> str:
-    from katz_graph.models.identity import content_hash
+    from katz_graph.models.loading.identity import content_hash
 
     return content_hash(context.folders.resolve("input", name))
 
 
 def _saved(images: Image, context: Context, place: Place, prefix: str) -> Image:
     """The pictures themselves, once they are written."""
-    from katz_graph.images import save_images
+    from katz_graph.files.images import save_images
 
     paths = save_images(images, place_folder(context, place), prefix, context.metadata)
     return with_ui(images, images=announced(context, place, paths))
@@ -36,7 +36,7 @@ class LoadImage(Node, category="image"):
         return _content(context, self.image)
 
     def run(self, context: Context) -> tuple[Image, Mask]:
-        from katz_graph.images import load_image
+        from katz_graph.files.images import load_image
 
         return load_image(context.folders.resolve("input", self.image))
 
@@ -51,7 +51,7 @@ class LoadImageMask(Node, category="mask", title="Load Image (as Mask)"):
         return _content(context, self.image)
 
     def run(self, context: Context) -> Mask:
-        from katz_graph.images import load_channel
+        from katz_graph.files.images import load_channel
 
         return load_channel(context.folders.resolve("input", self.image), self.channel)
 
@@ -80,7 +80,7 @@ class SaveImageWebsocket(Node, category="api/image", output=True):
         return float("nan")
 
     def run(self, images: Image, context: Context) -> None:
-        from katz_graph.images import check_pictures, png
+        from katz_graph.files.images import check_pictures, png
 
         check_pictures(images)
         for image in images:
@@ -116,7 +116,7 @@ class JoinImageWithAlpha(Node, category="mask/compositing"):
     def run(self, image: Image, alpha: Mask) -> Image:
         import torch
 
-        from katz_graph.images import resize
+        from katz_graph.files.images import resize
         from katz_graph.picture.batch import like_channels, repeated
 
         batch = max(len(image), len(alpha))

@@ -22,7 +22,7 @@ class ImageBatch(Node, category="image/batch"):
     def run(self, image1: Image, image2: Image) -> Image:
         import torch
 
-        from katz_graph.images import resize
+        from katz_graph.files.images import resize
         from katz_graph.picture.batch import same_channels
 
         first, second = same_channels(image1, image2)

@@ -30,7 +30,7 @@ class ImageBlend(Node, category="image/postprocessing"):
     blend_mode: Literal["normal", "multiply", "screen", "overlay", "soft_light", "difference"] = "normal"
 
     def run(self, image1: Image, image2: Image) -> Image:
-        from katz_graph.images import resize
+        from katz_graph.files.images import resize
         from katz_graph.picture.batch import like_channels, repeated
         from katz_graph.picture.filters import BLENDS
 
@@ -90,7 +90,7 @@ class Canny(Node, category="image/preprocessors"):
     high_threshold: Threshold = 0.8
 
     def run(self, image: Image) -> Image:
-        from katz_graph.canny import canny
+        from katz_graph.picture.canny import canny
 
         if self.low_threshold > self.high_threshold:
             raise InputError(f"low_threshold {self.low_threshold} must not be above high_threshold {self.high_threshold}; swap them")

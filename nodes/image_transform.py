@@ -29,7 +29,7 @@ class ImageScale(Node, category="image/upscaling", title="Upscale Image"):
     crop: Crop = "disabled"
 
     def run(self, image: Image) -> Image:
-        from katz_graph.images import resize
+        from katz_graph.files.images import resize
 
         height, width = image.shape[1:3]
         if not (self.width or self.height):
@@ -46,7 +46,7 @@ class ImageScaleBy(Node, category="image/upscaling", title="Upscale Image By"):
     scale_by: ScaleFactor = 1.0
 
     def run(self, image: Image) -> Image:
-        from katz_graph.images import resize
+        from katz_graph.files.images import resize
 
         height, width = image.shape[1:3]
         return resize(image, max(1, round(width * self.scale_by)), max(1, round(height * self.scale_by)), self.upscale_method)
@@ -60,7 +60,7 @@ class ImageScaleToTotalPixels(Node, category="image/upscaling"):
     resolution_steps: Annotated[int, Field(ge=1, le=256)] = 1
 
     def run(self, image: Image) -> Image:
-        from katz_graph.images import resize
+        from katz_graph.files.images import resize
 
         height, width = image.shape[1:3]
         factor = math.sqrt(int(self.megapixels * MEGAPIXEL) / (width * height))
@@ -75,7 +75,7 @@ class ImageScaleToMaxDimension(Node, category="image/upscaling"):
     largest_size: Pixels = 512
 
     def run(self, image: Image) -> Image:
-        from katz_graph.images import resize
+        from katz_graph.files.images import resize
 
         if not self.largest_size:
             raise InputError("largest_size: got 0, expected at least 1 pixel")
@@ -168,7 +168,7 @@ class ImageStitch(Node, category="image/transform"):
 
     def _matched(self, image: Tensor, other: Tensor) -> Tensor:
         """The picture as high as the other one, or as wide where they lie above one another."""
-        from katz_graph.images import resize
+        from katz_graph.files.images import resize
 
         height, width = image.shape[1:3]
         if self._sideways:

@@ -124,7 +124,7 @@ class SaveLatent(Node, category="latent", output=True):
         import torch
         from safetensors.torch import save
 
-        from katz_graph.output_files import filled_prefix, write_numbered
+        from katz_graph.files.output_files import filled_prefix, write_numbered
 
         values: Tensor = samples["samples"].detach().cpu().contiguous()
         if samples.get("noise_mask") is not None:
@@ -142,14 +142,14 @@ class LoadLatent(Node, category="latent"):
     latent: Annotated[str, FileChoice("latents")]
 
     def fingerprint(self, context: Context) -> Any:
-        from katz_graph.models.identity import content_hash
+        from katz_graph.models.loading.identity import content_hash
 
         return content_hash(context.folders.resolve("latents", self.latent))
 
     def run(self, context: Context) -> Latent:
         from safetensors import safe_open
 
-        from katz_graph.models.single_file import contents
+        from katz_graph.models.loading.single_file import contents
 
         path = context.folders.resolve("latents", self.latent)
         names = contents(path).shapes

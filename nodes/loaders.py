@@ -10,11 +10,11 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.folders import is_url
+from katz_graph.files.folders import is_url
 from katz_graph.models.family import union_types
-from katz_graph.models.fetch import fetch, shown
-from katz_graph.models.identity import file_identity
-from katz_graph.models.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
+from katz_graph.models.loading.fetch import fetch, shown
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.recipe import Lora, digest
 from katz_graph.wires import Clip, ControlNet, Model, Vae

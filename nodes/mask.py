@@ -131,7 +131,7 @@ class MaskPreview(Node, category="mask", output=True):
     """Write a mask as grey PNG files to a folder of temporary pictures."""
 
     def run(self, mask: Mask, context: Context) -> Mask:
-        from katz_graph.images import save_images
+        from katz_graph.files.images import save_images
 
         pictures = mask.reshape(-1, *mask.shape[-2:], 1)
         paths = save_images(pictures, place_folder(context, "temp"), "preview", context.metadata)

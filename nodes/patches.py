@@ -8,7 +8,7 @@ from pydantic import Field
 
 from katz_graph.errors import InputError
 from katz_graph.knobs import Fraction, Share
-from katz_graph.models.merge import merged_clip, merged_model
+from katz_graph.models.loading.merge import merged_clip, merged_model
 from katz_graph.node import Node, Widget
 from katz_graph.patches import ContinuousSampling, DiscreteSampling, RescaledGuidance
 from katz_graph.patches import FreeU as FreeUPatch

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from katz_graph.guider import Guider as GuiderValue
-from katz_graph.guider import Noise as NoiseValue
+from katz_graph.guidance_spec import Guider as GuiderValue
+from katz_graph.guidance_spec import Noise as NoiseValue
 from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Text
 from katz_graph.node import Node
-from katz_graph.planner.expand import expand_guider, expand_sampling
+from katz_graph.planner.passes.expand import expand_guider, expand_sampling
 from katz_graph.wires import Conditioning, Guider, Latent, LatentSamples, Model, Noise, Sampler, Sigmas
 
 Step = Annotated[int, Field(ge=0, le=10000)]

@@ -259,6 +259,6 @@ def _choice(node: Node, name: str) -> SamplerChoice:
 
 
 def _table(model: ModelRecipe) -> NoiseTable:
-    from katz_graph.planner.schedule import table_of
+    from katz_graph.planner.sampling import table_of
 
     return table_of(model)

@@ -71,7 +71,7 @@ class StringReplace(Node, category="utils/string"):
     replace: Text = ""
 
     def run(self) -> str:
-        from katz_graph.text_search import check_size
+        from katz_graph.host.text_search import check_size
 
         more = len(self.replace) - len(self.find)
         check_size("the text with 'find' replaced", len(self.string) + self.string.count(self.find) * more)
@@ -116,9 +116,9 @@ class RegexMatch(Node, category="utils/string", names=("matches",)):
     dotall: bool = False
 
     def run(self) -> bool:
-        from katz_graph.text_search import Search
+        from katz_graph.host.text_search import TimedSearch
 
-        return Search(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall).found(self.string)
+        return TimedSearch(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall).found(self.string)
 
 
 class RegexExtract(Node, category="utils/string"):
@@ -133,9 +133,9 @@ class RegexExtract(Node, category="utils/string"):
     group_index: Annotated[int, Field(ge=0, le=100)] = 1
 
     def run(self) -> str:
-        from katz_graph.text_search import Search
+        from katz_graph.host.text_search import TimedSearch
 
-        search = Search(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
+        search = TimedSearch(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
         group = self.group_index if self.mode.endswith("Group") or self.mode.endswith("Groups") else 0
         if group > search.groups:
             raise InputError(f"group_index: got {group}, but the expression has {search.groups} groups")
@@ -154,7 +154,7 @@ class RegexReplace(Node, category="utils/string"):
     count: Annotated[int, Field(ge=0, le=100)] = 0
 
     def run(self) -> str:
-        from katz_graph.text_search import Search
+        from katz_graph.host.text_search import TimedSearch
 
-        search = Search(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
+        search = TimedSearch(self.regex_pattern, self.case_insensitive, self.multiline, self.dotall)
         return search.replaced(self.string, self.replace, self.count)

@@ -22,12 +22,12 @@ class UpscaleModelLoader(Node, category="loaders", title="Load Upscale Model"):
     model_name: Annotated[str, FileChoice("upscale_models")]
 
     def fingerprint(self, context: Context) -> object:
-        from katz_graph.models.identity import file_identity
+        from katz_graph.models.loading.identity import file_identity
 
         return file_identity(context.folders.resolve("upscale_models", self.model_name))
 
     def run(self, context: Context) -> UpscaleModel:
-        from katz_graph.upscale.recipe import upscale_model
+        from katz_graph.upscale.files import upscale_model
 
         return upscale_model(context.folders.resolve("upscale_models", self.model_name))
 

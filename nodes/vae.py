@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from pydantic import Field
 
-from katz_graph.context import Context, Tile
+from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.node import Node, Widget
+from katz_graph.recipe import Tile
 from katz_graph.wires import CELL, Image, Latent, LatentSamples, Mask, Vae
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _tile(side: int, overlap: int) -> Tile:
 
 def with_mask(node: Node, pixels: Image, mask: Mask, context: Context) -> tuple[Tensor, Tensor]:
     """The colours [B, H, W, 3] and the mask [b, H, W] in their size, both in whole cells."""
-    from katz_graph.images import resize
+    from katz_graph.files.images import resize
 
     height, width = pixels.shape[1:3]
     covering = resize(mask.reshape(-1, *mask.shape[-2:], 1), width, height, "bilinear")

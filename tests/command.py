@@ -54,7 +54,7 @@ def command(monkeypatch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str
 def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path) -> None:
     """Have the engines that a module makes start their workers so, with what was measured of the machine."""
     from katz_graph.api import devices
-    from katz_graph.executor.cluster_engine import ClusterEngine
+    from katz_graph.executor.cluster.engine import ClusterEngine
     from katz_graph.executor.launch.in_process import InProcess
 
     def engine(assignments: Any, choices: Any = None, _: Any = None, *rest: Any, **named: Any) -> ClusterEngine:

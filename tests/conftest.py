@@ -10,7 +10,7 @@ import pytest
 from command import Katz, command
 from filelock import FileLock
 
-from katz_graph.garbage import expect_imports, imports_are_done
+from katz_graph.host.garbage import expect_imports, imports_are_done
 
 if TYPE_CHECKING:
     from katz_graph.bench.parity import Models

@@ -17,11 +17,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from katz_graph.errors import InputError, KatzError
-from katz_graph.web.answers import Concealment, Refusal, refuse
-from katz_graph.web.bodies import PARSED_AT_ONCE
-from katz_graph.web.requests import RequestRecord
+from katz_graph.web.http.access_log import RequestRecord
+from katz_graph.web.http.responses import PathRedactor, Refusal, refuse
+from katz_graph.web.http.schemas import PARSED_AT_ONCE
+from katz_graph.web.http.security import Security
 from katz_graph.web.routes import files, frontend, health, history, info, jobs, models, prompt, queue, socket, templates, users
-from katz_graph.web.security import Security
 from katz_graph.web.state import State
 
 CLOSED = 499  # the client went away; nobody reads the answer
@@ -50,7 +50,7 @@ def build(state: State) -> ASGIApp:
     return RequestRecord(Security(app, state.options), state.metrics.answered)
 
 
-def _refusals(app: FastAPI, concealment: Concealment) -> None:
+def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
     @app.exception_handler(KatzError)
     async def refused(request: Request, error: KatzError) -> Response:
         status = getattr(error, "status", 400 if isinstance(error, InputError) else 503)

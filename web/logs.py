@@ -11,7 +11,7 @@ import logging
 import time
 from contextvars import ContextVar
 
-from katz_graph.wording import one_line
+from katz_graph.messages import one_line
 
 REQUEST: ContextVar[str] = ContextVar("request")
 """The id of the request that is being answered."""

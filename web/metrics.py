@@ -14,7 +14,7 @@ from katz_graph.events import NodeDone, Progress
 from katz_graph.web.events import ClientEvent, Ended
 
 if TYPE_CHECKING:
-    from katz_graph.web.runner_facts import Stats
+    from katz_graph.web.runner_client.facts import Stats
     from katz_graph.web.state import State
 
 STEP_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)

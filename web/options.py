@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from katz_graph.models.residency import PolicyName
+from katz_graph.files.settings import TOKEN
+from katz_graph.models.loading.residency import PolicyName
 from katz_graph.options import CACHE, GB, FolderOptions, PlacementOptions, option
-from katz_graph.settings import TOKEN
 
 MB = 2**20
 RUNNER_LOCK = "runner.lock"  # in the data folder, held by a runner while it lives

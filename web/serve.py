@@ -14,21 +14,21 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from katz_graph.garbage import imports_are_done
-from katz_graph.web.answers import Concealment
+from katz_graph.host.garbage import imports_are_done
 from katz_graph.web.app import build
-from katz_graph.web.binding import check_reach, listen, url
-from katz_graph.web.connections import Server
 from katz_graph.web.events import ClientEvent, Ended, JobEvent
-from katz_graph.web.hub import Hub
-from katz_graph.web.jobs.cleaning import JobFiles, Retention, drop_unfinished
+from katz_graph.web.files.paths import folder_of
+from katz_graph.web.http.connections import HttpServer
+from katz_graph.web.http.listen import check_reach, listen, url
+from katz_graph.web.http.responses import PathRedactor
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.jobs import Jobs
+from katz_graph.web.jobs.retention import JobFiles, Retention, drop_unfinished
 from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.live.hub import Hub
 from katz_graph.web.metrics import Metrics
 from katz_graph.web.options import ServeOptions
-from katz_graph.web.paths import folder_of
-from katz_graph.web.runner_process import Runner, Workers, no_fork_server
+from katz_graph.web.runner_client.manager import Runner, Workers, no_fork_server
 from katz_graph.web.state import State
 
 log = logging.getLogger("katz.web")
@@ -57,7 +57,7 @@ async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[
         opened.push_async_callback(lambda: _unless(stops, state.jobs.close()))
         opened.callback(state.runner.refuse)
         await _unless(stops, state.jobs.start())  # before anybody is answered: no new job comes before those that a crash left
-        server = Server(build(state), options.limits.connections)
+        server = HttpServer(build(state), options.limits.connections)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         opened.push_async_callback(_farewell, state, server, serving, stops)
         await _unless(stops, _start(state))
@@ -75,7 +75,7 @@ def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., R
     """The parts, knowing each other; nothing is started."""
     settings = options.settings()
     folders = replace(settings.folders(), paths=False)
-    concealment, metrics = Concealment.of(options, folders), Metrics()
+    concealment, metrics = PathRedactor.of(options, folders), Metrics()
 
     def heard(told: JobEvent) -> None:
         jobs.heard(concealment.event(told))
@@ -114,7 +114,7 @@ async def _start(state: State) -> None:
         log.warning("%s", problem)
 
 
-async def _farewell(state: State, server: Server, serving: asyncio.Task[None], stops: asyncio.Queue[int]) -> None:
+async def _farewell(state: State, server: HttpServer, serving: asyncio.Task[None], stops: asyncio.Queue[int]) -> None:
     """End all connections: soon, or now where somebody asked for that."""
     state.hub.close(1001, "the server is shutting down")
     server.end()

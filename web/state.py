@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from katz_graph.folders import Folders
-from katz_graph.web.answers import Concealment
+from katz_graph.files.folders import Folders
+from katz_graph.web.http.responses import PathRedactor
 from katz_graph.web.options import ServeOptions
 
 if TYPE_CHECKING:
-    from katz_graph.web.hub import Hub
     from katz_graph.web.jobs.jobs import Jobs
+    from katz_graph.web.live.hub import Hub
     from katz_graph.web.metrics import Metrics
-    from katz_graph.web.runner_process import Runner
+    from katz_graph.web.runner_client.manager import Runner
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class State:
 
     options: ServeOptions
     folders: Folders
-    concealment: Concealment
+    concealment: PathRedactor
     jobs: Jobs
     runner: Runner
     hub: Hub

@@ -21,10 +21,10 @@ from typing import NoReturn
 
 from katz_graph.executor.launch.fork_server import LONGEST
 from katz_graph.executor.launch.worker_main import begin, run_worker
-from katz_graph.garbage import imports_are_done
+from katz_graph.files.settings import prepare_to_compute
+from katz_graph.host.garbage import imports_are_done
 from katz_graph.ipc.child import PYTHON, kill_session
 from katz_graph.ipc.child_main import end_with
-from katz_graph.settings import prepare_to_compute
 
 WORKER = "katz_graph.executor.launch.worker_main"
 CONNECTION = "katz_graph.executor.transport.connection"
@@ -45,10 +45,10 @@ def main() -> None:
     watching.join()  # only one thread can be forked
     loaded.close()
     imports_are_done()
-    Server(control, threads).serve()
+    ForkLoop(control, threads).serve()
 
 
-class Server:
+class ForkLoop:
     """Forks until nobody is connected to `control` any more. A process stays uncollected, and its number its own, until its driver lets go
     of it."""
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from katz_graph.executor.launch.entries import MODULE
-from katz_graph.ipc.child import PYTHON, Output, kill_session, start_child
+from katz_graph.ipc.child import PYTHON, ChildOutput, kill_session, start_child
 
 MAIN = "katz_graph.executor.launch.fork_main"
 LONGEST = 1 << 12  # bytes of a message
@@ -91,7 +91,7 @@ class ForkServer:
         self._process, self._control = start_child(command, socket.SOCK_SEQPACKET, stderr=stderr)
         if echo is not None and self._process.stderr is not None:
             printed = TextIOWrapper(self._process.stderr, errors="replace")
-            Output(printed, lambda line: echo(line.rstrip("\n")), "forks")
+            ChildOutput(printed, lambda line: echo(line.rstrip("\n")), "forks")
         return self._control
 
     def _end(self) -> None:

@@ -24,8 +24,8 @@ from katz_graph.executor.launch.entries import entry_for
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.handshake import accept, dial, listen
+from katz_graph.files.settings import prepare_to_compute
 from katz_graph.ipc.child_main import end_with
-from katz_graph.settings import prepare_to_compute
 
 START_TIMEOUT = 100.0  # seconds; less than the supervisor's, since this one knows more to say
 LOOK = 0.1  # seconds between looks whether a start has failed
@@ -33,7 +33,7 @@ LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RayPlace:
     """Where an actor can stand. `device` is what torch calls it there: Ray shows an actor its own GPU only."""
 
     node: str
@@ -76,13 +76,13 @@ class RayCluster:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def places(self, number: int = 0) -> tuple[Place, ...]:
+    def places(self, number: int = 0) -> tuple[RayPlace, ...]:
         """The first `number` places, see `find_places`."""
         import ray
 
         return find_places(ray.nodes(), number)
 
-    def launcher(self, place: Place, threads: int = 1) -> RayLauncher:
+    def launcher(self, place: RayPlace, threads: int = 1) -> RayLauncher:
         return RayLauncher(place, threads, self.entry or entry_for(place.device), self._closing)
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class RayCluster:
             ray.shutdown()
 
 
-def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Place, ...]:
+def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[RayPlace, ...]:
     """Every GPU, or where there is none a CPU of every machine: all devices of a run compute in one number format, and with a processor
     among them that is float32. `number` other than 0: so many, first GPUs, then a CPU of every machine without one, then further CPUs.
 
@@ -104,8 +104,8 @@ def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Pl
     accelerators, processors, further = [], [], []
     for node in alive:
         gpus, cpus = (int(node["Resources"].get(kind, 0)) for kind in ("GPU", "CPU"))
-        accelerators += [Place(node["NodeID"], node["NodeManagerAddress"], "cuda:0")] * gpus
-        cpu = Place(node["NodeID"], node["NodeManagerAddress"], "cpu")
+        accelerators += [RayPlace(node["NodeID"], node["NodeManagerAddress"], "cuda:0")] * gpus
+        cpu = RayPlace(node["NodeID"], node["NodeManagerAddress"], "cpu")
         processors += [cpu] * min(cpus, 1 if gpus == 0 else 0)
         further += [cpu] * max(cpus - (1 if gpus == 0 else 0), 0)
     everything = accelerators + processors + further
@@ -120,7 +120,7 @@ def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[Pl
 class RayLauncher:
     """Starts workers in one place of a cluster."""
 
-    place: Place
+    place: RayPlace
     threads: int
     entry: str
     closing: threading.Event = field(compare=False)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from katz_graph.executor.launch.entries import ENTRY
 from katz_graph.executor.launch.fork_server import Forked, ForkServer
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.ipc.child import Output, describe_exit
+from katz_graph.ipc.child import ChildOutput, describe_exit
 
 
 def to_standard_error(line: str) -> None:
@@ -29,17 +29,17 @@ class Spawn:
     def any_device(self) -> bool:
         return True
 
-    def launch(self, name: str, background: bool = False) -> Process:
-        return Process(name, self.server.fork(self.entry), self.echo)
+    def launch(self, name: str, background: bool = False) -> WorkerProcess:
+        return WorkerProcess(name, self.server.fork(self.entry), self.echo)
 
 
-class Process:
+class WorkerProcess:
     """A worker process."""
 
     def __init__(self, name: str, forked: Forked, echo: Callable[[str], None]) -> None:
         self.connection = Connection(forked.connected)
         self._forked = forked
-        self._output = Output(forked.output, echo, name)
+        self._output = ChildOutput(forked.output, echo, name)
 
     @property
     def pid(self) -> int | None:

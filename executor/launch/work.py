@@ -5,8 +5,8 @@ from __future__ import annotations
 import diffusers
 import torch
 
-from katz_graph.executor.serve import serve
 from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.worker.main import serve
 from katz_graph.packs import load_registry
 
 NETWORKS = (diffusers.AutoencoderKL, diffusers.ControlNetModel, diffusers.UNet2DConditionModel)

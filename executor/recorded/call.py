@@ -18,7 +18,7 @@ from katz_graph.models.stages import Outputs, Stage
 
 
 class Recorder:
-    """Implements `katz_graph.executor.models.Computing`. `strict`: see `Tape`. Used by one thread at a time."""
+    """Implements `katz_graph.executor.worker.models.Computing`. `strict`: see `Tape`. Used by one thread at a time."""
 
     def __init__(self, strict: bool = False) -> None:
         self._strict = strict

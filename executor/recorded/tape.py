@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from katz_graph.executor.batching import mapped, tensors_of
+from katz_graph.executor.worker.values import mapped, tensors_of
 
 aten = torch.ops.aten
 ALLOCATES = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}

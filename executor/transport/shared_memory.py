@@ -34,7 +34,7 @@ USED, FREE = 1, 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segment:
+class MemorySegment:
     """A mapped memory file. The file descriptor is not needed for it to stay."""
 
     number: int
@@ -55,7 +55,7 @@ class SendingPool:
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        self._segments: dict[int, Segment] = {}
+        self._segments: dict[int, MemorySegment] = {}
         self._made = 0
         self._lock = threading.Lock()
 
@@ -65,7 +65,7 @@ class SendingPool:
         return sum(segment.capacity for segment in self._segments.values())
 
     @contextmanager
-    def segment(self, size: int) -> Iterator[tuple[Segment, int | None, list[int]]]:
+    def segment(self, size: int) -> Iterator[tuple[MemorySegment, int | None, list[int]]]:
         """A segment in use, for its number to be sent; its descriptor while it is new; and the numbers of segments given up.
 
         RunError where the limit would be passed. Where the block fails the segment is free again.
@@ -108,13 +108,13 @@ class SendingPool:
             del self._segments[number]
         return dropped
 
-    def _new(self, size: int) -> tuple[Segment, int]:
+    def _new(self, size: int) -> tuple[MemorySegment, int]:
         capacity = _rounded(size)
         descriptor = os.memfd_create("katz", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, HEAD + capacity)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
-            segment = Segment(self._made, capacity, mmap.mmap(descriptor, HEAD + capacity))
+            segment = MemorySegment(self._made, capacity, mmap.mmap(descriptor, HEAD + capacity))
         except OSError as error:
             os.close(descriptor)
             raise RunError(f"{size / 2**20:.0f} MiB of shared memory between two workers cannot be had: {error}") from None
@@ -128,7 +128,7 @@ class ReceivingPool:
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        self._segments: dict[int, Segment] = {}
+        self._segments: dict[int, MemorySegment] = {}
 
     def add(self, number: int, descriptor: int) -> None:
         """Map a new segment. ProtocolError for what is none, or could become smaller under its readers."""
@@ -140,7 +140,7 @@ class ReceivingPool:
         held = sum(segment.capacity for segment in list(self._segments.values()))
         if not sealed or size <= HEAD or number in self._segments or held + size - HEAD > self._limit:
             raise ProtocolError(f"a message brings a segment {number} of {size} bytes that is not one of ours, or passes the limit")
-        self._segments[number] = Segment(number, size - HEAD, mmap.mmap(descriptor, size))
+        self._segments[number] = MemorySegment(number, size - HEAD, mmap.mmap(descriptor, size))
 
     def drop(self, number: int) -> None:
         self._segments.pop(number, None)

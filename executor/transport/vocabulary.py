@@ -10,14 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from katz_graph import events, patches, recipe
-from katz_graph.context import Tile
-from katz_graph.executor import assignment, timing
-from katz_graph.executor.portion import Portion
 from katz_graph.executor.transport.mailbox import Address
-from katz_graph.models import features, residency
-from katz_graph.planner import decompose, program, region
-from katz_graph.sampling import evaluation, names, noise_table, spec
-from katz_graph.upscale import recipe as upscale_recipe
+from katz_graph.executor.worker import config, timing
+from katz_graph.executor.worker.device_program import DeviceProgram
+from katz_graph.ir import device, program, region, values
+from katz_graph.models.loading import residency
+from katz_graph.planner.passes import decompose
+from katz_graph.sampling import names, noise_table, spec
 
 _CLASSES: tuple[type, ...] = (
     recipe.FileIdentity,
@@ -42,9 +41,9 @@ _CLASSES: tuple[type, ...] = (
     recipe.MaskUse,
     recipe.Concatenated,
     recipe.ConditioningEntry,
-    upscale_recipe.Rrdb,
-    upscale_recipe.Compact,
-    upscale_recipe.UpscaleModelRecipe,
+    recipe.Rrdb,
+    recipe.Compact,
+    recipe.UpscaleModelRecipe,
     patches.DiscreteSampling,
     patches.ContinuousSampling,
     patches.FreeU,
@@ -53,11 +52,11 @@ _CLASSES: tuple[type, ...] = (
     spec.DiffusersSpec,
     names.SamplerChoice,
     noise_table.NoiseTable,
-    evaluation.Evaluation,
-    evaluation.Step,
-    features.Features,
-    features.Residuals,
-    features.TextEncoding,
+    values.Evaluation,
+    values.Step,
+    values.Features,
+    values.Residuals,
+    values.TextEncoding,
     region.Ref,
     region.Previous,
     region.Part,
@@ -65,9 +64,9 @@ _CLASSES: tuple[type, ...] = (
     region.Region,
     decompose.Tree,
     program.Variant,
-    program.Work,
-    program.Device,
-    program.Link,
+    device.Work,
+    device.Device,
+    device.NetworkLink,
     program.Call,
     program.Segment,
     program.Instance,
@@ -79,12 +78,12 @@ _CLASSES: tuple[type, ...] = (
     events.Warned,
     events.Span,
     events.PackMessage,
-    assignment.Assignment,
+    config.WorkerConfig,
     timing.Timing,
-    Portion,
+    DeviceProgram,
     residency.ControlNetUse,
     residency.ModelUse,
-    Tile,
+    recipe.Tile,
     Address,
 )
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from katz_graph.adapters.naming import PARTS, module_names, unified
 from katz_graph.errors import InputError
-from katz_graph.models.identity import check_unchanged, read_header, read_json
+from katz_graph.models.loading.identity import check_unchanged, read_header, read_json
 from katz_graph.recipe import ClipRecipe, Component, FileIdentity, Lora, MergedComponent, ModelRecipe
 
 SHOWN = 3  # tensors that a note names

@@ -19,17 +19,17 @@ from katz_graph.devices import (
 )
 from katz_graph.errors import InputError
 from katz_graph.executor.launch.ahead import Ahead
-from katz_graph.garbage import RARELY, imports_are_done
+from katz_graph.files.settings import Settings
+from katz_graph.host.garbage import RARELY, imports_are_done
 from katz_graph.options import PlacementOptions
 from katz_graph.places import parse_places
-from katz_graph.settings import Settings
 
 if TYPE_CHECKING:
-    from katz_graph.executor.cluster_engine import ClusterEngine
+    from katz_graph.executor.cluster.engine import ClusterEngine
     from katz_graph.executor.engine import Choices
     from katz_graph.executor.local import LocalEngine
     from katz_graph.executor.planning import Resources
-    from katz_graph.planner.program import Link
+    from katz_graph.ir.device import NetworkLink
 
 RUN_OPTIONS: dict[str, type] = {"seed": int, "devices": str, "dtype": str, "allow": str, "batching": bool}
 
@@ -98,11 +98,11 @@ class DeviceSetup:
     ) -> ClusterEngine:
         with ExitStack() as opened:
             ahead = opened.enter_context(Ahead(self.devices, self.threads))  # while torch is loaded here
-            from katz_graph.executor.assignment import Assignment
-            from katz_graph.executor.starting import start_workers
+            from katz_graph.executor.cluster.start import start_workers
+            from katz_graph.executor.worker.config import WorkerConfig
 
             packs = tuple(str(folder.absolute()) for folder in settings.packs)
-            like = Assignment(
+            like = WorkerConfig(
                 threads=self.threads,
                 packs=packs,
                 model_bytes=self.options.model_bytes,
@@ -118,7 +118,7 @@ class DeviceSetup:
         Devices of which nothing is known are measured, each alone.
         """
         from katz_graph.executor.engine import dtype_for
-        from katz_graph.executor.estimate import estimated
+        from katz_graph.executor.measure.survey import estimated
 
         if self.devices.launcher == "ray":
             raise InputError("--devices ray: what a cluster has is known when it is joined; use katz run, or name devices as cpu*2")
@@ -141,11 +141,11 @@ class DeviceSetup:
 
         return Choices(self.pins, self.allowed, self.batching)
 
-    def _link(self) -> Link | None:
-        from katz_graph.planner.program import Link
+    def _link(self) -> NetworkLink | None:
+        from katz_graph.ir.device import NetworkLink
 
         given = parse_link(self.options.link)
-        return None if given is None else Link(*given)
+        return None if given is None else NetworkLink(*given)
 
 
 def check_options(options: PlacementOptions) -> None:

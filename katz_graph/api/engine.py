@@ -17,25 +17,25 @@ from typing import TYPE_CHECKING, Self
 from katz_graph.api.builder import Graph, Paths, as_paths
 from katz_graph.api.devices import DeviceSetup, check_options, resolve
 from katz_graph.api.overrides import Assignments, first_seed
-from katz_graph.api.prepare import Changes, Prepared, Source, Targets, metadata, prepare
+from katz_graph.api.prepare import Changes, PreparedRun, Source, Targets, metadata, prepare
 from katz_graph.api.progress import listener
 from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
 from katz_graph.approximations import in_force, made_with
 from katz_graph.errors import InputError, KatzError
 from katz_graph.events import Event, Listener, Planned, Warned
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.graph_run import GraphResult, run_graph
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import GraphResult, run_graph
+from katz_graph.files.settings import prepare_to_compute
+from katz_graph.messages import listed
 from katz_graph.options import FolderOptions, PlacementOptions
 from katz_graph.packs import load_registry
-from katz_graph.settings import prepare_to_compute
-from katz_graph.wording import listed
 
 if TYPE_CHECKING:
     from katz_graph.context import Engine as ContextEngine
-    from katz_graph.executor.cluster_engine import ClusterEngine
+    from katz_graph.executor.cluster.engine import ClusterEngine
     from katz_graph.executor.local import LocalEngine
-    from katz_graph.executor.profiling import StageTime
+    from katz_graph.executor.measure.stages import StageTime
 
 log = logging.getLogger("katz_graph")
 
@@ -216,7 +216,7 @@ class Engine:
             times += engine.profile(program.region, self._quiet_context(engine))
         return times
 
-    def _plan(self, prepared: Prepared, setup: DeviceSetup, after: str) -> Plan:
+    def _plan(self, prepared: PreparedRun, setup: DeviceSetup, after: str) -> Plan:
         from katz_graph.executor.planning import plan_region
         from katz_graph.executor.planning_engine import PlanningEngine
 
@@ -233,7 +233,7 @@ class Engine:
             raise InputError(f"{prepared.named}there is no sampler in this workflow, so there is nothing to plan")
         return Plan(tuple(engine.programs))
 
-    def _prepared(self, workflow: Source, changes: Changes, warn: Callable[[str], None], partial: bool = False) -> Prepared:
+    def _prepared(self, workflow: Source, changes: Changes, warn: Callable[[str], None], partial: bool = False) -> PreparedRun:
         prepared = prepare(workflow, changes, self.types, self.folders, self._say, warn)
         if prepared.problems and not (partial and prepared.targets):
             raise InputError("\n".join(prepared.problems))
@@ -288,7 +288,7 @@ class Engine:
         )
 
     def _context(
-        self, run: _Run, engine: LocalEngine | ClusterEngine, setup: DeviceSetup, prepared: Prepared, warn: Callable[[str], None]
+        self, run: _Run, engine: LocalEngine | ClusterEngine, setup: DeviceSetup, prepared: PreparedRun, warn: Callable[[str], None]
     ) -> RunContext:
         devices, dtype = setup.devices.text, engine.device.dtype
         texts = metadata(prepared.workflow, self.types) | {"katz": made_with(devices, dtype, [])}

@@ -9,8 +9,8 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link
+from katz_graph.messages import suggest
 from katz_graph.node import Input, NodeType
-from katz_graph.wording import suggest
 
 SEEDS = ("seed", "noise_seed")
 TEXTUAL = ("STRING", "COMBO")

@@ -14,17 +14,17 @@ from katz_graph.api.builder import Graph as GraphBuilder
 from katz_graph.api.devices import check_run_options
 from katz_graph.api.overrides import Assignments, find_node, set_inputs, set_seed
 from katz_graph.approximations import allowed_names
+from katz_graph.checks.validate import check
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
-from katz_graph.folders import Folders
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.formats.read import parse_workflow, read_workflow
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
 from katz_graph.graph import Graph
+from katz_graph.messages import listed
 from katz_graph.packs import Registry
-from katz_graph.validate import check
-from katz_graph.wording import listed
 
 Source = str | PathLike[str] | Mapping[str, Any] | GraphBuilder | Graph
 """A file of any format or a picture that carries a workflow, its parsed JSON, or a graph."""
@@ -43,7 +43,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRun:
     """A workflow as it runs: `targets` can run, `refused` cannot, and `problems` are the lines that say why."""
 
     workflow: Workflow
@@ -76,7 +76,7 @@ def prepare(
     folders: Folders,
     say: Callable[[str], None],
     warn: Callable[[str], None],
-) -> Prepared:
+) -> PreparedRun:
     """Reads a workflow, makes the changes and checks all of it; tells every change and warning.
 
     InputError when it cannot be read or changed; what is wrong with its nodes are `problems`.
@@ -99,7 +99,7 @@ def prepare(
     checked = check(graph, registry, folders, targets=targets or None)
     for warning in checked.warnings:
         warn(str(warning))
-    prepared = Prepared(replace(workflow, graph=checked.graph), checked.targets, checked.refused, ())
+    prepared = PreparedRun(replace(workflow, graph=checked.graph), checked.targets, checked.refused, ())
     return replace(prepared, problems=tuple(f"{prepared.named}{problem}" for problem in checked.errors))
 
 

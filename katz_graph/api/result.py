@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 from katz_graph.api.builder import Node, Output, node_id
 from katz_graph.blocker import ExecutionBlocker
 from katz_graph.errors import InputError, KatzError
-from katz_graph.executor.lists import Listed, elements
-from katz_graph.folders import PICTURES
+from katz_graph.executor.graph.lists import Listed, elements
+from katz_graph.files.folders import PICTURES
+from katz_graph.messages import listed, show
 from katz_graph.ui_results import written
-from katz_graph.wording import listed, show
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
     from katz_graph.context import Context
-    from katz_graph.executor.result import GraphResult
+    from katz_graph.executor.graph.graph_result import GraphResult
     from katz_graph.graph import Graph
+    from katz_graph.ir.program import Program
     from katz_graph.node import NodeType
-    from katz_graph.planner.program import Program
     from katz_graph.wires import LatentSamples
 
 
@@ -47,7 +47,7 @@ class Plan:
         return sum(one.planned for one in predictions if one) if self.programs else None
 
     def __str__(self) -> str:
-        from katz_graph.planner.present import as_text
+        from katz_graph.planner.report.text import as_text
 
         return "\n".join(map(as_text, self.programs))
 
@@ -55,7 +55,7 @@ class Plan:
 
     def as_json(self) -> Any:
         """Plain data, as `katz plan --json` prints it: an object for one sampler, else a list."""
-        from katz_graph.planner.present import as_json
+        from katz_graph.planner.report.text import as_json
 
         plans = [as_json(program) for program in self.programs]
         return plans[0] if len(plans) == 1 else plans
@@ -64,7 +64,7 @@ class Plan:
         """Draws two evaluations of the first sampler. InputError for a plan that has no segments yet."""
         if not self.programs or not self.programs[0].segments:
             raise InputError("there are no segments to draw: the plan stops before they are made, or has no sampler")
-        from katz_graph.planner.draw import as_svg
+        from katz_graph.planner.report.svg import as_svg
 
         return as_svg(self.programs[0])
 
@@ -109,7 +109,7 @@ class Result:
     def _decoded(self) -> Iterator[Image]:
         from PIL import Image
 
-        from katz_graph.images import to_pillow
+        from katz_graph.files.images import to_pillow
 
         for picture in self._pictures:
             if isinstance(picture, Path):

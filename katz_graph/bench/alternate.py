@@ -16,8 +16,8 @@ from typing import Any
 from katz_graph.bench.random_models import make_pipeline, make_refiner
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.served import Served, resident, serving
-from katz_graph.models.identity import count_values
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.sources import pipeline_recipes
 
 GROWTH_BOUND = 0.02
 SLACK = 1.01  # of the largest checkpoint's weights

@@ -20,12 +20,12 @@ from diffusers import ControlNetModel, UNet2DConditionModel
 from torch import Tensor
 
 from katz_graph.bench.placed import Models, Scale
-from katz_graph.executor.host import AWAKE
-from katz_graph.models import controlnet, unet
-from katz_graph.models.attention import cross_attention_keys_values
-from katz_graph.models.embedding import added_embedding
-from katz_graph.models.features import Features, Residuals, TextEncoding
-from katz_graph.sampling.evaluation import Step
+from katz_graph.executor.worker.host import AWAKE
+from katz_graph.ir.values import Features, Residuals, Step, TextEncoding
+from katz_graph.models.families.unet import blocks as unet
+from katz_graph.models.families.unet import control_blocks as controlnet
+from katz_graph.models.families.unet.attention import cross_attention_keys_values
+from katz_graph.models.families.unet.embedding import added_embedding
 from katz_graph.wires import CELL
 
 Part = Literal["branch", "controlnet"]

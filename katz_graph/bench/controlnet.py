@@ -18,9 +18,9 @@ from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, middl
 from katz_graph.bench.quiet import quiet
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.planner.program import Program
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.program import Program
 
 PREDICTION_BOUND, IDEAL_BOUND = 0.10, 0.93
 
@@ -32,7 +32,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         models = Models.make(folder, scale)
         region, profiled = models.request(scale, guidance=1.0), models.profiled(scale, guidance=1.0)
         expected = reference(region)
-        with ClusterEngine([Assignment("cpu:0"), Assignment("cpu:1")], cache=folder) as pair, Bare(models, scale, controls=1) as bare:
+        with ClusterEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair, Bare(models, scale, controls=1) as bare:
             one = Track("one worker, one thread", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:0")))
             two = Track("two workers, one thread each", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:1")))
             stages, bare_speedups = take_turns(
@@ -41,7 +41,7 @@ def run(scale: Scale | None = None) -> BenchResult:
                 lambda: Stages(pair.profile(profiled, bare_context(pair))),
                 lambda: bare.seconds(1, None) / bare.seconds(1, "controlnet"),
             )
-        with ClusterEngine([Assignment("cpu:0", threads=2)], cache=folder) as wide:  # once the processors are free again
+        with ClusterEngine([WorkerConfig("cpu:0", threads=2)], cache=folder) as wide:  # once the processors are free again
             wide.profile(profiled, bare_context(wide))
             threads = Track("one worker, two threads", wide, lambda: plan(wide, region))
             threads.warm_up()

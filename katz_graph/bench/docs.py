@@ -71,8 +71,8 @@ def _figures(record: dict[str, Any]) -> Iterator[str]:
 def _assume_rates(cache: Path) -> None:
     import torch
 
-    from katz_graph.executor.calibrate import device_key
-    from katz_graph.executor.costs import CostStore, Rates
+    from katz_graph.executor.measure.device import device_key
+    from katz_graph.executor.measure.store import CostStore, Rates
 
     CostStore(cache).keep_rates(device_key(torch.device("cpu"), torch.float32, threads=1), Rates(*RATES))
 

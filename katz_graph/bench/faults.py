@@ -17,16 +17,16 @@ from katz_graph.bench.placed import Scale
 from katz_graph.bench.quiet import quiet
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Strike, Undisturbed, strike
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.supervised import Patience
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.worker_handle import WorkerPatience
+from katz_graph.executor.worker.config import WorkerConfig
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
 SCALE = Scale(channels=(32, 48, 64), side=16, steps=16)
 KILLED, FROZEN = (sent.name for sent in SIGNALS)
 LIMITS = {
     "noticed_killed": 1.0,  # seconds
-    "noticed_frozen": 2 * Patience().frozen,
+    "noticed_frozen": 2 * WorkerPatience().frozen,
     "recovered": 5.0,  # with a spare
     "attempts": 2,
     "difference": 0,
@@ -40,7 +40,7 @@ def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
     """`repeats` of each signal to each of two workers, in random evaluations."""
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ClusterEngine([Assignment(one) for one in DEVICES], cache=folder, link=LINK, spares=True, patience=FORGIVING) as engine:
+        with ClusterEngine([WorkerConfig(one) for one in DEVICES], cache=folder, link=LINK, spares=True, patience=FORGIVING) as engine:
             strikes, undisturbed = strike(engine, folder, scale, repeats, seed)
     figures = {f"spawn_{name}": value for name, value in most(strikes, undisturbed).items()}
     rows = table("spawn", strikes)

@@ -53,16 +53,16 @@ def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
 
 def main(scale: Scale, repeats: int, seed: int) -> None:
     """Print the strikes as a line of JSON."""
-    from katz_graph.executor.assignment import Assignment
-    from katz_graph.executor.cluster_engine import ClusterEngine
+    from katz_graph.executor.cluster.engine import ClusterEngine
+    from katz_graph.executor.cluster.network import Network
     from katz_graph.executor.launch.ray import RayCluster
-    from katz_graph.executor.network import Network
+    from katz_graph.executor.worker.config import WorkerConfig
 
     with tempfile.TemporaryDirectory() as name, RayCluster() as ray:
         folder = Path(name)
         places = {f"ray:{number}": place for number, place in enumerate(ray.places(DEVICES))}
         with ClusterEngine(
-            [Assignment(device) for device in places],
+            [WorkerConfig(device) for device in places],
             cache=folder,
             link=LINK,
             spares=True,

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from katz_graph.bench.loops import NODE_CLASS_MAPPINGS
 from katz_graph.bench.result import BenchResult, medians
-from katz_graph.compat.v1 import V1Class
+from katz_graph.checks.validate import check
+from katz_graph.comfy.v1.adapter import V1Class
 from katz_graph.context import Context, Engine
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.graph_run import GraphResult, run_graph
-from katz_graph.folders import Folders
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import GraphResult, run_graph
+from katz_graph.files.folders import Folders
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.node import ANY, Input, NodeType, Output
 from katz_graph.packs import Registry
-from katz_graph.validate import check
 
 if TYPE_CHECKING:
     from katz_graph.events import Event

@@ -22,15 +22,16 @@ from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, middl
 from katz_graph.bench.quiet import quiet
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.planner.program import Link, Program
-from katz_graph.planner.region import Region
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
 
 IDEAL_BOUND = 0.95
 GUIDANCE = 5.0
 KINDS = {"plain": 0, "controlnet": 1}  # ControlNets
-FREE = Link(bytes_per_second=1e12)
+FREE = NetworkLink(bytes_per_second=1e12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         models = Models.make(folder, scale)
         regions = {kind: models.request(scale, GUIDANCE, controls) for kind, controls in KINDS.items()}
         expected = {kind: reference(region) for kind, region in regions.items()}
-        with ClusterEngine([Assignment("cpu:0"), Assignment("cpu:1")], cache=folder) as pair:
+        with ClusterEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair:
             measured = {kind: _measure(kind, pair, models, region, expected[kind], scale) for kind, region in regions.items()}
         four = _four_workers(folder, regions["controlnet"])
     metrics = {f"{kind}_{name}": value for kind, found in measured.items() for name, value in found.metrics.items()}
@@ -101,7 +102,7 @@ def _measure(kind: str, engine: ClusterEngine, models: Models, region: Region, e
 
 def _four_workers(folder: Path, region: Region) -> Track:
     """Run once. Workers that take no notice of each other, on links that cost nothing, are worth using all, wherever they really run."""
-    with ClusterEngine([Assignment(f"cpu:{number}") for number in range(4)], cache=folder, link=FREE) as engine:
+    with ClusterEngine([WorkerConfig(f"cpu:{number}") for number in range(4)], cache=folder, link=FREE) as engine:
         apart = [replace(device, host=device.name, measured={}) for device in engine.cluster.devices]
         track = Track("controlnet, four workers", engine, lambda: plan(engine, region, batching=False, devices=apart))
         track.run()

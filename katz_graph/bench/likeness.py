@@ -9,7 +9,7 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from katz_graph.models.features import Residuals
+from katz_graph.ir.values import Residuals
 
 DEVIATION, RADIUS = 1.5, 5  # of SSIM's Gaussian window of 11 × 11 pixels
 LUMINANCE, CONTRAST = 0.01**2, 0.03**2  # SSIM's constants for values in 0..1

@@ -15,17 +15,17 @@ from torch import Tensor
 from katz_graph.bench.quiet import quiet
 from katz_graph.bench.requests import bare_context, bind
 from katz_graph.bench.result import BenchResult
-from katz_graph.executor.engine import Engine
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.folders import MINI
-from katz_graph.measured import Measured
+from katz_graph.files.folders import MINI
 from katz_graph.mini.evaluate import BOUNDS, evaluate, failures
 from katz_graph.mini.judge import load_judge
 from katz_graph.mini.train_judge import examine
-from katz_graph.models.identity import file_identity
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.planner.expand import expand_sampling
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture, Prompt
+from katz_graph.run_stats import RunStats
 
 GUIDANCE, SIDE = 4.0, 128
 JUDGE_BOUND = 0.98
@@ -34,8 +34,8 @@ JUDGE_BOUND = 0.98
 class EnginePaint:
     """Paints captions with the engine: the callable that the evaluation asks for. `measured` counts over all pictures."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.measured = engine, Measured()
+    def __init__(self, engine: DeviceEngine) -> None:
+        self.engine, self.measured = engine, RunStats()
         self.model, self.clip, self.vae = pipeline_recipes(MINI / "pipeline")
 
     def __call__(

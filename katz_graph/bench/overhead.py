@@ -21,14 +21,14 @@ from diffusers.models.attention_processor import AttnProcessor2_0
 from katz_graph.bench import beside
 from katz_graph.bench.quiet import quiet
 from katz_graph.bench.result import BenchResult, medians
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.folders import MINI, Folders
+from katz_graph.files.folders import MINI, Folders
+from katz_graph.files.images import load_image
 from katz_graph.formats.api import from_api
-from katz_graph.images import load_image
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 
 RUNS, STARTS, STEPS = 9, 5, 20
 PROMPT = "a large red star on grass"

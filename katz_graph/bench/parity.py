@@ -27,10 +27,10 @@ from katz_graph.bench.requests import region_of, sample, sampler_region
 from katz_graph.bench.result import BenchResult
 from katz_graph.errors import InputError
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.folders import MINI
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.planner.region import Region
-from katz_graph.planner.schedule import sampling_of
+from katz_graph.files.folders import MINI
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.planner.sampling import sampling_of
 from katz_graph.sampling.spec import SamplingSpec
 
 BOUND = 1e-5  # of the latent's range: batching and threads alone move it by about 1e-6

@@ -20,22 +20,23 @@ from katz_graph.bench.quiet import quiet
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.errors import RunError
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.network import Network
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.network import Network
 from katz_graph.executor.planning import Resources, plan_region
-from katz_graph.planner.facts import commonest_variant
-from katz_graph.planner.program import Link, Program
-from katz_graph.planner.region import Region
-from katz_graph.planner.sizes import Sizes
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.planner.passes.cost import ValueSizes
+from katz_graph.planner.queries import commonest_variant
 
 BASE, CONTROL = "base", "control"
 HIDDEN, BOUND = 0.6, 1.5  # of an evaluation that sending the residuals takes
 HIDDEN_BOUND, PREDICTION_BOUND = 0.08, 0.10
 STALE = frozenset({"stale-controlnet"})
-FREE = Link(bytes_per_second=1e15)
+FREE = NetworkLink(bytes_per_second=1e15)
 
 
 def run(scale: Scale | None = None) -> BenchResult:
@@ -109,7 +110,7 @@ def _engine(folder: Path, link: Wire) -> ClusterEngine:
     sides = {BASE: link.first, CONTROL: link.second}
     with ExitStack() as opened:
         engine = ClusterEngine(
-            [Assignment(name) for name in sides],
+            [WorkerConfig(name) for name in sides],
             cache=folder,
             launchers={name: Spawn(opened.enter_context(ForkServer(prefix=side.prefix))) for name, side in sides.items()},
             network=Network(tuple(sides), {name: side.address for name, side in sides.items()}),
@@ -127,13 +128,13 @@ def pipelined(engine: ClusterEngine, region: Region) -> tuple[Program, float]:
     exact = _plan(engine, region, apart, frozenset(), FREE)
     assert exact.prediction is not None  # the program went through all passes
     size = _residual_bytes(exact)
-    program = _plan(engine, region, apart, STALE, Link(size / (HIDDEN * exact.prediction.period)))
+    program = _plan(engine, region, apart, STALE, NetworkLink(size / (HIDDEN * exact.prediction.period)))
     if not program.delayed:
         raise RunError("the planner delays no ControlNet behind a link that takes most of an evaluation")
     return program, size
 
 
-def _plan(engine: ClusterEngine, region: Region, places: Pins, allowed: frozenset[str], link: Link | None = None) -> Program:
+def _plan(engine: ClusterEngine, region: Region, places: Pins, allowed: frozenset[str], link: NetworkLink | None = None) -> Program:
     """As the links were measured, or as if all were `link`."""
     links = engine.cluster.links if link is None else dict.fromkeys(itertools.permutations((BASE, CONTROL), 2), link)
     return plan_region(region, Resources(engine.cluster.devices, links, places, allowed))
@@ -149,7 +150,7 @@ def _timed(engine: ClusterEngine, name: str, program: Program, runs: int) -> Tra
 
 def _residual_bytes(program: Program) -> float:
     """Of the edges from ControlNets to readers on the other device, in an evaluation of the commonest kind."""
-    number, sizes, home = commonest_variant(program), Sizes(program), program.placement
+    number, sizes, home = commonest_variant(program), ValueSizes(program), program.placement
     assert number is not None  # something is sampled
     reads = [(op, ref) for op in program.variants[number].operations for name, ref in op.references() if name.startswith("residuals_")]
     return sum(sizes.of(ref) for ref in dict.fromkeys(ref for op, ref in reads if home[ref.operation] != home[op.id]))

@@ -15,15 +15,16 @@ from torch import Tensor
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_controlnet, make_pipeline
 from katz_graph.bench.requests import bare_context, sample, sampler_region
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import Outcome
 from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.measure.stages import StageTime
 from katz_graph.executor.planning import Resources, plan_region
-from katz_graph.executor.profiling import StageTime
+from katz_graph.ir.device import Device
+from katz_graph.ir.program import Call, Program
+from katz_graph.ir.region import Region
 from katz_graph.models.stages import stage
-from katz_graph.planner.facts import commonest_variant
-from katz_graph.planner.program import Call, Device, Program
-from katz_graph.planner.region import Region
+from katz_graph.planner.queries import commonest_variant
 from katz_graph.wires import CELL
 
 UNET = ("unet_encoder", "unet_mid", "unet_decoder")

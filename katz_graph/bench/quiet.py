@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from katz_graph.models.load import LIBRARIES
-from katz_graph.models.loading import quiet as quiet_libraries
+from katz_graph.models.loading.quiet import quiet as quiet_libraries
+from katz_graph.models.loading.store import LIBRARIES
 
 
 @contextmanager

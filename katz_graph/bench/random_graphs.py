@@ -14,8 +14,8 @@ from random import Random
 import torch
 
 from katz_graph.bench.random_models import Family, make_controlnet, make_lora, make_pipeline
+from katz_graph.files.images import png
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.images import png
 from katz_graph.wires import CELL
 
 CHECKPOINTS: dict[str, tuple[Family, int]] = {  # family, input channels beside the latent's

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
 from katz_graph.models.family import Family as Family
-from katz_graph.models.load import LIBRARIES
-from katz_graph.models.loading import quiet
+from katz_graph.models.loading.quiet import quiet
+from katz_graph.models.loading.store import LIBRARIES
 
 Naming = Literal["diffusers", "peft", "kohya"]
 

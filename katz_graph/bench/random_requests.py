@@ -21,29 +21,31 @@ from katz_graph.bench.parity import difference
 from katz_graph.bench.quiet import quiet
 from katz_graph.bench.random_graphs import SAMPLER, Drawn, draw, make_models
 from katz_graph.bench.result import BenchResult
+from katz_graph.checks.validate import check
 from katz_graph.context import Context
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.engine import Engine
-from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.planning import Resources, plan_region
-from katz_graph.folders import Folders
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
+from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
 from katz_graph.packs import load_registry
-from katz_graph.planner.program import Link, Program
-from katz_graph.planner.region import Region, stage_of
-from katz_graph.validate import check
+from katz_graph.planner.region import stage_of
 from katz_graph.wires import LatentSamples
 
 COUNT = 200
 SHOWN = 10
 BOUND, PLAIN_BOUND = 1e-4, 1e-5  # of the latent's range
 WORKERS = ("cpu:0", "cpu:1")
-LINK = Link(bytes_per_second=1e9)  # assumed: nothing is timed
+LINK = NetworkLink(bytes_per_second=1e9)  # assumed: nothing is timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Search:
         self._registry, _ = load_registry()
         self._local = _Collecting(EngineOptions(cache=folder))
         launchers = {name: InProcess() for name in WORKERS}
-        self._pair = ClusterEngine([Assignment(name) for name in WORKERS], cache=folder, link=LINK, launchers=launchers)
+        self._pair = ClusterEngine([WorkerConfig(name) for name in WORKERS], cache=folder, link=LINK, launchers=launchers)
 
     def __enter__(self) -> Search:
         return self
@@ -127,11 +129,13 @@ class Search:
         run_graph(checked.graph, context, ResultCache("none"), targets=[SAMPLER]).raise_failures()
         return self._local.regions.pop()
 
-    def _plan(self, engine: Engine, region: Region, batching: bool | None, places: dict[str, tuple[str, ...]] | None = None) -> Program:
+    def _plan(
+        self, engine: DeviceEngine, region: Region, batching: bool | None, places: dict[str, tuple[str, ...]] | None = None
+    ) -> Program:
         devices, links = engine.workers.devices, engine.workers.links
         return plan_region(region, Resources(devices, links, places or {}, batching=batching, counts=engine.counts))
 
-    def _sampled(self, engine: Engine, program: Program) -> Tensor:
+    def _sampled(self, engine: DeviceEngine, program: Program) -> Tensor:
         return engine.workers.run(program, RunContext(engine, self._folders, self._folders.output)).samples
 
 

@@ -10,16 +10,17 @@ from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case
 from katz_graph.context import Context
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.engine import Engine
-from katz_graph.folders import Folders
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.files.folders import Folders
 from katz_graph.graph import Graph
-from katz_graph.models.identity import file_identity
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.node import NodeType
 from katz_graph.packs import builtin_types
-from katz_graph.planner.expand import expand_sampling
-from katz_graph.planner.region import Region, bind_region, region_nodes
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.planner.region import bind_region, region_nodes
 from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture, Prompt
 
 
@@ -52,11 +53,11 @@ def sampler_region(case: Case) -> Region:
     return region_of("StepBegin", inputs, case)
 
 
-def sample(engine: Engine, region: Region, context: Context | None = None) -> Tensor:
+def sample(engine: DeviceEngine, region: Region, context: Context | None = None) -> Tensor:
     """The final latent, unscaled."""
     return engine.sample(region, context or bare_context(engine))[0]["samples"]
 
 
-def bare_context(engine: Engine, **types: NodeType) -> RunContext:
+def bare_context(engine: DeviceEngine, **types: NodeType) -> RunContext:
     """A context that writes nothing. `types`: of nodes besides the built-in ones."""
     return RunContext(engine, Folders(), Path(), types={**builtin_types(), **types})

@@ -22,20 +22,20 @@ from katz_graph.bench.plot import Curve, Panel, line_chart
 from katz_graph.bench.quiet import quiet
 from katz_graph.bench.result import BenchResult
 from katz_graph.context import Context
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.context import RunContext
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import Choices
+from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.folders import MINI
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.files.folders import MINI
+from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.region import Operation, Ref, Region
+from katz_graph.ir.values import Residuals
 from katz_graph.mini.evaluate import attributes, held_out_scenes, hints_for
 from katz_graph.mini.judge import Judge, judge, load_judge, overlap
 from katz_graph.mini.world import Scene, caption
-from katz_graph.models.features import Residuals
 from katz_graph.models.stages import NODE
 from katz_graph.node import NodeType, Output
-from katz_graph.planner.program import Link
-from katz_graph.planner.region import Operation, Ref, Region
 from katz_graph.wires import LatentSamples
 
 PROMPTS = 50  # of each kind
@@ -44,7 +44,7 @@ SCENES = {"silhouette": 5, "edges": 6}  # seeds of what is asked for
 POINTS = 0.02  # that a share may be away from the synchronous one
 COLOURS = {"silhouette": "#1f6fb4", "edges": "#e8801a"}
 PLACES = {"controlnet": ("cpu:1",)} | dict.fromkeys(("unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",))
-SLOW = Link(1e9, 1.0)  # what the link is said to be, so that waiting for residuals never pays
+SLOW = NetworkLink(1e9, 1.0)  # what the link is said to be, so that waiting for residuals never pays
 
 WAYS = ("without", "synchronous", "stale")
 
@@ -124,7 +124,7 @@ def run(number: int = PROMPTS) -> BenchResult:
                 pictures[kind] = {"without": one.painted(paint, controlled=False), "synchronous": one.painted(paint)}
                 similarities[kind] = engine.similarities
         choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=True)
-        with ClusterEngine([Assignment("cpu:0"), Assignment("cpu:1")], choices, link=SLOW) as cluster:
+        with ClusterEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], choices, link=SLOW) as cluster:
             paint = EnginePaint(cluster)
             for kind, one in asked.items():
                 pictures[kind]["stale"] = one.painted(paint)

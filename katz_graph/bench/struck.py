@@ -18,16 +18,17 @@ from katz_graph.bench.placed import Models, Scale, pins, plan, reference
 from katz_graph.bench.requests import bare_context
 from katz_graph.errors import RunError
 from katz_graph.events import Event, Progress, Warned
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.context import RunContext
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.engine import Outcome
-from katz_graph.executor.supervised import Patience
-from katz_graph.planner.program import Link, Program
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.program import Program
 
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP)
 SPARE_TIMEOUT = 120.0  # seconds for the next spare to be loaded
-LINK = Link(1e9, 1e-4)  # plans are pinned: nothing depends on it
-FORGIVING = Patience(deaths=1000, barren=1000)
+LINK = NetworkLink(1e9, 1e-4)  # plans are pinned: nothing depends on it
+FORGIVING = WorkerPatience(deaths=1000, barren=1000)
 GUIDANCE = 5.0
 
 

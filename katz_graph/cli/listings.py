@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from katz_graph.describe import node_json, node_list, node_page, nodes_json
+from katz_graph.cli.describe import node_json, node_list, node_page, nodes_json
 from katz_graph.errors import InputError
+from katz_graph.messages import suggest
 from katz_graph.options import FolderOptions
 from katz_graph.packs import load_registry
-from katz_graph.wording import suggest
 
 MODEL_KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "loras", "controlnet", "embeddings", "upscale_models")
 

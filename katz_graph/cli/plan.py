@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 from katz_graph.cli.options import PlanOptions
-from katz_graph.cli.session import Lines, open_engine
+from katz_graph.cli.session import TerminalLines, open_engine
 from katz_graph.errors import InputError, RunError
 
 
 def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
     """Print the plan of every sampler of a workflow."""
-    lines, svg = Lines(), options.svg
+    lines, svg = TerminalLines(), options.svg
     with open_engine(options, lines) as engine, contextlib.redirect_stdout(sys.stderr):  # of packs
         compiled = engine.plan(workflow, seed=options.seed, set=options.sets, after=options.after)
     if svg is not None:

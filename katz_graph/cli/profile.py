@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from katz_graph.api.devices import torch_threads
 from katz_graph.cli.options import WorkflowOptions
-from katz_graph.cli.session import Lines, open_engine
+from katz_graph.cli.session import TerminalLines, open_engine
 from katz_graph.devices import AUTO, DeviceList, check_dtype, check_present, threads_for
+from katz_graph.files.settings import Settings
 from katz_graph.options import DeviceOptions
-from katz_graph.settings import Settings
 
 if TYPE_CHECKING:
-    from katz_graph.executor.profiling import StageTime
-    from katz_graph.planner.program import Device, Link
+    from katz_graph.executor.measure.stages import StageTime
+    from katz_graph.ir.device import Device, NetworkLink
 
 
 def profile_devices(options: DeviceOptions, as_json: bool) -> None:
@@ -42,7 +42,7 @@ def profile_devices(options: DeviceOptions, as_json: bool) -> None:
 
 def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) -> None:
     """Measure every stage of a workflow's samplers on every device, alone and while the others of its host do the same."""
-    with open_engine(options, Lines()) as engine, contextlib.redirect_stdout(sys.stderr):  # what packs print
+    with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):  # what packs print
         times = engine.profile(workflow, set=options.sets)
     if as_json:
         print(json.dumps([asdict(time) for time in times]))
@@ -53,9 +53,9 @@ def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) ->
 def _measured_here(devices: DeviceList, dtype: str, threads: int) -> tuple[Device, ...]:
     import torch
 
-    from katz_graph.executor.calibrate import calibrated
-    from katz_graph.executor.costs import CostStore
     from katz_graph.executor.engine import dtype_for
+    from katz_graph.executor.measure.device import calibrated
+    from katz_graph.executor.measure.store import CostStore
 
     store = CostStore(Settings.read().cache)
     (choice,) = devices.choices
@@ -63,11 +63,11 @@ def _measured_here(devices: DeviceList, dtype: str, threads: int) -> tuple[Devic
         return (calibrated(choice.name, torch.device(choice.device), dtype_for([choice.device], dtype), store, again=True),)
 
 
-def _measured_together(devices: DeviceList, dtype: str, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], Link]]:
-    from katz_graph.executor.assignment import Assignment
-    from katz_graph.executor.starting import start_workers
+def _measured_together(devices: DeviceList, dtype: str, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], NetworkLink]]:
+    from katz_graph.executor.cluster.start import start_workers
+    from katz_graph.executor.worker.config import WorkerConfig
 
-    like, say = Assignment(threads=threads), functools.partial(print, file=sys.stderr)
+    like, say = WorkerConfig(threads=threads), functools.partial(print, file=sys.stderr)
     with start_workers(devices, like, say, None, Settings.read().cache, dtype=dtype) as engine:
         engine.measure(again=True)
         engine.cluster.links = engine.measured_links(again=True)
@@ -88,7 +88,7 @@ def _rates(device: Device, threads: int) -> dict[str, Any]:
     }
 
 
-def _link_rates(links: Mapping[tuple[str, str], Link]) -> list[dict[str, Any]]:
+def _link_rates(links: Mapping[tuple[str, str], NetworkLink]) -> list[dict[str, Any]]:
     return [{"from": source, "to": target, **asdict(link)} for (source, target), link in links.items()]
 
 

@@ -14,7 +14,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.formats.strict_json import parse_json
-from katz_graph.wording import one_line, shorten
+from katz_graph.messages import one_line, shorten
 
 TIMEOUT = 60.0  # seconds without a byte
 LIMIT = 256 * 2**20  # bytes of an answer that is read whole
@@ -36,7 +36,7 @@ class _NoRedirects(HTTPRedirectHandler):
         return None
 
 
-class Server:
+class RemoteServer:
     """`url` is its root. InputError when it is no http(s) address."""
 
     def __init__(self, url: str, token: str | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from katz_graph.api.progress import EvaluationProgress
 from katz_graph.approximations import in_force
 from katz_graph.cli.options import RunOptions
-from katz_graph.cli.session import Lines, check_writable, open_engine
+from katz_graph.cli.session import TerminalLines, check_writable, open_engine
 from katz_graph.cli.trace import write_trace
 from katz_graph.errors import Cancelled
 from katz_graph.events import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
     """Run the workflow. Errors are raised after what could be written was announced."""
-    started, lines = time.perf_counter(), Lines()
+    started, lines = time.perf_counter(), TerminalLines()
     engine = open_engine(options, lines, options.cache, options.why)
     check_writable(engine.settings.output, "--output")
     if options.trace is not None:
@@ -62,7 +62,7 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
 class _Reporter:
     """Tells the person what a run does, and collects what its trace shows."""
 
-    lines: Lines
+    lines: TerminalLines
     progress: EvaluationProgress
     why: bool
     timelines: list[Timeline] = field(default_factory=list)
@@ -94,7 +94,7 @@ class _Reporter:
             self.lines.say(f"node {event.node} ({event.type}): {outcome}: {event.why}")
 
 
-def _tell(result: Result, lines: Lines, total: float, as_json: bool) -> None:
+def _tell(result: Result, lines: TerminalLines, total: float, as_json: bool) -> None:
     predicted, seconds = result.plan.predicted_seconds, {**result.seconds, "total": total}
     for file in result.files:
         lines.say(f"wrote {file}")

@@ -15,7 +15,7 @@ from katz_graph.cli.session import check_writable
 from katz_graph.devices import AUTO, DeviceList, check_dtype, parse_link, threads_for
 from katz_graph.errors import InputError
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.models.residency import POLICIES
+from katz_graph.models.loading.residency import POLICIES
 from katz_graph.places import parse_places
 from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions
@@ -89,7 +89,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
 
 def _cache_policy(text: str | None, aliases: ServeAliases) -> str:
     """InputError when there are several, or it is none of the policies."""
-    from katz_graph.executor.cache import ResultCache
+    from katz_graph.executor.graph.result_store import ResultCache
 
     count = aliases.cache_lru
     said = [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class TerminalLines:
     """Prints lines for people, on standard error."""
 
     console: Console = field(default_factory=lambda: Console(stderr=True, highlight=False, soft_wrap=True))
@@ -33,7 +33,7 @@ class Lines:
 
 def open_engine(
     options: WorkflowOptions,
-    lines: Lines,
+    lines: TerminalLines,
     cache: str = "classic",
     tell_evictions: bool = False,
 ) -> Engine:

@@ -18,22 +18,22 @@ from katz_graph.api.devices import check_run_options
 from katz_graph.api.overrides import first_seed, set_inputs, set_seed
 from katz_graph.api.progress import EvaluationProgress
 from katz_graph.cli.options import SubmitOptions
-from katz_graph.cli.remote import Server, Unreachable, node_problems
+from katz_graph.cli.remote import RemoteServer, Unreachable, node_problems
 from katz_graph.cli.session import check_writable
 from katz_graph.cli.watch import Listener, follow, open_line
 from katz_graph.errors import Cancelled, InputError, KatzError, RunError
 from katz_graph.events import NodeDone, Progress, Warned
-from katz_graph.folders import TEMP
+from katz_graph.files.folders import TEMP
+from katz_graph.files.settings import Settings
 from katz_graph.formats.api import to_api
 from katz_graph.formats.object_info import from_object_info
 from katz_graph.formats.read import read_workflow
 from katz_graph.formats.signature import Signatures, signatures, unknown_types
 from katz_graph.formats.ui_write import to_ui
 from katz_graph.formats.workflow import Workflow
+from katz_graph.messages import listed, one_line, shorten
 from katz_graph.packs import Registry, load_registry
-from katz_graph.settings import Settings
 from katz_graph.web.events import ClientEvent, EncodedPicture, Ended, PlanMade
-from katz_graph.wording import listed, one_line, shorten
 
 ATTEMPTS = 5  # at handing a workflow over, when lines drop
 PAUSE = 1.0  # seconds between them
@@ -43,7 +43,7 @@ SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
 def submit(path: Path, options: SubmitOptions, as_json: bool) -> None:
     """Hand the workflow over, wait for its end unless told otherwise, and fetch its pictures."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    server = Server(options.server, options.token)
+    server = RemoteServer(options.server, options.token)
     settings = options.settings()
     if not options.no_wait:
         check_writable(settings.output, "--output")
@@ -77,7 +77,7 @@ def _prepared(
     path: Path,
     options: SubmitOptions,
     settings: Settings,
-    server: Server,
+    server: RemoteServer,
 ) -> tuple[Workflow, Signatures, list[str]]:
     """The workflow with its overrides, and lines for the person. What packs of the server call their inputs, the server is asked for."""
     registry, _ = load_registry(settings.packs, settings.folders())
@@ -114,7 +114,7 @@ def _body(options: SubmitOptions, workflow: Workflow, known: Signatures, job: st
     return body
 
 
-def _handed_over(server: Server, job: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+def _handed_over(server: RemoteServer, job: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
     """The server's answer. Handed over again when the line drops before it: the key keeps the job from running twice."""
     for attempt in range(ATTEMPTS):
         try:
@@ -135,7 +135,7 @@ class _Watcher:
 
     progress: EvaluationProgress
 
-    def __init__(self, server: Server, job: str, output: Path, console: Console) -> None:
+    def __init__(self, server: RemoteServer, job: str, output: Path, console: Console) -> None:
         self._server, self._job, self._output, self._console = server, job, output, console
         self._plans: dict[str, Any] = {}
         self._files: list[Path] = []

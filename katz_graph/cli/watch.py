@@ -14,11 +14,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketExce
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from katz_graph.cli.remote import Server, Unreachable
+from katz_graph.cli.remote import RemoteServer, Unreachable
 from katz_graph.errors import InputError, RunError
 from katz_graph.events import Progress
 from katz_graph.web.events import JOB_EVENT, ClientEvent, Ended, JobEvent, PlanMade
-from katz_graph.web.native import SUBPROTOCOL
+from katz_graph.web.live.katz_channel import SUBPROTOCOL
 
 PATIENCE = 120.0  # seconds without a connection
 PAUSES = (0.2, 0.5, 1.0, 2.0, 5.0)  # between attempts; the last one again and again
@@ -36,7 +36,7 @@ class Listener:
     say: Callable[[str], None]
 
 
-def follow(server: Server, client: str, line: ClientConnection, job: str, listener: Listener) -> Ended:
+def follow(server: RemoteServer, client: str, line: ClientConnection, job: str, listener: Listener) -> Ended:
     """How the job ended. `line` is taken over, and replaced when it drops; plans and progress are told again then.
 
     Unreachable when the server was away for too long; the job goes on there. RunError when the server does not know the job.
@@ -70,7 +70,7 @@ def follow(server: Server, client: str, line: ClientConnection, job: str, listen
             attempts += 1
 
 
-def open_line(server: Server, client: str) -> ClientConnection:
+def open_line(server: RemoteServer, client: str) -> ClientConnection:
     """The native channel of a client. Unreachable, or InputError when the server refuses or speaks something else."""
     try:
         socket = connect(

@@ -7,7 +7,7 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.wording import one_line, shorten, show
+from katz_graph.messages import one_line, shorten, show
 
 LITERAL = "__value__"  # {"__value__": [...]} is a list that is no link
 

@@ -8,7 +8,7 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api, holds_infinite, to_api
 from katz_graph.formats.workflow import Workflow
-from katz_graph.wording import show
+from katz_graph.messages import show
 
 FORMAT = "katz"
 VERSION = 1

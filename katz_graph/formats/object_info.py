@@ -13,7 +13,7 @@ from urllib.request import urlopen
 from katz_graph.errors import InputError
 from katz_graph.formats.signature import Port, Signature, WidgetSlot, is_seed, start
 from katz_graph.formats.strict_json import parse_json
-from katz_graph.wording import one_line, show
+from katz_graph.messages import one_line, show
 
 LIMIT = 256 * 2**20  # bytes; the core's own nodes are 1.6 MB
 TIMEOUT = 30.0  # seconds

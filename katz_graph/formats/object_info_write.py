@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from katz_graph.folders import Folders
+from katz_graph.files.folders import Folders
 from katz_graph.formats.signature import is_seed
 from katz_graph.node import Input, NodeType
 from katz_graph.packs import BUILTIN

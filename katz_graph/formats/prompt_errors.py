@@ -9,13 +9,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from katz_graph.folders import Folders
+from katz_graph.checks.problem import Problem, ProblemKind
+from katz_graph.checks.validate import Checked, readers, upstream
+from katz_graph.files.folders import Folders
 from katz_graph.formats.object_info_write import input_config
 from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.messages import show
 from katz_graph.node import NodeType
-from katz_graph.problem import Problem, ProblemKind
-from katz_graph.validate import Checked, readers, upstream
-from katz_graph.wording import show
 
 TOLD = 100  # problems in one answer; the others are counted
 CHOICES_TOLD = 20

@@ -17,8 +17,8 @@ from katz_graph.formats.strict_json import parse_json
 from katz_graph.formats.ui import from_ui
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.formats.workflow import Workflow
+from katz_graph.messages import one_line, suggest
 from katz_graph.node import NodeType
-from katz_graph.wording import one_line, suggest
 
 HEAD = 4096  # bytes that tell what a file is
 FOREIGN = {

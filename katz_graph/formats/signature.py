@@ -12,8 +12,8 @@ from functools import cache
 from typing import Any
 
 from katz_graph.graph import Graph, NodeCall
+from katz_graph.messages import one_line, shorten
 from katz_graph.node import Input, NodeType
-from katz_graph.wording import one_line, shorten
 
 STARTS: Mapping[str, Any] = {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False, "COLOR": "#000000"}
 """What widgets begin with whose type names no default."""

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from katz_graph.errors import InputError
-from katz_graph.wording import shorten, show
+from katz_graph.messages import shorten, show
 
 DEPTH = 100
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

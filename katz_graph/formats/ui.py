@@ -14,7 +14,7 @@ from katz_graph.formats.ui_layout import layout_of
 from katz_graph.formats.ui_widgets import is_unnamed, widget_values
 from katz_graph.formats.workflow import Workflow
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.wording import listed, one_line, shorten
+from katz_graph.messages import listed, one_line, shorten
 
 OWN = "katz"  # the part of `extra` where `ui_write` leaves what the format has no place for
 LISTED = 20  # nodes or inputs in a note

@@ -12,7 +12,7 @@ from typing import Any
 
 from katz_graph.errors import InputError
 from katz_graph.formats.api import holds_infinite
-from katz_graph.wording import node_name, one_line, shorten, show
+from katz_graph.messages import node_name, one_line, shorten, show
 
 NEWEST = 1.0
 LINK_KEYS = ("id", "origin_id", "origin_slot", "target_id", "target_slot")

@@ -8,7 +8,7 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.formats.signature import Port, Signature, Signatures, chosen, is_seed
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.wording import node_name, one_line, shorten, show
+from katz_graph.messages import node_name, one_line, shorten, show
 
 CONTROL, UPLOAD = "fixed", "image"  # values of the helper widgets: a seed stays as it is
 ANY = Port("*", "*")
@@ -18,7 +18,7 @@ WIDTH = 320.0  # pixels
 HEAD, ROW, TEXT = 40.0, 24.0, 130.0  # heights of the frame, of a slot or widget, and of a widget of several lines
 
 
-class Drawing:
+class EditorDrawing:
     """`nodes` in the order of the graph, the table of `links`, and `ids`: the number that stands for each node's id."""
 
     def __init__(self, graph: Graph, known: Signatures) -> None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from katz_graph.cycles import find_cycles
+from katz_graph.checks.cycles import find_cycles
 from katz_graph.errors import InputError
 from katz_graph.formats.signature import Signatures
 from katz_graph.formats.ui_document import UiDocument, UiGraph, UiNode
 from katz_graph.formats.ui_promoted import by_instance, overrides, promoted_values
 from katz_graph.graph import Link
-from katz_graph.wording import one_line, shorten, show
+from katz_graph.messages import one_line, shorten, show
 
 NODES = 100_000  # of a workflow with its subgraphs written out
 NESTED = 50  # subgraphs inside each other

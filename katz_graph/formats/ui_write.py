@@ -9,12 +9,12 @@ from katz_graph.errors import InputError
 from katz_graph.formats.arrange import arranged, columns
 from katz_graph.formats.signature import Signatures
 from katz_graph.formats.ui import OWN
-from katz_graph.formats.ui_draw import Drawing
+from katz_graph.formats.ui_draw import EditorDrawing
 from katz_graph.formats.ui_flatten import NOTES
 from katz_graph.formats.ui_layout import GAP, LOOKS, bounds, pair
 from katz_graph.formats.workflow import Workflow
 from katz_graph.graph import Graph
-from katz_graph.wording import show
+from katz_graph.messages import show
 
 PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "view": Mapping}
 
@@ -22,7 +22,7 @@ PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "v
 def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
     """The UI document of a workflow; reading it gives the graph again. InputError for links that lead nowhere, or a malformed layout."""
     layout = _checked(workflow.layout)
-    drawing = Drawing(workflow.graph, known)
+    drawing = EditorDrawing(workflow.graph, known)
     nodes = dict(zip(workflow.graph.nodes, drawing.nodes, strict=True))
     notes = _numbered(layout["notes"], drawing.ids.values())
     _place(workflow.graph, nodes, notes, layout["nodes"])

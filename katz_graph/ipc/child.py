@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO
 
-from katz_graph.settings import environment_of_children
+from katz_graph.files.settings import environment_of_children
 
 PYTHON = (sys.executable, "-P", "-u", "-X", "faulthandler")
 KEPT_LINES = 20
@@ -62,7 +62,7 @@ def describe_exit(code: int) -> str:
     return f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
-class Output:
+class ChildOutput:
     """Passes on the lines that a process prints, from a thread, and keeps the last of them."""
 
     def __init__(self, output: IO[str], echo: Callable[[str], None], name: str) -> None:

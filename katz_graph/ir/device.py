@@ -30,7 +30,7 @@ CostKey = tuple[str, int, bool]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as the planner sees it. Rates are measured (`katz_graph.executor.calibrate`) or given.
+    """A device as the planner sees it. Rates are measured (`katz_graph.executor.measure.device`) or given.
 
     `name` is what plans and people call it, `torch_name` what torch calls it in the process that computes there. `contention`: how many
     times as long arithmetic takes while the other devices of its host work too, `memory_contention` the same of memory traffic (None: as
@@ -79,7 +79,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NetworkLink:
     """One direction between two devices: bytes a second, and seconds until the first byte is there."""
 
     bytes_per_second: float
@@ -87,4 +87,3 @@ class Link:
 
     def seconds(self, size: float) -> float:
         return self.latency + size / self.bytes_per_second
-

@@ -75,4 +75,3 @@ class Region:
     operations: tuple[Operation, ...]
     end: Operation
     name: str  # the node of the file that it stands for
-

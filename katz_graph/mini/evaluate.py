@@ -92,7 +92,7 @@ def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, 
 def hints_for(scenes: Sequence[Scene], kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Silhouettes [B, 128, 128] of booleans of the scenes as drawn with seeds from `seed` on, and the hints [B, 128, 128, 3] in 0..1 of
     a ControlNet for them."""
-    from katz_graph.canny import canny
+    from katz_graph.picture.canny import canny
 
     drawings = [draw(scene, 128, 128, seed + index) for index, scene in enumerate(scenes)]
     wanted = torch.from_numpy(np.stack([drawing.silhouette for drawing in drawings])) > 127

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKL
 
-from katz_graph.folders import MINI
+from katz_graph.files.folders import MINI
 from katz_graph.mini.train_vae import draw_pool, to_model
 
 PICTURES, SEED = 256, 5

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from katz_graph.errors import InputError
-from katz_graph.models.identity import content_hash, read_json, resolve
+from katz_graph.models.loading.identity import content_hash, read_json, resolve
 from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, FileIdentity, ModelRecipe, VaeRecipe
 
 Family = Literal["sd1", "sd2", "sdxl"]

@@ -19,10 +19,10 @@ from katz_graph.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from katz_graph.models.counts import Counts
-    from katz_graph.planner.program import Work
+    from katz_graph.ir.device import Work
+    from katz_graph.ir.values import Parametrisation
+    from katz_graph.models.costs.counts import Counts
     from katz_graph.recipe import ModelRecipe
-    from katz_graph.sampling.evaluation import Parametrisation
     from katz_graph.sampling.noise_table import NoiseTable
 
 NODE = "node"  # the stage of a node that has none: its own `run` is called

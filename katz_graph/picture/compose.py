@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from katz_graph.picture.batch import repeated
-from katz_graph.sampling.mask import fit_mask
+from katz_graph.sampling.areas import fit_mask
 
 
 def paste(below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = None, fill: bool = False) -> Tensor:

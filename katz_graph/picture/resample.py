@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from katz_graph.images import middle, resize
+from katz_graph.files.images import middle, resize
 
 PARALLEL = 1 - 1e-5  # cosine from which on an arc is no different from a chord
 

@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from katz_graph.errors import InputError
-from katz_graph.planner.cost import Count, Length, cost
-from katz_graph.planner.decompose import decompose
-from katz_graph.planner.emit import emit
-from katz_graph.planner.hoist import hoist
-from katz_graph.planner.program import Device, EvaluationPoint, Link, Program
-from katz_graph.planner.region import Region
-from katz_graph.planner.search import search
-from katz_graph.planner.segment import segment
-from katz_graph.planner.variants import Decide, variants
+from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.program import EvaluationPoint, Program
+from katz_graph.ir.region import Region
+from katz_graph.planner.passes.cost import Count, Length, cost
+from katz_graph.planner.passes.decompose import decompose
+from katz_graph.planner.passes.emit import emit
+from katz_graph.planner.passes.hoist import hoist
+from katz_graph.planner.passes.segment import segment
+from katz_graph.planner.passes.variants import Decide, variants
+from katz_graph.planner.searching.search import search
 
 PASSES = ("expand", "variants", "fit", "hoist", "decompose", "cost", "search", "segment", "emit")
 
@@ -31,7 +32,7 @@ class Known:
     fit: Callable[[Program], Program]  # raises when models do not fit each other
     devices: Sequence[Device]
     batching: bool | None = None  # None: the faster one
-    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)  # by source and target device
+    links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)  # by source and target device
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> devices that it may run on
     allowed: frozenset[str] = frozenset()  # approximations by name
 

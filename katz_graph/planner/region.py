@@ -7,18 +7,11 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from katz_graph.ir.region import BEGIN, END, SLOTS, SWITCH, Operation, Previous, Ref, Region
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link
+from katz_graph.ir.region import BEGIN, END, SLOTS, SWITCH, Operation, Previous, Ref, Region
 from katz_graph.models.stages import NODE, Stage, stages
-from katz_graph.node import VARIADIC, NodeType
-
-
-
-
-
-
-
+from katz_graph.node import NodeType
 
 
 def stage_of(operation: Operation) -> Stage:
@@ -32,8 +25,6 @@ def stage_of(operation: Operation) -> Stage:
     return found
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class RegionNodes:
     """Which nodes of a graph form a region: members in topological order, begin and end included, and the links that enter it."""
@@ -42,8 +33,6 @@ class RegionNodes:
     end: str
     members: tuple[str, ...]
     inputs: tuple[Link, ...]
-
-
 
 
 def region_nodes(graph: Graph, end: str) -> RegionNodes:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
+from katz_graph.ir.values import Parametrisation
 from katz_graph.patches import ContinuousSampling, DiscreteSampling
-from katz_graph.sampling.evaluation import Parametrisation
 from katz_graph.sampling.noise_table import NoiseTable, noise_table
 
 PARAMETRISATIONS: Mapping[str, Parametrisation] = {

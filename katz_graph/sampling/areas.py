@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from katz_graph.sampling.mask import fit_mask
-
 FEATHER = 8  # cells over which the border of an area fades, at most a quarter of its side
 SMALLEST_BOX = 8  # cells of a box around a mask
 NOTHING = 1e-37  # a sum of weights that counts as none
@@ -79,3 +77,28 @@ def _ramp(length: int, at_start: bool, at_end: bool) -> Tensor:
     if at_end:
         ramp[length - steps :] *= rising.flip(0)
     return ramp
+
+
+REDRAWN_MASK_NOISE = frozenset({"ddim"})
+"""Samplers under which the kept part is noised with its own draw, seed + 1, instead of the initial noise."""
+
+
+def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
+    """[H, W], [B, H, W] or [B, 1, H, W] -> [B', 1, h, w], bilinear to the latent's size, repeated to its batch, in its dtype and device."""
+    mask = mask.reshape(-1, 1, *mask.shape[-2:]).to(latent)
+    mask = interpolate(mask, size=latent.shape[-2:], mode="bilinear")
+    return mask[torch.arange(len(latent), device=mask.device) % len(mask)]
+
+
+class LatentMask:
+    """1 = repaint, 0 = keep; the kept part shows the model the original at its noise level, and is predicted as the original."""
+
+    def __init__(self, mask: Tensor, latent: Tensor, noise: Tensor) -> None:
+        """A mask in any size, the original [B, C, h, w] and unit noise of its shape."""
+        self._mask, self._latent, self._noise = fit_mask(mask, latent), latent, noise
+
+    def before(self, x: Tensor, sigma: float) -> Tensor:
+        return x * self._mask + (self._latent + self._noise * sigma) * (1 - self._mask)
+
+    def after(self, denoised: Tensor) -> Tensor:
+        return denoised * self._mask + self._latent * (1 - self._mask)

@@ -13,11 +13,11 @@ from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.evaluation import Evaluation, Step
+from katz_graph.ir.values import Evaluation, Step
+from katz_graph.messages import first_line
 from katz_graph.sampling.noise import seeded
 from katz_graph.sampling.prediction import to_denoised
 from katz_graph.sampling.spec import DiffusersSpec
-from katz_graph.wording import first_line
 
 PREDICTIONS = ("epsilon", "v_prediction", "sample")  # those whose denoised latent we can tell
 NEEDED = ("set_timesteps", "scale_model_input", "add_noise", "step")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
+from katz_graph.ir.values import Step, per_row
 from katz_graph.patches import OpaquePatch, RescaledGuidance, guidance_patch, post_guidance_patches
 from katz_graph.recipe import ModelRecipe
-from katz_graph.sampling.evaluation import Step, per_row
 
 
 def guided(cond: Tensor, uncond: Tensor, guidance: float, base: Tensor | None = None) -> Tensor:

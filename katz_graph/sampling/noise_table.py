@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.evaluation import Parametrisation
+from katz_graph.ir.values import Parametrisation
 
 TERMINAL_ALPHA_CUMPROD = 4.8973451890853435e-08
 """Stands for the zero of a zero-terminal-SNR table, whose sigma would be infinite; the ecosystem's value (sigma 4518.76)."""

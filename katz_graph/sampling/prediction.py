@@ -7,7 +7,7 @@ from functools import partial
 
 from torch import Tensor
 
-from katz_graph.sampling.evaluation import Parametrisation, Step, per_row
+from katz_graph.ir.values import Parametrisation, Step, per_row
 
 EDM_SIGMA_DATA = 0.5  # standard deviation of the data, Karras et al. 2022, section 5
 CONSISTENCY_SIGMA_DATA, TIMESTEP_SCALING = 0.5, 10.0  # Luo et al. 2023, as in their code

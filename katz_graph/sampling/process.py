@@ -7,14 +7,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from katz_graph.sampling.evaluation import Evaluation, Step
-from katz_graph.sampling.mask import REDRAWN_MASK_NOISE, LatentMask
-from katz_graph.sampling.noise import initial_noise
+from katz_graph.ir.values import Evaluation, Step
+from katz_graph.sampling.areas import REDRAWN_MASK_NOISE, LatentMask
+from katz_graph.sampling.noise import initial_noise, noised
 from katz_graph.sampling.noise_table import NoiseTable
 from katz_graph.sampling.prediction import scale_model_input
 from katz_graph.sampling.samplers import evaluations, solver_of
 from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
-from katz_graph.sampling.start import noised
 
 
 class Process(Protocol):

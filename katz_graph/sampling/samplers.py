@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.evaluation import Evaluation
+from katz_graph.ir.values import Evaluation
 from katz_graph.sampling.names import SamplerChoice, require_sampler
 from katz_graph.sampling.noise import AncestralNoise, BrownianNoise
 from katz_graph.sampling.solvers.ancestral import ddpm, dpm_2_ancestral, dpmpp_2s_ancestral, euler_ancestral, lcm, res_multistep

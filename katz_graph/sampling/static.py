@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from katz_graph.sampling.evaluation import Evaluation
+from katz_graph.ir.values import Evaluation
 from katz_graph.sampling.noise_table import NoiseTable
 from katz_graph.sampling.samplers import evaluations, solver_of
 from katz_graph.sampling.spec import DiffusersSpec, Spec

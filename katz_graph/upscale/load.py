@@ -7,10 +7,10 @@ from safetensors import safe_open
 from torch import nn
 
 from katz_graph.errors import InputError
-from katz_graph.models.identity import check_unchanged
-from katz_graph.out_of_memory import is_out_of_memory
+from katz_graph.host.out_of_memory import is_out_of_memory
+from katz_graph.models.loading.identity import check_unchanged
+from katz_graph.recipe import UpscaleModelRecipe
 from katz_graph.upscale.networks import bare_network
-from katz_graph.upscale.recipe import UpscaleModelRecipe
 
 
 def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module:

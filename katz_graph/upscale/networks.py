@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from katz_graph.models.peaks import peak
-from katz_graph.upscale.recipe import PICTURE, Compact, Rrdb
+from katz_graph.models.costs.peaks import peak
+from katz_graph.recipe import Compact, Rrdb
+from katz_graph.upscale.files import PICTURE
 
 RESIDUAL = 0.2
 SLOPE = 0.2

@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from katz_graph.executor.launch.launched import hello
+from katz_graph.executor.launch.base import hello
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 

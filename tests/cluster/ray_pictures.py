@@ -15,11 +15,11 @@ from test_same_picture import LINK, cases, scattered
 from katz_graph.bench.parity import random_models
 from katz_graph.bench.requests import bare_context, sample
 from katz_graph.events import Event, Progress
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.network import Network
 from katz_graph.executor.launch.ray import RayCluster
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.network import Network
+from katz_graph.executor.worker.config import WorkerConfig
 
 
 def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
     places = {f"ray:{number}": place for number, place in enumerate(ray.places(2))}
     launchers = {name: ray.launcher(place) for name, place in places.items()}
     network = Network(tuple(places), {name: place.host for name, place in places.items()})
-    assignments = [Assignment(name) for name in places]
+    assignments = [WorkerConfig(name) for name in places]
     with ClusterEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, network=network) as engine:
         equal = []
         for number, (region, latent) in enumerate(zip(regions, expected, strict=True)):

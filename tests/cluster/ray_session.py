@@ -15,8 +15,8 @@ from processes import eventually, runs
 from ray_pictures import pictures
 
 from katz_graph.errors import KatzError
+from katz_graph.executor.cluster.supervisor import Supervisor
 from katz_graph.executor.launch.ray import RayCluster
-from katz_graph.executor.supervisor import Supervisor
 
 seen: dict[str, Any] = {}
 told: queue.Queue[tuple[Any, ...]] = queue.Queue()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from katz_graph.executor.launch.base import hello
 from katz_graph.executor.launch.in_process import Thread
-from katz_graph.executor.launch.launched import hello
 from katz_graph.executor.transport.connection import Connection
 
 

@@ -10,10 +10,10 @@ from command import use_threads
 
 from katz_graph.bench import controlnet, pipeline
 from katz_graph.bench.placed import Scale
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.planner.program import Link
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink
 
 TOY = Scale(channels=(16, 24, 32), side=8, steps=3, runs=1)
 
@@ -40,9 +40,9 @@ def test_controlnet_on_a_second_worker_gives_the_same_picture_and_states_its_ide
 def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(tmp_path: Path, costs: Path) -> None:
     """On a link where the planner sees nothing to hide, and plans no delay of its own."""
     region = pipeline.Models.make(tmp_path, TOY).request(TOY, guidance=1.0)
-    workers = [Assignment(name) for name in (pipeline.BASE, pipeline.CONTROL)]
+    workers = [WorkerConfig(name) for name in (pipeline.BASE, pipeline.CONTROL)]
     rates: list[float] = []
-    with ClusterEngine(workers, cache=costs, link=Link(22.7e9), launchers={one.name: InProcess() for one in workers}) as engine:
+    with ClusterEngine(workers, cache=costs, link=NetworkLink(22.7e9), launchers={one.name: InProcess() for one in workers}) as engine:
         metrics = pipeline.compare(engine, region, rates.append, runs=1).metrics
         program, _ = pipeline.pipelined(engine, region)
     assert program.delayed and len(program.instructions) == 2

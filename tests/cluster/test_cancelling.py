@@ -24,14 +24,15 @@ from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.bench.struck import LINK
 from katz_graph.errors import Cancelled
 from katz_graph.events import Event, Progress
-from katz_graph.executor import host, local
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.engine import Engine
+from katz_graph.executor import local
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.planner.region import Region
+from katz_graph.executor.worker import host
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.region import Region
 
 AT_ONCE = 0.05  # seconds, where nobody else needs the processor
 ALLOWED = 0.3  # seconds here, where others do
@@ -50,11 +51,11 @@ def region(models: Models) -> Region:
 
 
 @pytest.fixture(scope="module", params=["worker", "here"])
-def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine]:
     if request.param == "here":
-        opened: Engine = LocalEngine(EngineOptions(cache=costs))
+        opened: DeviceEngine = LocalEngine(EngineOptions(cache=costs))
     else:
-        opened = ClusterEngine([Assignment("cpu:0")], cache=costs, launchers={"cpu:0": InProcess()})
+        opened = ClusterEngine([WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": InProcess()})
     with opened:
         yield opened
 
@@ -90,7 +91,7 @@ def cancelled_soon(context: RunContext, what: Callable[[], object], when: Callab
 
 
 def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
-    engine: Engine, region: Region, models: Models, monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine, region: Region, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = sample(engine, region)  # loads what both need
     working = threading.Event()
@@ -116,7 +117,7 @@ def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
     assert len(begun) == 1
 
 
-def test_a_call_is_not_waited_for_and_goes_on(engine: Engine, services: list[str]) -> None:
+def test_a_call_is_not_waited_for_and_goes_on(engine: DeviceEngine, services: list[str]) -> None:
     context = bare_context(engine)
     device = engine.device.name
     with cancelled_soon(context, lambda: engine.workers.call(device, "nap", context=context), lambda: services == ["nap"]):
@@ -124,7 +125,7 @@ def test_a_call_is_not_waited_for_and_goes_on(engine: Engine, services: list[str
     assert services == ["nap", "the next"]
 
 
-def test_a_call_that_waits_for_its_turn_is_left_out(engine: Engine, services: list[str]) -> None:
+def test_a_call_that_waits_for_its_turn_is_left_out(engine: DeviceEngine, services: list[str]) -> None:
     context, device = bare_context(engine), engine.device.name
     with ThreadPoolExecutor(1) as pool:
         nap = pool.submit(engine.workers.call, device, "nap")
@@ -142,7 +143,7 @@ def test_a_call_that_waits_for_its_turn_is_left_out(engine: Engine, services: li
     assert services == ["nap", "the next"]
 
 
-def test_what_was_cancelled_before_does_not_begin(engine: Engine, region: Region, services: list[str]) -> None:
+def test_what_was_cancelled_before_does_not_begin(engine: DeviceEngine, region: Region, services: list[str]) -> None:
     context = bare_context(engine)
     context.cancel()
     with pytest.raises(Cancelled):
@@ -153,7 +154,7 @@ def test_what_was_cancelled_before_does_not_begin(engine: Engine, region: Region
 
 def test_who_waits_for_a_worker_to_come_back(costs: Path) -> None:
     launchers = dict.fromkeys((FIRST, SECOND), InProcess(Starting(itertools.count())))
-    with ClusterEngine([Assignment(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as opened:
+    with ClusterEngine([WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as opened:
         end(opened, SECOND)
         eventually(lambda: SECOND not in opened.cluster._connections, 5)
         context = bare_context(opened)
@@ -172,7 +173,7 @@ def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: 
     other = sampler_region(Case("other", models.pipeline, False, "euler", 7, seed=3))
     long = sampler_region(Case("cancelled", models.pipeline, False, "euler", 500, seed=4))
     launchers = dict.fromkeys(("cpu:0", "cpu:1"), InProcess())
-    with ClusterEngine([Assignment(name) for name in launchers], cache=costs, launchers=launchers) as opened:
+    with ClusterEngine([WorkerConfig(name) for name in launchers], cache=costs, launchers=launchers) as opened:
         contexts = [bare_context(opened) for _ in range(3)]
         seen: list[list[Event]] = [[], [], []]
         for context, events in zip(contexts, seen, strict=True):

@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its bac
 sys.path.insert(0, {here!r})
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.supervisor import Supervisor
+from katz_graph.executor.cluster.supervisor import Supervisor
 ignore = lambda *told: None
 server = ForkServer(module="fake_worker")
 supervisor = Supervisor(dict.fromkeys("ab", Spawn(server, "fake_worker:serve")), ignore, ignore, ignore, ignore, spares=True)

@@ -22,25 +22,25 @@ from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Blow, Struck, bystander, wait_for_spare
 from katz_graph.errors import Cancelled, RunError
 from katz_graph.events import Event, Progress
-from katz_graph.executor import serve as serving
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.host import Host
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.network import Network
 from katz_graph.executor.planning import Resources, plan_region
-from katz_graph.executor.supervised import Patience
-from katz_graph.executor.transport.shared_memory import Segment, SharedMemory
+from katz_graph.executor.transport.shared_memory import MemorySegment, SharedMemory
+from katz_graph.executor.worker import main as serving
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.executor.worker.host import Host
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
 from katz_graph.models.stages import stages
-from katz_graph.planner.program import Program
-from katz_graph.planner.region import Region
 
 COSTED = frozenset(name for name, one in stages().items() if one.costed)
 STEPS = 10
 BASE, CONTROL, OTHER = DEVICES = ("cpu:0", "cpu:1", "cpu:2")
-NOTICED = {signal.SIGKILL: 1.0, signal.SIGSTOP: 2 * Patience().frozen}  # seconds
+NOTICED = {signal.SIGKILL: 1.0, signal.SIGSTOP: 2 * WorkerPatience().frozen}  # seconds
 RECOVERED = 5.0  # seconds, with a spare
 
 
@@ -82,7 +82,7 @@ class TestProcesses:
     @classmethod
     def engine(cls, costs: Path, fork_server: ForkServer) -> Iterator[ClusterEngine]:
         before = below(os.getpid())
-        assignments, launchers = [Assignment(name) for name in DEVICES], dict.fromkeys(DEVICES, Spawn(fork_server))
+        assignments, launchers = [WorkerConfig(name) for name in DEVICES], dict.fromkeys(DEVICES, Spawn(fork_server))
         with ClusterEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, patience=FORGIVING) as engine:
             yield engine
             known = below(os.getpid()) - before
@@ -177,7 +177,7 @@ class TestThreads:
 
     @pytest.fixture
     def engine(self, hosts: list[Host], network: Network, costs: Path) -> Iterator[ClusterEngine]:
-        assignments, launchers = [Assignment(name) for name in DEVICES], dict.fromkeys(DEVICES, InProcess())
+        assignments, launchers = [WorkerConfig(name) for name in DEVICES], dict.fromkeys(DEVICES, InProcess())
         with ClusterEngine(assignments, cache=costs, link=LINK, launchers=launchers, network=network) as engine:
             yield engine
 
@@ -270,7 +270,7 @@ class TestThreads:
         assert all(segment.free for segment in segments(hosts))
 
 
-def segments(hosts: list[Host]) -> list[Segment]:
+def segments(hosts: list[Host]) -> list[MemorySegment]:
     """Of shared memory, which stay to be used again."""
     pools = [peer._bulk for host in hosts for peer in host.peers.values()]
     return [segment for pool in pools if isinstance(pool, SharedMemory) for segment in pool._sending._segments.values()]
@@ -287,7 +287,7 @@ def test_shared_memory_that_cannot_be_had_is_told(region: Region, costs: Path) -
     before, shared = below(os.getpid()), set(Path("/dev/shm").iterdir())
     limited = ForkServer(prefix=("prlimit", "--fsize=32768"))
     launchers = dict.fromkeys((BASE, CONTROL), Spawn(limited, echo=lambda line: None))
-    with limited, ClusterEngine([Assignment(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as engine:
+    with limited, ClusterEngine([WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as engine:
         with pytest.raises(RunError, match="shared memory between two workers cannot be had"):
             engine.cluster.run(placed(engine, region, dict(pins(BASE, CONTROL))), bare_context(engine))
         alone = placed(engine, region, dict(pins(BASE, BASE)))

@@ -14,19 +14,19 @@ import torch
 from processes import below, eventually, runs
 
 from katz_graph.devices import parse_devices
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.calibrate import METHOD
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.costs import CostStore, Rates
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.worker_handle import PATIENCE
 from katz_graph.executor.launch import entries
 from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.base import hello
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.launch.launched import hello
-from katz_graph.executor.launch.spawn import Process, Spawn
-from katz_graph.executor.supervised import PATIENCE
+from katz_graph.executor.launch.spawn import Spawn, WorkerProcess
+from katz_graph.executor.measure.device import METHOD
+from katz_graph.executor.measure.store import CostStore, Rates
 from katz_graph.executor.transport.faults import Closed
-from katz_graph.settings import WAITING
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.files.settings import WAITING
 
 HERE = Path(__file__).parent
 
@@ -41,7 +41,7 @@ def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monk
         live_and_end(Spawn(server, "fake_worker:serve", printed.append).launch("a"), printed)
 
 
-def live_and_end(process: Process, printed: list[str]) -> None:
+def live_and_end(process: WorkerProcess, printed: list[str]) -> None:
     assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
     assert process.pid is not None and os.getsid(process.pid) == process.pid
     process.connection.send("environment", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "SPACE"])
@@ -117,5 +117,5 @@ def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(tmp_pat
     monkeypatch.setattr(entries, "ENTRY_ON_GPU", "slow_cuda:work_on_gpu")
     assert PATIENCE.frozen < slow_cuda.SECONDS
     CostStore(tmp_path).keep_rates(f"{METHOD}/{slow_cuda.NAME}/float32/torch {torch.__version__}", Rates(1e12, 1e11, 1e-5))
-    with ClusterEngine([Assignment("cuda:0", "cuda:0")], cache=tmp_path, patience=replace(PATIENCE, deaths=1)) as engine:
+    with ClusterEngine([WorkerConfig("cuda:0", "cuda:0")], cache=tmp_path, patience=replace(PATIENCE, deaths=1)) as engine:
         assert engine.cluster.call("cuda:0", "identity").value["memory_bytes"] == 7 << 30  # of 8, less what is kept for computing

@@ -11,7 +11,7 @@ from ray_home import run_session
 
 from katz_graph.bench.parity import Models
 from katz_graph.errors import InputError
-from katz_graph.executor.launch.ray import Place, RayCluster, find_places
+from katz_graph.executor.launch.ray import RayCluster, RayPlace, find_places
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,12 @@ def test_processors_are_taken_only_where_there_is_no_gpu_unless_more_devices_are
         return {"NodeID": f"id{number}", "NodeManagerAddress": f"10.0.0.{number}", "Alive": alive, "Resources": resources}
 
     nodes = [node(2, CPU=2.0), node(1, CPU=4.0, GPU=2.0), node(3, alive=False, GPU=8.0)]
-    gpu, cpu = Place("id1", "10.0.0.1", "cuda:0"), Place("id2", "10.0.0.2", "cpu")
+    gpu, cpu = RayPlace("id1", "10.0.0.1", "cuda:0"), RayPlace("id2", "10.0.0.2", "cpu")
     assert find_places(nodes) == (gpu, gpu)  # with a processor among them all would compute in float32
-    assert find_places([nodes[0], node(4, CPU=1.0)]) == (cpu, Place("id4", "10.0.0.4", "cpu"))
+    assert find_places([nodes[0], node(4, CPU=1.0)]) == (cpu, RayPlace("id4", "10.0.0.4", "cpu"))
     assert find_places(nodes, 3) == (gpu, gpu, cpu)
     assert find_places(nodes, 1) == (gpu,)
-    assert find_places(nodes, 4) == (gpu, gpu, cpu, Place("id1", "10.0.0.1", "cpu"))
+    assert find_places(nodes, 4) == (gpu, gpu, cpu, RayPlace("id1", "10.0.0.1", "cpu"))
     with pytest.raises(InputError, match="9 devices were asked for; the Ray cluster has 8 on 2 machines"):
         find_places(nodes, 9)
     with pytest.raises(InputError, match="some devices"):

@@ -14,13 +14,13 @@ from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.devices import check_present, parse_devices
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import Choices
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.web.options import RunnerStart, ServeOptions
-from katz_graph.web.runner_child import Child
+from katz_graph.web.runner_client.process import RunnerProcess
 
 PINS = {"controlnet": ("cuda:7",), "vae_decode": ("cuda:7",), "vae_encode": ("cuda:7", "cpu:0")}
 
@@ -34,7 +34,7 @@ def models(sd1: Models) -> Models:
 @pytest.fixture
 def engine(costs: Path) -> Iterator[ClusterEngine]:
     choices = Choices(PINS, gone=frozenset({"cuda:7"}))
-    with ClusterEngine([Assignment("cpu:0")], choices, costs, launchers={"cpu:0": InProcess()}) as engine:
+    with ClusterEngine([WorkerConfig("cpu:0")], choices, costs, launchers={"cpu:0": InProcess()}) as engine:
         yield engine
 
 
@@ -63,7 +63,7 @@ def test_a_runner_serves_the_devices_that_are_left_and_says_which_are_not(tmp_pa
     )
 
     async def start() -> None:
-        child = await Child.start(RunnerStart(options, ("cuda:78",)), lambda message: None)
+        child = await RunnerProcess.start(RunnerStart(options, ("cuda:78",)), lambda message: None)
         facts = await child.ready
         await child.close()
         assert [device.name for device in facts.devices] == ["cpu:0"]

@@ -16,13 +16,13 @@ from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.errors import OutOfMemory
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import Choices
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.models.identity import count_values
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.planner.program import Link
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink
+from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 
 ROOM = 300_000_000  # bytes besides what the worker takes with its models
 
@@ -35,7 +35,7 @@ def models(sd1: Models) -> Models:
 
 @pytest.fixture
 def engine(costs: Path) -> Iterator[ClusterEngine]:
-    with ClusterEngine([Assignment("cpu:0")], cache=costs) as engine:
+    with ClusterEngine([WorkerConfig("cpu:0")], cache=costs) as engine:
         yield engine
 
 
@@ -50,10 +50,10 @@ def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tm
     model, clip, _ = pipeline_recipes(models.pipeline)
     control = controlnet_recipe(models.controls[0]).control_net
     rooms = {"cpu:0": (model.unet, clip.encoders[0].encoder), "cpu:1": (control,)}
-    assignments = [Assignment(name, model_bytes=4 * sum(map(count_values, parts)) + 1000) for name, parts in rooms.items()]
+    assignments = [WorkerConfig(name, model_bytes=4 * sum(map(count_values, parts)) + 1000) for name, parts in rooms.items()]
     pins = {**dict.fromkeys(("text_encoder", "unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)), "controlnet": ("cpu:1",)}
     launchers = dict.fromkeys(rooms, InProcess())
-    with ClusterEngine(assignments, Choices(pins, batching=False), costs, Link(1e10, 1e-5), launchers=launchers) as engine:
+    with ClusterEngine(assignments, Choices(pins, batching=False), costs, NetworkLink(1e10, 1e-5), launchers=launchers) as engine:
         one_by_one = [sample(engine, region) for region in regions]
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(lambda region: sample(engine, region), regions))

@@ -17,11 +17,11 @@ import pytest
 from processes import as_before, below, eventually, runs
 
 from katz_graph.errors import RunError
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.launch.entries import ENTRY
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.worker.config import WorkerConfig
 
 WORKFLOW = Path(__file__).parents[2] / "workflows" / "controlnet_lora.json"
 CODE = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom katz_graph.cli.main import main\nmain()"
@@ -142,5 +142,5 @@ def engine(names: list[str], cache: Path, server: ForkServer, last: str = ENTRY)
     """Workers on this host, the last with another entry."""
     launchers = {name: Spawn(server, last if name == names[-1] else ENTRY, echo=lambda line: None) for name in names}
     return ClusterEngine(
-        [Assignment(name, name.split(":")[0] if "cpu" in name else name) for name in names], cache=cache, launchers=launchers
+        [WorkerConfig(name, name.split(":")[0] if "cpu" in name else name) for name in names], cache=cache, launchers=launchers
     )

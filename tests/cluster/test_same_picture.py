@@ -13,21 +13,22 @@ from torch import Tensor
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.launch.base import Launcher
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.launch.launched import Launcher
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
 from katz_graph.models.stages import stages
-from katz_graph.planner.program import Link, Program
-from katz_graph.planner.region import Region
 
 COSTED = frozenset(name for name, one in stages().items() if one.costed)
 WINDOWS = ((0.8, 0.0, 1.0), (1.0, 0.0, 0.55), (0.5, 0.25, 1.0))
-LINK = Link(1e9, 1e-4)
+LINK = NetworkLink(1e9, 1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def expected(models: Models, costs: Path) -> list[Tensor]:
 
 
 def engine_of(number: int, launcher: Launcher, costs: Path) -> ClusterEngine:
-    assignments = [Assignment(f"cpu:{index}") for index in range(number)]
+    assignments = [WorkerConfig(f"cpu:{index}") for index in range(number)]
     return ClusterEngine(assignments, cache=costs, link=LINK, launchers={one.name: launcher for one in assignments})
 
 

@@ -15,15 +15,15 @@ from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.errors import InputError
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import Choices
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.models.identity import count_values
-from katz_graph.models.sources import controlnet_recipe
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.sources import controlnet_recipe
 from katz_graph.patches import OpaquePatch
-from katz_graph.planner.region import Region
 
 UNET = ("unet_encoder", "unet_mid", "unet_decoder")
 
@@ -42,7 +42,7 @@ def request(models: Models, controls: Sequence[int], seed: int = 7) -> Region:
 def service(models: Models, costs: Path) -> ClusterEngine:
     """The UNet on one worker; on the other room for one ControlNet and a half."""
     size = 4 * count_values(controlnet_recipe(models.controls[0]).control_net)
-    assignments = [Assignment("cpu:0"), Assignment("cpu:1", control_net_bytes=size * 3 // 2)]
+    assignments = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1", control_net_bytes=size * 3 // 2)]
     pins = {**dict.fromkeys(UNET, ("cpu:0",)), "controlnet": ("cpu:1",)}
     launchers = dict.fromkeys(("cpu:0", "cpu:1"), InProcess())
     return ClusterEngine(assignments, Choices(pins, batching=False), costs, LINK, launchers=launchers)

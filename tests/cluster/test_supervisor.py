@@ -17,10 +17,10 @@ import torch
 from processes import as_before, below, eventually, runs
 
 from katz_graph.errors import RunError
+from katz_graph.executor.cluster.supervisor import Supervisor
+from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.supervised import Patience
-from katz_graph.executor.supervisor import Supervisor
 from katz_graph.executor.transport.faults import Closed
 
 
@@ -164,7 +164,7 @@ def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
     from slow_launcher import SlowLauncher
 
     launcher = SlowLauncher(seconds=2.0)
-    patience = Patience(suspect=0.3, frozen=0.6)
+    patience = WorkerPatience(suspect=0.3, frozen=0.6)
     lost: list[str] = []
     heard: queue.Queue[Any] = queue.Queue()
     supervisor = Supervisor(
@@ -182,7 +182,7 @@ def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
 
 
 def test_a_worker_that_always_dies_is_given_up(told: Told) -> None:
-    with told.make("serve_once", patience=Patience(deaths=2)) as supervisor:
+    with told.make("serve_once", patience=WorkerPatience(deaths=2)) as supervisor:
         with contextlib.suppress(RunError):  # it may be dead before all of it is handed out
             supervisor.start()
         kinds = []
@@ -205,7 +205,7 @@ def test_a_failing_start_says_why_and_leaves_nothing(told: Told) -> None:
 
 def test_a_start_that_hangs_ends(told: Told) -> None:
     with pytest.raises(RunError, match="did not start within 1 s"):
-        told.make("never_hello", patience=Patience(start=1.0)).start()
+        told.make("never_hello", patience=WorkerPatience(start=1.0)).start()
 
 
 def test_ctrl_c_in_the_middle_of_a_launch_leaves_nothing(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.pair import PairGroups, join
 from katz_graph.executor.transport.peer import Peer
-from katz_graph.models.features import Residuals
+from katz_graph.ir.values import Residuals
 
 ADDRESS = "127.0.0.1"
 

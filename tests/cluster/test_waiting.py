@@ -23,15 +23,15 @@ from katz_graph.bench.placed import pins, plan, reference
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING, LINK
 from katz_graph.errors import Cancelled
-from katz_graph.executor import host
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.requests import DeviceGone, WorkerLost
+from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.launch.in_process import InProcess, Thread
 from katz_graph.executor.launch.work import work
-from katz_graph.executor.requests import DeviceGone, WorkerLost
-from katz_graph.executor.supervised import Patience
 from katz_graph.executor.transport.connection import Connection
-from katz_graph.planner.region import Region
+from katz_graph.executor.worker import host
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.region import Region
 
 FIRST, SECOND = "cpu:0", "cpu:1"
 SOON = 20.0  # seconds in which whoever waits has to be told
@@ -57,9 +57,9 @@ class Starting:
 
 
 @contextmanager
-def engine(costs: Path, patience: Patience = FORGIVING, entry: Callable[[Connection], None] = work) -> Iterator[ClusterEngine]:
+def engine(costs: Path, patience: WorkerPatience = FORGIVING, entry: Callable[[Connection], None] = work) -> Iterator[ClusterEngine]:
     launchers = dict.fromkeys((FIRST, SECOND), InProcess(entry))
-    assignments = [Assignment(name) for name in launchers]
+    assignments = [WorkerConfig(name) for name in launchers]
     with ClusterEngine(assignments, cache=costs, link=LINK, launchers=launchers, patience=patience) as opened:
         yield opened
     eventually(lambda: not any(thread.name.startswith("katz-") for thread in threading.enumerate()), 5)
@@ -70,7 +70,7 @@ def end(opened: ClusterEngine, name: str) -> None:
 
 
 def test_one_that_is_given_up_is_told_of_at_once_and_the_other_serves(region: Region, costs: Path) -> None:
-    with ThreadPoolExecutor(1) as pool, engine(costs, Patience(deaths=1)) as opened:
+    with ThreadPoolExecutor(1) as pool, engine(costs, WorkerPatience(deaths=1)) as opened:
         gone, there = (plan(opened, region, pins(name, name), batching=False) for name in (SECOND, FIRST))
         end(opened, SECOND)
         eventually(lambda: opened.cluster._supervisor.states()[SECOND] == "dead", 5)
@@ -121,7 +121,7 @@ def test_who_waits_for_a_replacement_is_told_when_the_engine_closes(costs: Path)
 
 
 def test_one_whose_replacements_hang_is_given_up(costs: Path) -> None:
-    patience = Patience(start=0.5)
+    patience = WorkerPatience(start=0.5)
     with ThreadPoolExecutor(1) as pool, engine(costs, patience, Starting(itertools.count())) as opened:
         end(opened, SECOND)
         with pytest.raises(DeviceGone, match="did not start 2 times in a row and is not started again; the last time: it did not start"):
@@ -148,7 +148,7 @@ class Spared:
 def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(costs: Path) -> None:
     may = threading.Event()
     launchers = {FIRST: Spared(itertools.count(1), may)}
-    with ThreadPoolExecutor(1) as pool, ClusterEngine([Assignment(FIRST)], cache=costs, launchers=launchers, spares=True) as opened:
+    with ThreadPoolExecutor(1) as pool, ClusterEngine([WorkerConfig(FIRST)], cache=costs, launchers=launchers, spares=True) as opened:
         end(opened, FIRST)
         eventually(lambda: opened.cluster._supervisor.states()[FIRST] == "starting", 5)
         asked = pool.submit(opened.cluster.call, FIRST, "identity")
@@ -175,7 +175,7 @@ def live_weights() -> int:
 
 
 def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(costs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.executor.cluster_engine.UNLOADING", 0.2)
+    monkeypatch.setattr("katz_graph.executor.cluster.engine.UNLOADING", 0.2)
     free, done = threading.Event(), []
     work_of = {**host.WORK, "nap": lambda worker: free.wait(SOON), "unload": lambda worker: done.append("unload")}
     monkeypatch.setattr(host, "WORK", work_of)

@@ -22,16 +22,16 @@ from katz_graph.bench.placed import reference
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor import host
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.engine import Choices
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.requests import WorkerLost
 from katz_graph.executor.transport import connection
 from katz_graph.executor.transport.connection import Connection, Frame
+from katz_graph.executor.worker import host
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.region import Region
 from katz_graph.models import family
-from katz_graph.planner.region import Region
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 DEVICE = "cpu:0"
@@ -59,7 +59,7 @@ def expected(region: Region) -> Tensor:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[ClusterEngine]:
     with ClusterEngine(
-        [Assignment(DEVICE)], Choices(batching=False), tmp_path, launchers={DEVICE: InProcess()}, patience=UNHURRIED
+        [WorkerConfig(DEVICE)], Choices(batching=False), tmp_path, launchers={DEVICE: InProcess()}, patience=UNHURRIED
     ) as engine:
         yield engine
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
+from katz_graph.checks.literals import check_literal
 from katz_graph.errors import OutOfMemory
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.models import Models
-from katz_graph.folders import Folders
-from katz_graph.literals import check_literal
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.files.folders import Folders
 from katz_graph.node import WithUi
 from katz_graph.packs import Registry, load_registry
-from katz_graph.upscale.recipe import UpscaleModelRecipe
+from katz_graph.recipe import UpscaleModelRecipe
 
 
 @cache
@@ -28,7 +28,7 @@ def registry() -> Registry:
 class PlainEngine:
     """Runs upscalers on this thread."""
 
-    models: Models = field(default_factory=Models)
+    models: DeviceModels = field(default_factory=DeviceModels)
     tiles: list[tuple[int, int]] = field(default_factory=list)
     most_pixels: int = 1 << 40  # above which memory does not suffice
 

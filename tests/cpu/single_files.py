@@ -13,9 +13,9 @@ from tiny_models import folder
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from katz_graph.models.load import LIBRARIES
-from katz_graph.models.loading import quiet
-from katz_graph.models.single_file import TOKENIZER
+from katz_graph.models.loading.quiet import quiet
+from katz_graph.models.loading.single_file import TOKENIZER
+from katz_graph.models.loading.store import LIBRARIES
 
 KINDS = ("sd1", "sd2", "sdxl", "refiner")
 VOCABULARY = 49408

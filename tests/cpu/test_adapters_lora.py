@@ -12,8 +12,8 @@ from tiny_models import FAMILIES, lora, lora_file, recipes, unet
 from katz_graph.adapters.lora import fit, left_out, read_lora
 from katz_graph.adapters.naming import module_names
 from katz_graph.errors import InputError
-from katz_graph.models.identity import file_identity
-from katz_graph.models.load import ModelStore
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Lora
 
 NAMINGS = ("diffusers", "peft", "kohya")

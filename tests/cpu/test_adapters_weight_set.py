@@ -14,10 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from katz_graph.adapters.lora import fit, read_lora
 from katz_graph.errors import InputError
-from katz_graph.executor.models import Models
-from katz_graph.executor.weight_set import WeightSets
-from katz_graph.models.identity import file_identity
-from katz_graph.models.load import ModelStore
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import ClipRecipe, Lora, Prompt
 
 TYPES = [torch.float16, torch.bfloat16, torch.float32]
@@ -194,7 +194,7 @@ def test_a_text_encoder_takes_the_part_of_its_place_wherever_it_was_used_before(
     """SDXL's second text encoder is the refiner's only one: a worker has it once, whoever asks for it."""
     both = recipes("sdxl")[1].with_lora(second_encoder_only(tmp_path))
     alone = ClipRecipe(both.encoders[1:])
-    used, fresh, plain = Models(), Models(), Models()
+    used, fresh, plain = DeviceModels(), DeviceModels(), DeviceModels()
     if alone_first:
         used.encode_text(Prompt(alone, "a red square"))
     got = used.encode_text(Prompt(both, "a red square")).hidden
@@ -221,7 +221,7 @@ def test_one_file_has_a_part_for_each_place(tmp_path):
 
 
 def test_a_module_that_is_let_go_takes_its_originals_with_it():
-    models = Models()
+    models = DeviceModels()
     models.patch(recipes("sd1")[0].with_lora(lora("sd1")))
     kept = [weakref.ref(tensor) for tensor in next(iter(models._sets.values())).originals]
     assert kept

@@ -17,16 +17,18 @@ from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import bare_context, bind, sample
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.batching import merge
 from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.worker.values import merge
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.features import Residuals, TextEncoding
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.ir.region import Region
+from katz_graph.ir.values import Residuals, TextEncoding
+from katz_graph.ir.values import Step as StepValue
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.node import Node, NodeType
 from katz_graph.packs import load_registry
 from katz_graph.patches import OpaquePatch
-from katz_graph.planner.expand import expand_sampling
-from katz_graph.planner.region import Region, bind_region, region_nodes
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.planner.region import bind_region, region_nodes
 from katz_graph.recipe import (
     Area,
     ClipRecipe,
@@ -40,7 +42,6 @@ from katz_graph.recipe import (
     Picture,
     Prompt,
 )
-from katz_graph.sampling.evaluation import Step as StepValue
 from katz_graph.wires import Step
 
 BOUND = 1e-5  # of the latent's range: products of another batch size round differently

@@ -13,9 +13,9 @@ from katz_graph.bench import controlnet, latent, sharing
 from katz_graph.bench.placed import Stages, Track
 from katz_graph.events import Span
 from katz_graph.executor.engine import Outcome
-from katz_graph.executor.profiling import StageTime
-from katz_graph.executor.timing import Timing
-from katz_graph.planner.program import Program
+from katz_graph.executor.measure.stages import StageTime
+from katz_graph.executor.worker.timing import Timing
+from katz_graph.ir.program import Program
 
 BUSY = 1.5  # how many times as long a stage takes beside a busy neighbour
 

@@ -15,7 +15,7 @@ from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import sample, sampler_region
 from katz_graph.bench.stale import listened
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.models.features import Residuals
+from katz_graph.ir.values import Residuals
 
 
 def noise(seed: int) -> torch.Tensor:

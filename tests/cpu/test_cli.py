@@ -23,7 +23,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from katz_graph.executor import local
-from katz_graph.executor.worker import Worker
+from katz_graph.executor.worker.loop import Worker
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 PROMPT, NEGATIVE, SAMPLER, SAVE = "2", "3", "5", "7"
@@ -117,7 +117,7 @@ def test_a_trace_has_a_lane_per_device_and_an_event_per_segment(katz: Katz, mode
 
 
 def test_plan_runs_no_model_and_writes_nothing(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.models.residents.Residents.get", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("katz_graph.models.loading.residents.Residents.get", lambda *_: pytest.fail("a model was loaded"))
     path = write(workflow())
     text = katz("plan", path, "--models", model_folder)
     assert text.code == 0 and "series-parallel tree: P(S(" in text.out and "predicted" in text.out
@@ -403,9 +403,9 @@ def test_ctrl_c_ends_at_once_with_130_and_leaves_nothing(katz: Katz, model_folde
 
 
 def test_every_shipped_workflow_is_a_valid_one() -> None:
+    from katz_graph.checks.validate import check
     from katz_graph.formats.read import read_workflow
     from katz_graph.packs import load_registry
-    from katz_graph.validate import check
 
     registry, problems = load_registry()
     assert not problems

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from katz_graph import recipe
 from katz_graph.events import Span
-from katz_graph.executor.timing import Timing
 from katz_graph.executor.transport.codec import as_bytes, decode, encode
 from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.mailbox import Address
-from katz_graph.models.features import Features, Residuals
+from katz_graph.executor.worker.timing import Timing
+from katz_graph.ir.device import Device
+from katz_graph.ir.program import Instance, Instruction, Program
+from katz_graph.ir.region import Operation, Previous, Ref, Region
+from katz_graph.ir.values import Features, Residuals, Step
 from katz_graph.patches import FreeU, OpaquePatch
-from katz_graph.planner.program import Device, Instance, Instruction, Program
-from katz_graph.planner.region import Operation, Previous, Ref, Region
-from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.noise_table import noise_table
 from katz_graph.sampling.spec import SamplingSpec
 

@@ -8,8 +8,8 @@ import torch
 from tiny_models import control_recipe, recipes
 
 from katz_graph.errors import InputError
-from katz_graph.models.load import ModelStore
-from katz_graph.models.residency import NoRoom
+from katz_graph.models.loading.residency import NoRoom
+from katz_graph.models.loading.store import ModelStore
 
 CPU = ("cpu", torch.float32)
 PARTS = [control_recipe("sd1", seed).control_net for seed in (10, 11, 12)]
@@ -106,7 +106,7 @@ def test_one_that_exceeds_the_budget_alone_is_refused_by_name(size):
 def test_one_that_cannot_be_loaded_takes_no_room(size, monkeypatch):
     store = ModelStore(control_net_bytes=size)
     with monkeypatch.context() as broken:
-        broken.setattr("katz_graph.models.load._load", lambda *_: (_ for _ in ()).throw(InputError("broken")))
+        broken.setattr("katz_graph.models.loading.store._load", lambda *_: (_ for _ in ()).throw(InputError("broken")))
         with pytest.raises(InputError, match="broken"):
             store.controlnet(PARTS[0], *CPU)
     assert store.residents.control_net_use.resident_bytes == 0

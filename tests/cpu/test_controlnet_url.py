@@ -8,11 +8,11 @@ import torch
 from node_calls import call, context_in, registry
 from single_files import checkpoint, controlnet, save
 
+from katz_graph.checks.validate import check
 from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api
-from katz_graph.models.load import ModelStore
-from katz_graph.models.sources import pipeline_recipes
-from katz_graph.validate import check
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
 
 CPU = ("cpu", torch.float32)
 URL = "memory://served/canny.safetensors"

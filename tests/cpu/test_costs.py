@@ -18,16 +18,15 @@ from test_cli import workflow, write
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sampler_region
-from katz_graph.executor import calibrate
-from katz_graph.executor.calibrate import calibrated, contention, device_key, measure
-from katz_graph.executor.costs import Contention, CostStore, Rates
 from katz_graph.executor.engine import Choices
-from katz_graph.executor.estimate import estimated
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.survey import STRETCH, survey
-from katz_graph.executor.weight_set import WeightSets
-from katz_graph.planner.region import Region
-from katz_graph.planner.simulate import simulate
+from katz_graph.executor.measure import device as calibrate
+from katz_graph.executor.measure.device import calibrated, contention, device_key, measure
+from katz_graph.executor.measure.store import Contention, CostStore, Rates
+from katz_graph.executor.measure.survey import STRETCH, estimated, survey
+from katz_graph.executor.worker.weight_set import WeightSets
+from katz_graph.ir.region import Region
+from katz_graph.planner.simulation.simulate import simulate
 
 CPU = torch.device("cpu")
 

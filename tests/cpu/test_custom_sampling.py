@@ -14,13 +14,13 @@ from torch import Tensor
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.requests import bare_context
 from katz_graph.errors import KatzError
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.packs import Registry, load_registry
-from katz_graph.planner.schedule import table_of
+from katz_graph.planner.sampling import table_of
 from katz_graph.recipe import ConditioningEntry, Prompt
 from katz_graph.sampling.names import SamplerChoice
 from katz_graph.sampling.schedules import schedule

@@ -11,7 +11,7 @@ from command import Katz
 from stage_calls import replace_stage
 
 from katz_graph.errors import RunError
-from katz_graph.executor.device_fault import device_fault, is_device_fault
+from katz_graph.executor.worker.device_fault import device_fault, is_device_fault
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronously reported"
 

@@ -7,10 +7,10 @@ from safetensors.torch import load_file, save_file
 from tiny_models import FAMILIES, recipes
 
 from katz_graph.errors import InputError
-from katz_graph.models.learned import called, identities, pieces
-from katz_graph.models.load import ModelStore
-from katz_graph.models.text import encode
-from katz_graph.models.tokens import prompt_length
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.text.encoder import encode
+from katz_graph.models.text.textual_inversion import called, identities, pieces
+from katz_graph.models.text.tokens import prompt_length
 
 STORE = ModelStore()
 NAMES = {"sd1": ("emb_params",), "sd2": ("<own-token>",), "sdxl": ("clip_l", "clip_g")}

@@ -15,10 +15,10 @@ from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
 from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.worker import Job
+from katz_graph.executor.worker.loop import DeviceJob
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.sources import pipeline_recipes
-from katz_graph.planner.region import Region
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.recipe import ConditioningEntry, Prompt
 
 
@@ -68,7 +68,7 @@ def test_a_lora_with_a_text_part_changes_the_conditioning(sd1: Models, engine: L
     assert torch.equal(plain.hidden, again.hidden)
 
 
-def start(engine: LocalEngine, region: Region) -> Job:
+def start(engine: LocalEngine, region: Region) -> DeviceJob:
     return engine.submit(engine.plan(region), bare_context(engine))
 
 

@@ -14,21 +14,21 @@ from foreign_packs import forgetting_shims, write
 from safetensors.torch import save_file
 from torch import Tensor
 
-from katz_graph.compat.device import compute_device
-from katz_graph.compat.finder import installed
+from katz_graph.checks.validate import validate
+from katz_graph.comfy.device import compute_device
+from katz_graph.comfy.finder import installed
 from katz_graph.context import Engine
 from katz_graph.events import Event, Progress
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.graph_run import GraphResult, run_graph
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import GraphResult, run_graph
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.folders import Folders
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
+from katz_graph.ir.device import Device
 from katz_graph.packs import load_registry
-from katz_graph.planner.program import Device
 from katz_graph.recipe import Area, Given, Prompt
 from katz_graph.scope import running
-from katz_graph.validate import validate
 
 NODE = """
 import torch, comfy.utils, nodes, node_helpers
@@ -651,7 +651,7 @@ def test_weight_files(tmp_path: Path) -> None:
 
 
 def test_areas_are_in_latent_cells() -> None:
-    from katz_graph.compat.conditioning_facade import options_of
+    from katz_graph.comfy.facades.conditioning import options_of
     from katz_graph.recipe import ConditioningEntry
 
     entry = ConditioningEntry(Given("", torch.zeros(1, 1, 1), None), area=Area(1, 2, 3, 4))

@@ -18,8 +18,8 @@ from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.errors import RunError
 from katz_graph.executor.local import LocalEngine
-from katz_graph.executor.worker import Single, Worker
-from katz_graph.models.load import ModelStore
+from katz_graph.executor.worker.loop import Single, Worker
+from katz_graph.models.loading.store import ModelStore
 
 
 @pytest.fixture(autouse=True)

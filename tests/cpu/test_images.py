@@ -15,7 +15,7 @@ from node_calls import call, context_in
 from PIL import Image
 
 from katz_graph.errors import InputError, RunError
-from katz_graph.images import load_image, resize, save_images
+from katz_graph.files.images import load_image, resize, save_images
 
 RED, GREEN = (255, 0, 0), (0, 255, 0)
 
@@ -135,7 +135,7 @@ def test_damaged_files_are_one_clear_line(tmp_path: Path, name: str) -> None:
 
 
 def test_an_endless_animation_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.images.MOST_PIXELS", 100)
+    monkeypatch.setattr("katz_graph.files.images.MOST_PIXELS", 100)
     frames = [Image.new("RGB", (6, 4), (shade, 0, 0)) for shade in range(10, 60, 10)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     with pytest.raises(InputError, match="more than 100 pixels"):

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from katz_graph.bench.mini import EnginePaint
-from katz_graph.canny import canny
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.folders import MINI
+from katz_graph.files.folders import MINI
 from katz_graph.mini.draw import draw
 from katz_graph.mini.evaluate import held_out_scenes, in_styles, painted, with_hints
 from katz_graph.mini.judge import Judge, load_judge
 from katz_graph.mini.train_judge import examine
 from katz_graph.mini.world import caption, sample_scene
+from katz_graph.picture.canny import canny
 
 
 @pytest.fixture(scope="module")

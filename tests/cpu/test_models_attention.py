@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny_models import FAMILIES, diffusers_arguments, random_step, random_text, unet
 
-from katz_graph.models import unet as stages
-from katz_graph.models.attention import KeptAttention, cross_attention_keys_values
+from katz_graph.models.families.unet import blocks as stages
+from katz_graph.models.families.unet.attention import KeptAttention, cross_attention_keys_values
 
 
 def run(model, step, text, kept):

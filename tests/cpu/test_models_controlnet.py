@@ -8,9 +8,9 @@ from single_files import union_controlnet
 from tiny_models import FAMILIES, control_recipe, controlnet, diffusers_arguments, random, random_step, random_text, recipes, rows
 
 from katz_graph.errors import InputError
-from katz_graph.models.attention import cross_attention_keys_values
-from katz_graph.models.controlnet import control, embed_reference
-from katz_graph.models.embedding import added_embedding
+from katz_graph.models.families.unet.attention import cross_attention_keys_values
+from katz_graph.models.families.unet.control_blocks import control, embed_reference
+from katz_graph.models.families.unet.embedding import added_embedding
 from katz_graph.models.family import check_controlnet
 
 

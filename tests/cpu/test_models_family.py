@@ -8,9 +8,9 @@ import pytest
 from tiny_models import FAMILIES, control_recipe, pipeline_folder, recipes, unet
 
 from katz_graph.errors import InputError
+from katz_graph.models.families.unet.blocks import skip_range
 from katz_graph.models.family import architecture, check_controlnet, prediction_type, scheduler_config, vae_shape
-from katz_graph.models.sources import pipeline_recipes
-from katz_graph.models.unet import skip_range
+from katz_graph.models.loading.sources import pipeline_recipes
 
 
 @pytest.fixture

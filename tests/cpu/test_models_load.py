@@ -10,15 +10,16 @@ from tiny_models import FAMILIES, control_recipe, controlnet_folder, lora_file, 
 
 from katz_graph.adapters.lora import read_lora
 from katz_graph.errors import InputError
-from katz_graph.executor.models import Models
-from katz_graph.models import load
-from katz_graph.models.identity import file_identity
-from katz_graph.models.load import ModelStore
-from katz_graph.models.merge import merged_model
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.models.loading import store as load
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.merge import merged_model
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.recipe import Compact
+from katz_graph.upscale.files import upscale_model
 from katz_graph.upscale.load import load_upscaler
 from katz_graph.upscale.networks import CompactNet
-from katz_graph.upscale.recipe import Compact, upscale_model
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -141,7 +142,7 @@ def test_who_writes_to_a_file_in_place_changes_no_live_weight(tmp_path, part):
     shutil.copytree(controlnet_folder("sd1"), tmp_path / "control")
     shutil.copyfile(single_files.checkpoint("sd1"), tmp_path / "one.safetensors")
     save_file(CompactNet(Compact(4, 1, 2)).state_dict(), tmp_path / "net.safetensors")
-    models, store = Models(), ModelStore()
+    models, store = DeviceModels(), ModelStore()
     model, clip, vae = pipeline_recipes(tmp_path / "model")
     folder, stem = tmp_path / "model" / part, "diffusion_pytorch_model"
     match part:

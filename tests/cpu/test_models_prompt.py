@@ -2,7 +2,7 @@
 
 import pytest
 
-from katz_graph.models.prompt import chunks, weighted_segments
+from katz_graph.models.text.prompt import chunks, weighted_segments
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ from tiny_models import FAMILIES, control_recipe, controlnet, recipes, unet
 
 from katz_graph.bench.requests import bind
 from katz_graph.errors import InputError
-from katz_graph.executor.costs import FILE, CostStore
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.models import shapes
-from katz_graph.models.counts import Counts
+from katz_graph.executor.measure.store import FILE, CostStore
+from katz_graph.ir.region import Operation
+from katz_graph.models.costs import stage_cost as shapes
+from katz_graph.models.costs.counts import Counts
+from katz_graph.models.costs.stage_cost import stage_work
 from katz_graph.models.family import config
-from katz_graph.models.shapes import stage_work
-from katz_graph.planner.count import count_work
-from katz_graph.planner.expand import expand_sampling
-from katz_graph.planner.region import Operation
+from katz_graph.planner.passes.cost import count_work
+from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import ConditioningEntry, Prompt
 
 SDXL = {

@@ -8,9 +8,9 @@ from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
 from tiny_models import FAMILIES, pipeline_folder, recipes
 
 from katz_graph.errors import InputError
-from katz_graph.models.encoding import with_sizes
-from katz_graph.models.load import ModelStore
-from katz_graph.models.text import encode
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.text.encoder import encode
+from katz_graph.models.text.evaluate import with_sizes
 
 STORE = ModelStore()
 

@@ -7,10 +7,10 @@ import torch
 from tiny_models import FAMILIES, controlnet, diffusers_arguments, random, random_step, random_text, rows, unet
 
 from katz_graph.errors import InputError
-from katz_graph.models import controlnet as control_stage
-from katz_graph.models import unet as stages
-from katz_graph.models.attention import cross_attention_keys_values
-from katz_graph.models.embedding import added_embedding
+from katz_graph.models.families.unet import blocks as stages
+from katz_graph.models.families.unet import control_blocks as control_stage
+from katz_graph.models.families.unet.attention import cross_attention_keys_values
+from katz_graph.models.families.unet.embedding import added_embedding
 
 SIZES = [(8, 8), (9, 7), (6, 10), (5, 13)]
 TYPES = [torch.float32, torch.bfloat16]

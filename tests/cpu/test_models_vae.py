@@ -5,12 +5,12 @@ import torch
 from diffusers import AutoencoderKL
 from tiny_models import FAMILIES, random, recipes
 
-from katz_graph.context import Tile
 from katz_graph.errors import InputError, OutOfMemory, RunError
-from katz_graph.executor.models import Models
-from katz_graph.models.identity import count_values
-from katz_graph.models.load import ModelStore
-from katz_graph.models.vae import decode, encode
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.models.families.shared.vae import decode, encode
+from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.recipe import Tile
 
 
 def vae(family="sd1", dtype=torch.float32):
@@ -42,7 +42,7 @@ def decoded_in(monkeypatch):
 
 def test_overflow_in_half_precision_is_redone_said_and_remembered(monkeypatch):
     seen = decoded_in(monkeypatch)
-    recipe, models = recipes("sd1")[2], Models("cpu", torch.float16)
+    recipe, models = recipes("sd1")[2], DeviceModels("cpu", torch.float16)
     assert models.decode_latent(recipe, random(1, 4, 4, 4))[1] == ()
     samples = random(1, 4, 4, 4) * 1e5  # float16 ends at 65504
     picture, notes = models.decode_latent(recipe, samples)
@@ -99,7 +99,7 @@ def test_what_one_tile_alone_covers_is_that_tile():
 def test_short_memory_is_met_with_tiles(monkeypatch):
     """Also where the count did not see it coming."""
     recipe, samples = recipes("sd1")[2], random(1, 4, 80, 8, seed=5)
-    expected, notes = Models().decode_latent(recipe, samples, Tile())
+    expected, notes = DeviceModels().decode_latent(recipe, samples, Tile())
     assert notes == ()
     whole_decode = AutoencoderKL.decode
 
@@ -109,8 +109,8 @@ def test_short_memory_is_met_with_tiles(monkeypatch):
         return whole_decode(self, latent)
 
     monkeypatch.setattr(AutoencoderKL, "decode", short)
-    picture, notes = Models().decode_latent(recipe, samples)
+    picture, notes = DeviceModels().decode_latent(recipe, samples)
     assert torch.equal(picture, expected)
     assert notes == ("the whole picture does not fit into memory, so it was done in tiles",)
     with pytest.raises(OutOfMemory, match=r"VAE decode of 1 x 640 x 64 pixels: out of memory: 2.15 GB more could not be had; .* are free"):
-        Models().decode_latent(recipe, samples, Tile(1024, 64))
+        DeviceModels().decode_latent(recipe, samples, Tile(1024, 64))

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.mask import fit_mask
+from katz_graph.sampling.areas import fit_mask
 from katz_graph.sampling.noise import initial_noise
 
 

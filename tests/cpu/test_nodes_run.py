@@ -11,8 +11,8 @@ from command import Katz
 from PIL import Image
 from safetensors.torch import save_file
 
+from katz_graph.recipe import Compact
 from katz_graph.upscale.networks import CompactNet
-from katz_graph.upscale.recipe import Compact
 
 
 def write(nodes: dict[str, Any]) -> Path:

@@ -13,10 +13,10 @@ from node_calls import PlainEngine, call, context_in
 from safetensors.torch import save_file
 
 from katz_graph.errors import InputError, OutOfMemory
-from katz_graph.executor.context import RunContext
+from katz_graph.executor.graph.context import RunContext
 from katz_graph.picture.tiles import in_tiles
+from katz_graph.recipe import Compact, Rrdb, UpscaleModelRecipe
 from katz_graph.upscale.networks import CompactNet, RrdbNet
-from katz_graph.upscale.recipe import Compact, Rrdb, UpscaleModelRecipe
 
 FOUR = Rrdb(features=8, growth=4, blocks=2, doublings=2, unshuffle=1)
 

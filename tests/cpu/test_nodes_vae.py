@@ -7,7 +7,7 @@ from tiny_models import random, recipes
 
 from katz_graph.errors import InputError
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.models import Models
+from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.recipe import ConditioningEntry, Prompt
 
 
@@ -22,7 +22,7 @@ PROMPT = (ConditioningEntry(Prompt(recipes("sd1")[1], "a")),)
 
 
 def encoded(pixels):
-    return Models().encode_image(VAE, pixels)[0]
+    return DeviceModels().encode_image(VAE, pixels)[0]
 
 
 def test_encode_crops_around_the_centre_and_says_so(context):

@@ -16,10 +16,10 @@ from safetensors.torch import load_file, save_file
 
 from katz_graph.devices import number_format
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.starting import assigned
-from katz_graph.models.load import ModelStore
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.executor.cluster.start import assigned
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 CONTROLNET_AND_LORA = WORKFLOWS / "controlnet_lora.json"
@@ -61,12 +61,12 @@ def test_what_processors_cannot_do_is_refused_at_once(katz: Katz, command: tuple
 
 
 def test_all_devices_of_a_run_compute_in_one_format() -> None:
-    mixed = assigned({"a": "cuda:0", "b": "cpu"}, Assignment())
+    mixed = assigned({"a": "cuda:0", "b": "cpu"}, WorkerConfig())
     assert [one.dtype for one in mixed] == [torch.float32] * 2
-    assert [one.dtype for one in assigned({"a": "cuda:0", "b": "cpu"}, Assignment(), "bfloat16")] == [torch.bfloat16] * 2
+    assert [one.dtype for one in assigned({"a": "cuda:0", "b": "cpu"}, WorkerConfig(), "bfloat16")] == [torch.bfloat16] * 2
     assert [number_format(["cuda:0"], dtype) for dtype in ("auto", "float16", "float32")] == ["float16", "float16", "float32"]
     with pytest.raises(InputError, match="--dtype float16: processors"):
-        assigned({"a": "cuda:0", "b": "cpu"}, Assignment(), "float16")
+        assigned({"a": "cuda:0", "b": "cpu"}, WorkerConfig(), "float16")
 
 
 @pytest.mark.parametrize(("dtype", "advice"), [("bfloat16", "try --dtype float32, another VAE"), ("float32", "try another VAE")])

@@ -20,24 +20,24 @@ from torch import Tensor, nn
 from transformers import CLIPTextModel
 
 from katz_graph.adapters.lora import Factors
-from katz_graph.bench.parity import Models as Files
+from katz_graph.bench.parity import DeviceModels as Files
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
-from katz_graph.context import Tile
 from katz_graph.errors import OutOfMemory
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.execution import Execution
-from katz_graph.executor.host import WORK
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.models import Models
-from katz_graph.models.load import ModelStore
-from katz_graph.models.memory import DeviceMemory
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.executor.worker.execution import Execution
+from katz_graph.executor.worker.host import WORK
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.host.out_of_memory import is_out_of_memory
+from katz_graph.models.loading.memory import DeviceMemory
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.stages import Stage
-from katz_graph.out_of_memory import is_out_of_memory
+from katz_graph.recipe import Compact, Tile, UpscaleModelRecipe
+from katz_graph.upscale.files import upscale_model
 from katz_graph.upscale.networks import CompactNet
-from katz_graph.upscale.recipe import Compact, UpscaleModelRecipe, upscale_model
 
 ERRORS: dict[str, Callable[[], Exception]] = {
     "GPU": lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 11.76 GiB"),
@@ -51,7 +51,7 @@ class Jobs:
     """One job that does all there is, on an engine whose only worker is reached by messages."""
 
     def __init__(self, files: Files, folder: Path) -> None:
-        self.engine = ClusterEngine([Assignment("cpu:0")], cache=folder, launchers={"cpu:0": InProcess()})
+        self.engine = ClusterEngine([WorkerConfig("cpu:0")], cache=folder, launchers={"cpu:0": InProcess()})
         controls = (ControlCase(files.controls[0], 0.8, 0.0, 1.0),)
         self.region = sampler_region(
             Case("x", files.pipeline, files.xl, "euler", 2, guidance=1.0, loras=((files.loras[1], 0.5),), controls=controls)
@@ -199,8 +199,8 @@ class Small(DeviceMemory):
         return self.size
 
 
-def small(size: float) -> Models:
-    return Models(store=ModelStore(model_bytes=10**9, memory=Small(size)))
+def small(size: float) -> DeviceModels:
+    return DeviceModels(store=ModelStore(model_bytes=10**9, memory=Small(size)))
 
 
 def shapes_seen(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[tuple[int, ...]]:
@@ -231,7 +231,7 @@ def test_parts_are_chosen_beforehand_by_what_is_free(
     """Nothing is tried that memory does not suffice for; the picture is the whole's, or as near as tiles are."""
     vae = pipeline_recipes(sd1.pipeline)[2]
     samples = torch.randn(2, 4, 40, 36, generator=torch.Generator().manual_seed(0))
-    whole, _ = Models().decode_latent(vae, samples)
+    whole, _ = DeviceModels().decode_latent(vae, samples)
     seen = shapes_seen(monkeypatch, AutoencoderKL, "decode")
     picture, notes = small(size).decode_latent(vae, samples)
     assert seen == shapes
@@ -269,7 +269,7 @@ def test_an_upscaler_takes_smaller_tiles_before_it_begins(tmp_path: Path, monkey
     (tmp_path / "models" / "upscale_models").mkdir(parents=True)
     torch.manual_seed(0)
     save_file(CompactNet(Compact(16, 1, 2)).state_dict(), tmp_path / "models" / "upscale_models" / "net.safetensors")
-    with ClusterEngine([Assignment("cpu:0")], cache=tmp_path, launchers={"cpu:0": InProcess()}) as engine:
+    with ClusterEngine([WorkerConfig("cpu:0")], cache=tmp_path, launchers={"cpu:0": InProcess()}) as engine:
         context = context_in(tmp_path, engine=engine)
         recipe = call("UpscaleModelLoader", context, model_name="net.safetensors")
         image = torch.rand(1, 300, 300, 3, generator=torch.Generator().manual_seed(1))

@@ -16,20 +16,20 @@ from torch import Tensor
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.requests import bare_context, bind
 from katz_graph.errors import InputError, KatzError
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.guider import Guider
-from katz_graph.models.freeu import scale_backbone, scale_low_frequencies, skip_hook
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.guidance_spec import Guider
+from katz_graph.ir.values import Step
+from katz_graph.models.families.unet.freeu import scale_backbone, scale_low_frequencies, skip_hook
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.packs import Registry, load_registry
 from katz_graph.patches import ContinuousSampling, DiscreteSampling, FreeU, OpaquePatch, Patch, RescaledGuidance
-from katz_graph.planner.expand import expand_guider
-from katz_graph.planner.present import as_json, as_text
-from katz_graph.planner.schedule import table_of
+from katz_graph.planner.passes.expand import expand_guider
+from katz_graph.planner.report.text import as_json, as_text
+from katz_graph.planner.sampling import table_of
 from katz_graph.recipe import ConditioningEntry, ModelRecipe, Prompt, digest
-from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.guidance import guided, rescaled
 from katz_graph.sampling.prediction import scale_model_input, to_denoised
 from katz_graph.sampling.schedules import schedule

@@ -15,15 +15,15 @@ from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import bare_context
 from katz_graph.errors import InputError, KatzError
-from katz_graph.executor import models as live
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.worker import models as live
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.identity import count_values, file_identity
-from katz_graph.models.load import ModelStore
-from katz_graph.models.merge import merged_clip, merged_model
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.models.loading.identity import count_values, file_identity
+from katz_graph.models.loading.merge import merged_clip, merged_model
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
 from katz_graph.packs import Registry, load_registry
 from katz_graph.recipe import ClipRecipe, Lora, ModelRecipe, Prompt, digest
 

@@ -16,21 +16,21 @@ from torch.nn.functional import avg_pool2d
 
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, sampler_region
-from katz_graph.compat.progress import ProgressBar
+from katz_graph.comfy.progress import ProgressBar
 from katz_graph.events import Event, Previewed, Progress
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.engine import Engine
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.folders import MINI, Folders
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.files.folders import MINI, Folders
+from katz_graph.ir.region import Region
 from katz_graph.mini.evaluate import held_out_scenes
 from katz_graph.mini.world import caption
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.picture.latent_spaces import LinearMap, linear_map
 from katz_graph.picture.preview import as_jpeg, latent_picture
-from katz_graph.planner.region import Region
 from katz_graph.sampling.diffusers_process import DiffusersProcess
 from katz_graph.sampling.spec import DiffusersSpec
 from katz_graph.scope import running
@@ -47,7 +47,7 @@ def engine(costs: Path) -> Iterator[LocalEngine]:
 class Watched(RunContext):
     """A run that keeps what it shows. Its time goes on by `tick` seconds with every look at the clock."""
 
-    def __init__(self, engine: Engine | None, tick: float = 1.0, previews: bool = True) -> None:
+    def __init__(self, engine: DeviceEngine | None, tick: float = 1.0, previews: bool = True) -> None:
         self.seen: list[Tensor] = []
         self.now = 0.0
         self.tick = tick
@@ -111,7 +111,7 @@ def test_four_a_second_at_most(engine: LocalEngine) -> None:
 
 
 def test_a_worker_sends_them_when_the_run_asks(costs: Path) -> None:
-    with ClusterEngine([Assignment("cpu:0")], cache=costs, launchers={"cpu:0": InProcess()}) as cluster:
+    with ClusterEngine([WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": InProcess()}) as cluster:
         region = mini(steps=3)
         asked, silent = Watched(cluster), Watched(cluster, previews=False)
         samples = [cluster.sample(region, context)[0]["samples"] for context in (asked, silent)]
@@ -187,7 +187,7 @@ def test_a_sampling_loop_of_a_pack_shows_its_latent(pack_callback: Any) -> None:
 def pack_callback() -> Any:
     from types import SimpleNamespace
 
-    from katz_graph.compat.shims.latent_preview import prepare_callback
+    from katz_graph.comfy.shims.latent_preview import prepare_callback
 
     model = SimpleNamespace(model=SimpleNamespace(latent_format=SimpleNamespace(scale_factor=0.18215, latent_channels=4)))
     return lambda: prepare_callback(model, 5)

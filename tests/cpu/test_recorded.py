@@ -18,18 +18,18 @@ from torch import Tensor, nn
 from katz_graph.bench.parity import Models, cases
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
-from katz_graph.executor.batching import merge, split, tensors_of
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.models import computed
 from katz_graph.executor.recorded.call import Recorder, form_of
 from katz_graph.executor.recorded.tape import NotRecordable, Tape
+from katz_graph.executor.worker.models import computed
+from katz_graph.executor.worker.values import merge, split, tensors_of
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.identity import file_identity
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.stages import Outputs, Stage, stages
 from katz_graph.patches import FreeU
-from katz_graph.planner.expand import expand_sampling
-from katz_graph.planner.region import Region
+from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import Area, ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
 from katz_graph.sampling.names import SAMPLER_NAMES
 

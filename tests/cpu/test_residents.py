@@ -16,30 +16,30 @@ import torch
 from safetensors.torch import save_file
 from tiny_models import control_recipe, lora, pipeline_folder, recipes
 
-from katz_graph import host_memory
-from katz_graph.bench.parity import Models as Files
+from katz_graph.bench.parity import DeviceModels as Files
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_pipeline, make_refiner
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.errors import InputError, OutOfMemory
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.graph_run import run_graph
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.models import Models
-from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.identity import count_values
-from katz_graph.models.load import ModelStore
-from katz_graph.models.memory import DeviceMemory
-from katz_graph.models.merge import merged_model
-from katz_graph.models.residency import NoRoom
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.planner.program import Link as DeviceLink
-from katz_graph.recipe import ClipRecipe, ModelRecipe, Prompt, VaeRecipe
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.graph import Graph, NetworkLink, NodeCall
+from katz_graph.host import memory as host_memory
+from katz_graph.ir.device import NetworkLink as DeviceLink
+from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.memory import DeviceMemory
+from katz_graph.models.loading.merge import merged_model
+from katz_graph.models.loading.residency import NoRoom
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.recipe import ClipRecipe, Compact, ModelRecipe, Prompt, UpscaleModelRecipe, VaeRecipe
+from katz_graph.upscale.files import upscale_model
 from katz_graph.upscale.networks import CompactNet
-from katz_graph.upscale.recipe import Compact, UpscaleModelRecipe, upscale_model
 
 CPU = ("cpu", torch.float32)
 
@@ -88,7 +88,7 @@ def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> N
     (model, clip, vae), net = recipes("sd1"), upscaler(tmp_path)
     merged = merged_model(model, recipes("sd1")[0].with_lora(lora("sd1")), (("", 0.5, 0.5),))
     largest = bytes_of(model.unet)
-    models = Models(store=ModelStore(model_bytes=largest))
+    models = DeviceModels(store=ModelStore(model_bytes=largest))
     uses: dict[str, Callable[[], Any]] = {
         "unet": lambda: models.patch(model),
         "merged": lambda: models.patch(merged),
@@ -127,7 +127,7 @@ def test_what_was_used_longest_ago_goes_and_it_is_said_for_what_and_what_it_cost
 def test_of_a_file_that_is_replaced_only_the_newest_stays(tmp_path: Path, kind: str) -> None:
     """Without a budget: what nobody can ask for any more is of no use."""
     checkpoint = tmp_path / "model.safetensors" if kind == "file" else tmp_path / "model"
-    models = Models()
+    models = DeviceModels()
     for _ in range(3):
         if kind == "file":
             shutil.copyfile(single_files.checkpoint("sd1"), checkpoint)
@@ -143,7 +143,7 @@ def test_of_a_file_that_is_replaced_only_the_newest_stays(tmp_path: Path, kind: 
 
 def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
     model, other = recipes("sd1")[0], recipes("sd2")[0]
-    models = Models(store=ModelStore(model_bytes=bytes_of(other.unet)))
+    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(other.unet)))
     plain = {name: weight.clone() for name, weight in models.patch(model).named_parameters()}
     models.patch(model.with_lora(lora("sd1")))
     (kept,) = models._sets.values()
@@ -195,7 +195,7 @@ def test_a_model_that_does_not_fit_at_all_is_named_with_the_sizes() -> None:
 
 def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_again(monkeypatch: pytest.MonkeyPatch) -> None:
     model, clip, _ = recipes("sd1")
-    models, full = Models(), []
+    models, full = DeviceModels(), []
     models.encode_text(Prompt(clip, "a star"))
     move = torch.nn.Module.to
 
@@ -248,7 +248,7 @@ def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(sd1:
 
 def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:
     """A worker's request holds all that there is; an upscaler's turn comes when it has ended."""
-    models = Models(store=ModelStore(model_bytes=bytes_of(recipes("sd1")[0].unet)))
+    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(recipes("sd1")[0].unet)))
     with models.holding(recipes("sd1")[0]), pytest.raises(NoRoom):
         models.decode_latent(recipes("sd1")[2], torch.zeros(1, 4, 2, 2))
     vae = pipeline_recipes(sd1.pipeline)[2]
@@ -271,18 +271,30 @@ def paint(engine: LocalEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe],
         "base": NodeCall(
             "KSamplerAdvanced",
             {
-                **{"model": model, "positive": Link("text", 0), "negative": Link("text", 0), "latent_image": Link("empty", 0), **shared},
+                **{
+                    "model": model,
+                    "positive": NetworkLink("text", 0),
+                    "negative": NetworkLink("text", 0),
+                    "latent_image": NetworkLink("empty", 0),
+                    **shared,
+                },
                 **{"add_noise": "enable", "start_at_step": 0, "end_at_step": 3, "return_with_leftover_noise": "enable"},
             },
         ),
         "refined": NodeCall(
             "KSamplerAdvanced",
             {
-                **{"model": refiner, "positive": Link("words", 0), "negative": Link("words", 0), "latent_image": Link("base", 0), **shared},
+                **{
+                    "model": refiner,
+                    "positive": NetworkLink("words", 0),
+                    "negative": NetworkLink("words", 0),
+                    "latent_image": NetworkLink("base", 0),
+                    **shared,
+                },
                 **{"add_noise": "disable", "start_at_step": 3, "end_at_step": 10, "return_with_leftover_noise": "disable"},
             },
         ),
-        "out": NodeCall("VAEDecode", {"samples": Link("refined", 0), "vae": vae}),
+        "out": NodeCall("VAEDecode", {"samples": NetworkLink("refined", 0), "vae": vae}),
     }
     result = run_graph(Graph(nodes), bare_context(engine), ResultCache("none"), targets=["out"])
     result.raise_failures()
@@ -311,7 +323,7 @@ def test_the_planner_is_told_what_models_may_take(sd1: Files, measured: Path) ->
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
 
     def engine(**given: int) -> ClusterEngine:
-        assignments = [Assignment(name, **given) for name in ("cpu:0", "cpu:1")]
+        assignments = [WorkerConfig(name, **given) for name in ("cpu:0", "cpu:1")]
         launchers = {one.name: InProcess() for one in assignments}
         return ClusterEngine(assignments, cache=measured, link=DeviceLink(1e10, 1e-5), launchers=launchers)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.evaluation import Step
+from katz_graph.ir.values import Step
 from katz_graph.sampling.noise import initial_noise
 from katz_graph.sampling.noise_table import noise_table
 from katz_graph.sampling.process import Process, start_process

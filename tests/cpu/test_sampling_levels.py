@@ -11,6 +11,7 @@ from node_calls import call, registry
 from tiny_models import recipes
 from torch import Tensor
 
+from katz_graph.checks.validate import validate
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, NodeCall
 from katz_graph.patches import DiscreteSampling
@@ -20,7 +21,6 @@ from katz_graph.sampling.names import SAMPLER_NAMES, SamplerChoice
 from katz_graph.sampling.noise_table import NoiseTable, noise_table
 from katz_graph.sampling.samplers import SAMPLERS, solver_of
 from katz_graph.sampling.schedules import schedule
-from katz_graph.validate import validate
 
 TABLE = noise_table({})
 

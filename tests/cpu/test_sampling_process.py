@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.evaluation import Step, per_row
+from katz_graph.ir.values import Step, per_row
 from katz_graph.sampling.names import SAMPLER_NAMES
 from katz_graph.sampling.noise import BrownianNoise, initial_noise
 from katz_graph.sampling.noise_table import noise_table

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.evaluation import Step
-from katz_graph.sampling.mask import LatentMask, fit_mask
-from katz_graph.sampling.noise import AncestralNoise, initial_noise
+from katz_graph.ir.values import Step
+from katz_graph.sampling.areas import LatentMask, fit_mask
+from katz_graph.sampling.noise import AncestralNoise, initial_noise, noised
 from katz_graph.sampling.prediction import scale_model_input, to_denoised
-from katz_graph.sampling.start import noised
 
 SHAPE = (3, 4, 6, 5)
 

@@ -19,12 +19,12 @@ from single_files import (
 from tiny_models import random_step, random_text, rows
 
 from katz_graph.errors import InputError
-from katz_graph.models import text
-from katz_graph.models.controlnet import control, embed_reference
+from katz_graph.models.families.unet.control_blocks import control, embed_reference
 from katz_graph.models.family import architecture, config, prediction_type, scheduler_config, union_types, vae_shape
-from katz_graph.models.load import ModelStore
-from katz_graph.models.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
-from katz_graph.models.tokenizer import load_tokenizer
+from katz_graph.models.loading.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
+from katz_graph.models.loading.store import ModelStore
+from katz_graph.models.text import encoder as text
+from katz_graph.models.text.tokens import load_tokenizer
 
 STORE = ModelStore()
 CPU = ("cpu", torch.float32)

@@ -16,15 +16,15 @@ from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
 from katz_graph.events import Event, Timeline
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import Choices
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
-from katz_graph.planner.program import Link as Wire
-from katz_graph.planner.region import Region
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.graph import Graph, NetworkLink, NodeCall
+from katz_graph.ir.device import NetworkLink as Wire
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.recipe import ConditioningEntry, Picture, Prompt
 
 NAMES = ("cpu:0", "cpu:1")
@@ -67,7 +67,7 @@ def stale(case: Case, costs: Path) -> Stale:
     """The same request with its ControlNets on a second worker, one evaluation behind."""
     choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=False)
     launchers = {name: InProcess() for name in NAMES}
-    with ClusterEngine([Assignment(name) for name in NAMES], choices, costs, SLOW, launchers=launchers) as engine:
+    with ClusterEngine([WorkerConfig(name) for name in NAMES], choices, costs, SLOW, launchers=launchers) as engine:
         context = bare_context(engine)
         ran: dict[str, set[int]] = defaultdict(set)
 
@@ -98,39 +98,39 @@ def drawn(case: Case, windows: Sequence[Window]) -> Region:
             },
         )
     }
-    slots: dict[str, Link] = {}
+    slots: dict[str, NetworkLink] = {}
     sides = {"positive": case.prompt} if case.guidance == 1.0 else {"positive": case.prompt, "negative": case.negative}
     for side, text in sides.items():
         common: dict[str, Any] = {"model": model, "conditioning": (ConditioningEntry(Prompt(clip, text)),)}
-        residuals: dict[str, Link] = {}
+        residuals: dict[str, NetworkLink] = {}
         for number, (control, window) in enumerate(zip(case.controls, windows, strict=True), start=1):
             name, slot = f"{side}.control{number}", len(slots) + 1
             given = {"control_net": controlnet_recipe(control.folder), "image": Picture.of(case.image), "strength": control.strength}
-            nodes[name] = NodeCall("ControlNet", {"step": Link("begin", 0), "conditioning": common["conditioning"], **given})
+            nodes[name] = NodeCall("ControlNet", {"step": NetworkLink("begin", 0), "conditioning": common["conditioning"], **given})
             residuals[f"residuals_{number}"] = late(nodes, name, slot, window)
-            slots[f"next_{slot}"] = Link(name, 0)
-        nodes[f"{side}.encoder"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
-        nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.encoder", 0), **common})
-        nodes[f"{side}.decoder"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), **common, **residuals})
-    prediction = Link("positive.decoder", 1)
+            slots[f"next_{slot}"] = NetworkLink(name, 0)
+        nodes[f"{side}.encoder"] = NodeCall("UNetEncoder", {"step": NetworkLink("begin", 0), **common})
+        nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": NetworkLink(f"{side}.encoder", 0), **common})
+        nodes[f"{side}.decoder"] = NodeCall("UNetDecoder", {"features": NetworkLink(f"{side}.mid", 0), **common, **residuals})
+    prediction = NetworkLink("positive.decoder", 1)
     if "negative" in sides:
-        both = {"cond": prediction, "uncond": Link("negative.decoder", 1), "guidance": case.guidance}
+        both = {"cond": prediction, "uncond": NetworkLink("negative.decoder", 1), "guidance": case.guidance}
         nodes["guidance"] = NodeCall("CFGCombine", both)
-        prediction = Link("guidance", 0)
-    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": prediction, **slots})
+        prediction = NetworkLink("guidance", 0)
+    nodes["end"] = NodeCall("StepEnd", {"step": NetworkLink("begin", 0), "prediction": prediction, **slots})
     return bind(Graph(nodes), "end")
 
 
-def late(nodes: dict[str, NodeCall], name: str, slot: int, window: Window) -> Link:
+def late(nodes: dict[str, NodeCall], name: str, slot: int, window: Window) -> NetworkLink:
     """Nothing outside of the window, `name` in its first evaluation, and what is in `slot` in the others."""
-    step = Link("begin", 0)
+    step = NetworkLink("begin", 0)
     nodes[f"{name}.begins"] = NodeCall("StepPattern", {"step": step, "every": NEVER, "offset": window.first})
-    nodes[f"{name}.fresh"] = NodeCall("Switch", {"condition": Link(f"{name}.begins", 0), "on_true": Link(name, 0)})
+    nodes[f"{name}.fresh"] = NodeCall("Switch", {"condition": NetworkLink(f"{name}.begins", 0), "on_true": NetworkLink(name, 0)})
     later = {"step": step, "every": 1, "first": window.first + 1, "last": window.last}
     nodes[f"{name}.goes on"] = NodeCall("StepPattern", later)
-    chosen: Mapping[str, Any] = {"on_true": Link("begin", slot), "on_false": Link(f"{name}.fresh", 0)}
-    nodes[f"{name}.late"] = NodeCall("Switch", {"condition": Link(f"{name}.goes on", 0), **chosen})
-    return Link(f"{name}.late", 0)
+    chosen: Mapping[str, Any] = {"on_true": NetworkLink("begin", slot), "on_false": NetworkLink(f"{name}.fresh", 0)}
+    nodes[f"{name}.late"] = NodeCall("Switch", {"condition": NetworkLink(f"{name}.goes on", 0), **chosen})
+    return NetworkLink(f"{name}.late", 0)
 
 
 # "normal" levels of 8 steps lie at timesteps 999, 856, 714, 571, 428, 285, 143 and 0: from 25 % to 75 %, 749 to 250, are evaluations 2 to 5

@@ -13,22 +13,22 @@ import pytest
 import torch
 from processes import eventually
 
-from katz_graph.compat.v1 import V1Class
-from katz_graph.executor.cache import ResultCache
-from katz_graph.folders import Folders
+from katz_graph.comfy.v1.adapter import V1Class
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.files.folders import Folders
+from katz_graph.ir.device import Device
 from katz_graph.node import Node, NodeType
-from katz_graph.planner.program import Device
-from katz_graph.web.channel import QueueView
-from katz_graph.web.convention import ConventionChannel
 from katz_graph.web.events import Ended, JobEvent, Started
-from katz_graph.web.job_state import JobState
-from katz_graph.web.job_views import status_of
+from katz_graph.web.http.job_views import status_of
 from katz_graph.web.jobs.dispatch import DEVICE_GONE
 from katz_graph.web.jobs.job import Job
+from katz_graph.web.live.channel import QueueView
+from katz_graph.web.live.comfy_channel import ConventionChannel
+from katz_graph.web.live.job_state import JobState
 from katz_graph.web.runner.caches import Caches
-from katz_graph.web.runner.order import Order
-from katz_graph.web.runner.runs import Place, Runs
-from katz_graph.web.runner.unkept import UnkeptFiles
+from katz_graph.web.runner.job_message import Order
+from katz_graph.web.runner.runs import RunnerDevices, Runs
+from katz_graph.web.runner.uncommitted_files import UnkeptFiles
 from katz_graph.wires import Socket
 
 sys.path.append(str(Path(__file__).parents[1] / "plain"))
@@ -50,7 +50,7 @@ def runs_in(
     wear_out: Callable[[str], None] = lambda why: None,
 ) -> Runs:
     folders = Folders((folder,), folder, folder)
-    place = Place(Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000)  # type: ignore[arg-type]
+    place = RunnerDevices(Engine(), registry or {}, folders, Caches(ResultCache()), "cpu", False, 1000)  # type: ignore[arg-type]
     return Runs(place, tell, UnkeptFiles(), wear_out)
 
 

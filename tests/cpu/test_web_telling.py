@@ -11,12 +11,12 @@ import torch
 
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.events import Event, NodeBlocked, NodeDone, NodeFailed, NodeStarted, Previewed, Progress, Span, StageDone, Timeline
-from katz_graph.executor.failure import node_failure
-from katz_graph.executor.requests import WorkerLost
+from katz_graph.executor.cluster.requests import WorkerLost
+from katz_graph.executor.graph.result import node_failure
 from katz_graph.web.events import JOB_EVENT, Cached, ClientEvent, EncodedPicture, JobEvent, Wrote
-from katz_graph.web.runner.order import Order
+from katz_graph.web.runner.job_message import Order
+from katz_graph.web.runner.reporter import PACE, JobReporter, described, plain
 from katz_graph.web.runner.runs import pictures_texts
-from katz_graph.web.runner.telling import PACE, Telling, described, plain
 
 
 class Clock:
@@ -27,10 +27,10 @@ class Clock:
         return self.now
 
 
-def telling(folder: Path = Path("output"), most: int = 1000) -> tuple[Telling, list[ClientEvent], Clock]:
+def telling(folder: Path = Path("output"), most: int = 1000) -> tuple[JobReporter, list[ClientEvent], Clock]:
     told: list[ClientEvent] = []
     clock = Clock()
-    return Telling(folder, most, told.append, clock), told, clock
+    return JobReporter(folder, most, told.append, clock), told, clock
 
 
 def start(node: str, display: str | None = None) -> Event:

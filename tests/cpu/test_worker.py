@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from katz_graph.executor.worker import Single, Worker
+from katz_graph.executor.worker.loop import Single, Worker
 
 
 @pytest.fixture

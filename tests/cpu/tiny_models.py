@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from katz_graph.bench.random_models import Naming, make_controlnet, make_lora, make_pipeline
+from katz_graph.ir.values import Step, TextEncoding
 from katz_graph.models.family import Family
-from katz_graph.models.features import TextEncoding
-from katz_graph.models.identity import file_identity
-from katz_graph.models.load import ModelStore
-from katz_graph.models.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.models.loading.identity import file_identity
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
+from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import ClipRecipe, ControlNetRecipe, Lora, ModelRecipe, VaeRecipe
-from katz_graph.sampling.evaluation import Step
 
 FAMILIES: tuple[Family, ...] = ("sd1", "sd2", "sdxl")
 

@@ -10,9 +10,9 @@ from test_same_picture import LINK, cases, scattered
 
 from katz_graph.bench.parity import Models, difference, random_models
 from katz_graph.bench.requests import bare_context, sample
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cluster_engine import ClusterEngine
+from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.worker.config import WorkerConfig
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
@@ -29,7 +29,7 @@ def test_a_gpu_gives_the_picture_of_the_cpu_within_its_arithmetic(models: Models
 
 
 def test_two_workers_on_one_gpu_give_the_bits_of_one_device(models: Models, tmp_path: Path) -> None:
-    assignments = [Assignment(f"cuda:0#{number}", "cuda:0") for number in range(2)]
+    assignments = [WorkerConfig(f"cuda:0#{number}", "cuda:0") for number in range(2)]
     with LocalEngine(EngineOptions("cuda:0", batching=False)) as one, ClusterEngine(assignments, cache=tmp_path, link=LINK) as two:
         for number, region in enumerate(cases(models)[::5]):
             made = two.cluster.run(scattered(two, region, number), bare_context(two)).samples

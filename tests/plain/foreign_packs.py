@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from katz_graph.compat.finder import Shims
-from katz_graph.compat.sources import ROOTS
-from katz_graph.folders import Folders
+from katz_graph.comfy.finder import Shims
+from katz_graph.comfy.sources import ROOTS
+from katz_graph.files.folders import Folders
 from katz_graph.packs import Registry, load_registry
 
 

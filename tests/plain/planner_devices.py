@@ -8,9 +8,10 @@ from typing import Any
 
 from planner_graphs import compiled, prompt, sampler_region, use
 
-from katz_graph.planner.delay import delay
-from katz_graph.planner.program import Call, Device, Link, Program, Work
-from katz_graph.planner.region import Region
+from katz_graph.ir.device import Device, NetworkLink, Work
+from katz_graph.ir.program import Call, Program
+from katz_graph.ir.region import Region
+from katz_graph.planner.passes.delay import delay
 
 MS = 1e-3
 SECONDS = {"unet_encoder": 12 * MS, "unet_mid": 3 * MS, "unet_decoder": 19 * MS, "controlnet": 15 * MS}  # as in proofs: 15, 19, 15
@@ -42,9 +43,9 @@ def devices(*speeds: float, **more: Any) -> tuple[Device, ...]:
     return tuple(Device(f"cpu:{number}", speed, 1e30, **more) for number, speed in enumerate(speeds))
 
 
-def linked(among: Iterable[Device], rate: float = RATE, latency: float = 0.0) -> dict[tuple[str, str], Link]:
+def linked(among: Iterable[Device], rate: float = RATE, latency: float = 0.0) -> dict[tuple[str, str], NetworkLink]:
     names = [device.name for device in among]
-    return {(a, b): Link(rate, latency) for a in names for b in names if a != b}
+    return {(a, b): NetworkLink(rate, latency) for a in names for b in names if a != b}
 
 
 def several(

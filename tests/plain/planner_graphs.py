@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from katz_graph.folders import MINI
+from katz_graph.files.folders import MINI
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.models.identity import component
+from katz_graph.ir.device import Device, Work
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Operation, Region
+from katz_graph.models.loading.identity import component
 from katz_graph.node import Node, NodeType
 from katz_graph.nodes import denoise, sampling
 from katz_graph.planner.compile import Known, compile_region
-from katz_graph.planner.expand import expand_sampling
-from katz_graph.planner.program import Device, Program, Work
-from katz_graph.planner.region import Operation, Region, bind_region, region_nodes
+from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.planner.region import bind_region, region_nodes
 from katz_graph.recipe import ClipRecipe, Component, ConditioningEntry, ControlNetRecipe, ControlUse, ModelRecipe, Picture, Prompt
 
 REGISTRY: Mapping[str, NodeType] = {

@@ -21,20 +21,20 @@ LAYERS = {
     "executor": {"katz_graph", "kernels"},
     "web": {"katz_graph", "nodes", "executor", "kernels"},
 }
-KNOT = {"context", "events", "models", "node", "picture", "planner", "upscale", "wires"}
-"""Rooms that import each other in a circle, so that no floor can order them yet."""
+KNOT = {"context", "node"}
+"""A node and what it may ask for while it runs describe each other."""
 FLOORS = (  # of katz_graph: a room imports from lower floors only
-    {"errors", "graph", "patches", "wording", "out_of_memory", "host_memory", "blocker", "awaiting", "garbage", "canny"},
-    {"output_files", "recipe", "extra_paths", "cycles", "text_search"},
-    {"images", "guider", "sampling", "folders"},
-    {"settings", "devices"},
-    {"options", "ipc"},
-    KNOT,
-    {"literals", "ui_results", "knobs", "scope", "approximations", "measured", "adapters", "mini", "places"},
-    {"problem", "describe", "compat"},
-    {"validate", "packs"},
+    {"errors", "graph", "ir", "messages", "patches", "blocker"},
+    {"recipe", "events", "files", "host", "devices", "approximations"},
+    {"guidance_spec", "sampling", "options", "ipc"},
+    {"wires"},
+    KNOT | {"picture"},
+    {"knobs", "scope", "ui_results", "models", "mini"},
+    {"adapters", "upscale", "planner", "places", "run_stats"},
+    {"checks"},
+    {"comfy"},
+    {"packs"},
     {"formats"},
-    {"shipped"},
 )
 COMPOSITION_ROOT = ("api", "bench", "cli")  # rooms of katz_graph that may import every layer, and nothing imports them
 
@@ -130,7 +130,7 @@ def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
     ("module", "heavy"),
     [
         ("katz_graph.executor.transport.connection", {"diffusers", "transformers", "scipy"}),  # every process speaks with workers
-        ("katz_graph.executor.cluster_engine", {"diffusers", "transformers", "scipy"}),  # what plans is loaded beside the workers
+        ("katz_graph.executor.cluster.engine", {"diffusers", "transformers", "scipy"}),  # what plans is loaded beside the workers
         ("katz_graph.cli.serve", {"torch", "numpy", "fastapi", "uvicorn"}),  # workers begin to load before the rest of the server
         ("katz_graph.web.runner.main", {"torch", "numpy"}),  # it has workers begin to load before all else
         ("katz_graph.web.runner.service", {"torch", "numpy"}),  # a server answers for its nodes first

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.executor.costs import FILE, Contention, CostStore, Rates
-from katz_graph.planner.program import Link
+from katz_graph.executor.measure.store import FILE, Contention, CostStore, Rates
+from katz_graph.ir.device import NetworkLink
 
 RATES = Rates(2e12, 5e10, 1e-5)
 UNET, TEXT = ("unet_encoder:1", 1), ("text_encoder:2", 1)
@@ -32,12 +32,12 @@ def test_everything_that_was_kept_is_there_for_the_next_process(tmp_path: Path, 
     assert store.rates("cpu") is None and store.link("a", "b", "pair") is None and store.contention("host", "cpu", 2) is None
     store.keep_rates("cpu", RATES)
     store.keep_contention("host", "cpu", 2, Contention(1.1, 1.9))
-    store.keep_link("a", "b", "pair", Link(1e9, 0.0))
+    store.keep_link("a", "b", "pair", NetworkLink(1e9, 0.0))
     store.record("cpu", {UNET: [0.5, 0.7, 0.6]})
     later = CostStore(tmp_path / "cache")
     assert later.rates("cpu") == RATES
     assert later.contention("host", "cpu", 2) == Contention(1.1, 1.9) and later.contention("host", "cpu", 4) is None
-    assert later.link("a", "b", "pair") == Link(1e9, 0.0) and later.link("b", "a", "pair") is None
+    assert later.link("a", "b", "pair") == NetworkLink(1e9, 0.0) and later.link("b", "a", "pair") is None
     assert later.stages("cpu") == {(*UNET, False): 0.6}
     assert not warnings_in(caplog)
 
@@ -172,9 +172,8 @@ def test_a_locked_file_costs_some_patience(tmp_path: Path, caplog: pytest.LogCap
 
 
 def script(body: str, folder: Path) -> list[str]:
-    head = (
-        "import sys; from pathlib import Path; from katz_graph.executor.costs import CostStore, Rates; store = CostStore(Path(sys.argv[1]))"
-    )
+    imports = "import sys; from pathlib import Path; from katz_graph.executor.measure.store import CostStore, Rates"
+    head = f"{imports}; store = CostStore(Path(sys.argv[1]))"
     return [sys.executable, "-c", f"{head}\n{body}", str(folder)]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from katz_graph.planner.program import Device, Work
+from katz_graph.ir.device import Device, Work
 
 DEVICE = Device("cpu:0", flops_per_second=100.0, bytes_per_second=10.0, contention=1.1, memory_contention=2.0)
 ARITHMETIC = Work(flops=500.0, weight_bytes=10.0, activation_bytes=10.0)  # 5 s of arithmetic, 2 s of memory

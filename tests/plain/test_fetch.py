@@ -15,8 +15,8 @@ import fsspec
 import pytest
 
 from katz_graph.errors import InputError, KatzError, RunError
-from katz_graph.folders import Folders
-from katz_graph.models.fetch import fetch
+from katz_graph.files.folders import Folders
+from katz_graph.models.loading.fetch import fetch
 
 
 def safetensors(values: int = 1_000) -> bytes:

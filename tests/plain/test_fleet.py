@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from katz_graph.errors import InputError
-from katz_graph.executor.fleet import Fleet
-from katz_graph.planner.program import Call, Prediction, Program, Variant
-from katz_graph.planner.region import Operation, Ref, Region
+from katz_graph.executor.cluster.router import Router
+from katz_graph.ir.program import Call, Prediction, Program, Variant
+from katz_graph.ir.region import Operation, Ref, Region
 from katz_graph.recipe import Component, ControlNetRecipe
 
 EDGES, POSE = (ControlNetRecipe(Component(name, ())) for name in ("edges", "pose"))
@@ -28,8 +28,8 @@ def planned(of: Region, pins: object, seconds: float) -> Program:
     return Program(of, (), (), variants=(variant,), calls=(calls,), prediction=prediction)
 
 
-def fleet(clock: list[float], lane: int | None = 1) -> Fleet:
-    return Fleet(["g0", "g1", "c0", "c1"], {"controlnet": ("c0", "c1")}, lane, lambda: clock[0])
+def fleet(clock: list[float], lane: int | None = 1) -> Router:
+    return Router(["g0", "g1", "c0", "c1"], {"controlnet": ("c0", "c1")}, lane, lambda: clock[0])
 
 
 def test_requests_go_to_the_lane_with_fewest() -> None:
@@ -45,7 +45,7 @@ def test_without_lanes_a_request_may_use_every_device() -> None:
 
 
 def test_devices_that_others_may_use_too_are_no_pool() -> None:
-    shared = Fleet(["a", "b"], {"controlnet": ("b",), "unet_mid": ("b",)}, None, lambda: 0.0)
+    shared = Router(["a", "b"], {"controlnet": ("b",), "unet_mid": ("b",)}, None, lambda: 0.0)
     assert shared.pool == () and shared.admit(region(x=EDGES)).pins == {"controlnet": ("b",), "unet_mid": ("b",)}
 
 
@@ -55,11 +55,11 @@ def test_a_request_that_is_alone_has_the_whole_pool() -> None:
 
 def test_pins_that_nothing_can_hold_are_refused() -> None:
     with pytest.raises(InputError, match="unet_mid=g9: there are the devices g0, g1"):
-        Fleet(["g0", "g1"], {"unet_mid": ("g9",)}, None, lambda: 0.0)
+        Router(["g0", "g1"], {"unet_mid": ("g9",)}, None, lambda: 0.0)
 
 
 def test_a_lane_that_cannot_hold_a_pin_is_not_chosen() -> None:
-    pinned = Fleet(["g0", "g1"], {"unet_mid": ("g1",)}, 1, lambda: 0.0)
+    pinned = Router(["g0", "g1"], {"unet_mid": ("g1",)}, 1, lambda: 0.0)
     assert {pinned.admit(region()).devices for _ in range(3)} == {("g1",)}
 
 
@@ -100,6 +100,6 @@ def test_lanes_that_lost_devices_are_one_where_none_of_them_holds_the_pins() -> 
     """Of four devices in lanes of two, g1 and g3 are gone; what is left of each lane lacks what the other has."""
     pins = {"unet_mid": ("g0",), "vae_decode": ("g2",)}
     with pytest.raises(InputError, match="no 1 devices together"):
-        Fleet(["g0", "g2"], pins, 1, lambda: 0.0)
-    left = Fleet(["g0", "g2"], pins, 1, lambda: 0.0, reduced=True)
+        Router(["g0", "g2"], pins, 1, lambda: 0.0)
+    left = Router(["g0", "g2"], pins, 1, lambda: 0.0, reduced=True)
     assert left.admit(region()).devices == ("g0", "g2")

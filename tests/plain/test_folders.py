@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph import folders as folders_module
 from katz_graph.errors import InputError
-from katz_graph.folders import Folders
-from katz_graph.settings import Settings
+from katz_graph.files import folders as folders_module
+from katz_graph.files.folders import Folders
+from katz_graph.files.settings import Settings
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled, InputError, OutOfMemory, RunError
 from katz_graph.events import NodeDone
-from katz_graph.executor.cache import ResultCache
-from katz_graph.folders import MINI
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.files.folders import MINI
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
-from katz_graph.models.sources import pipeline_recipes
+from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.node import ANY, Input, Node, NodeType, Output, WithUi
 from katz_graph.packs import Registry, load_registry
 from katz_graph.planner.region import RegionNodes
@@ -382,7 +382,7 @@ def test_an_expansion_may_read_nodes_outside_of_it() -> None:
 
 
 def test_an_expansion_without_end_fails_and_leaves_others_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.executor.splice.MOST", 100)
+    monkeypatch.setattr("katz_graph.executor.graph.expansion.MOST", 100)
     inner = Graph({"again": NodeCall("Expand", {})})
     document = {"1": node("Expand"), "2": node("Save", value=["1", 0]), "3": node("Number", value=1), "4": node("Save", value=["3", 0])}
     result = run(document, types=expanding(inner, Link("again", 0))).result

@@ -12,9 +12,9 @@ from trivial_nodes import TYPES, node, run
 
 from katz_graph.bench import graph as bench
 from katz_graph.bench.result import BenchResult, medians, report
-from katz_graph.executor.cache import ResultCache
+from katz_graph.checks.validate import check
+from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.read import read_workflow
-from katz_graph.validate import check
 
 SIZE = 10_000
 SECONDS = 10  # of processor time; the bench holds the real bound, this one only tells linear from quadratic

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.host_memory import free_bytes, total_bytes
+from katz_graph.host.memory import free_bytes, total_bytes
 
 GB = 2**30
 MEMINFO = f"MemTotal:       {64 * GB // 1024} kB\nMemFree:        1 kB\nMemAvailable:   {40 * GB // 1024} kB\n"
@@ -58,7 +58,7 @@ def test_limits_of_the_process_count(limit: str) -> None:
     """What this says can be had can be had, and not much more."""
     program = f"""
 import resource
-from katz_graph.host_memory import free_bytes
+from katz_graph.host.memory import free_bytes
 resource.setrlimit(resource.{limit}, (400_000_000, 400_000_000))
 free = int(free_bytes())
 assert 100_000_000 < free < 400_000_000

@@ -8,7 +8,7 @@ from io import TextIOWrapper
 import pytest
 from processes import eventually, runs
 
-from katz_graph.ipc.child import LONGEST_LINE, PYTHON, Output, describe_exit, kill_session, start_child
+from katz_graph.ipc.child import LONGEST_LINE, PYTHON, ChildOutput, describe_exit, kill_session, start_child
 from katz_graph.ipc.heartbeat import Heartbeat
 
 
@@ -23,13 +23,13 @@ def test_a_late_tick_of_silence_counts_as_two(monkeypatch: pytest.MonkeyPatch) -
     assert heartbeat.silence == 0
 
 
-def printing(code: str) -> tuple[subprocess.Popen[bytes], Output, list[str]]:
+def printing(code: str) -> tuple[subprocess.Popen[bytes], ChildOutput, list[str]]:
     """A child that runs this, what it prints, and the pieces in which that is passed on."""
     process, ours = start_child([*PYTHON, "-c", code], stdout=subprocess.PIPE)
     ours.close()
     echoed: list[str] = []
     assert process.stdout is not None
-    return process, Output(TextIOWrapper(process.stdout), echoed.append, "test"), echoed
+    return process, ChildOutput(TextIOWrapper(process.stdout), echoed.append, "test"), echoed
 
 
 def test_what_a_child_prints_is_passed_on_and_the_last_of_it_kept() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from katz_graph.executor.links import LARGEST, measure_link
+from katz_graph.executor.measure.links import LARGEST, measure_link
 
 
 @dataclass

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from katz_graph.devices import processors
-from katz_graph.executor.spinning import teams_beyond
-from katz_graph.settings import WAITING
+from katz_graph.executor.worker.openmp import teams_beyond
+from katz_graph.files.settings import WAITING
 
 LOOKS = WAITING["GOMP_SPINCOUNT"]
 COMMAND = """
@@ -34,10 +34,10 @@ def test_a_command_decides_how_threads_wait_before_torch_is_loaded_and_heeds_who
 
 BESIDE = """
 import subprocess, sys, time
-from katz_graph.settings import prepare_to_compute
+from katz_graph.files.settings import prepare_to_compute
 prepare_to_compute()
 import torch
-from katz_graph.executor.worker import Single, Worker
+from katz_graph.executor.worker.loop import Single, Worker
 
 layers = torch.nn.Sequential(*[torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(6)])
 picture = torch.rand(2, 64, 16, 16)
@@ -79,7 +79,7 @@ def test_two_threads_beside_programs_that_compute_are_not_slower_than_one() -> N
 def test_idle_teams_are_threads_and_change_nothing_for_others() -> None:
     code = """
 import os, threading, torch
-from katz_graph.executor.spinning import idle_teams, teams_beyond
+from katz_graph.executor.worker.openmp import idle_teams, teams_beyond
 
 def threads():
     return len(os.listdir("/proc/self/task"))

@@ -10,7 +10,7 @@ from planner_graphs import MODEL, REGISTRY, bound, compiled, deep_features, prom
 
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.planner.decompose import tree
+from katz_graph.planner.passes.decompose import tree
 from katz_graph.planner.region import bind_region, region_nodes, region_problems
 
 

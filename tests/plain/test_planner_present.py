@@ -9,8 +9,8 @@ import pytest
 from planner_devices import MS, region, several
 
 from katz_graph.planner.compile import PASSES
-from katz_graph.planner.draw import as_svg
-from katz_graph.planner.present import as_json, as_text
+from katz_graph.planner.report.svg import as_svg
+from katz_graph.planner.report.text import as_json, as_text
 
 STALE = frozenset({"stale-controlnet"})
 SVG = "{http://www.w3.org/2000/svg}"

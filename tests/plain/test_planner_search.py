@@ -12,12 +12,13 @@ from planner_devices import MS, RATE, SECONDS, STEP, devices, linked, region, se
 from planner_graphs import compiled
 
 from katz_graph.errors import InputError
-from katz_graph.planner.calls import Costs
-from katz_graph.planner.candidate import Candidate, Workbench
-from katz_graph.planner.program import Device, Program
-from katz_graph.planner.search import search
-from katz_graph.planner.simulate import simulate
-from katz_graph.planner.sites import Sites
+from katz_graph.ir.device import Device
+from katz_graph.ir.program import Program
+from katz_graph.planner.searching.calls import Costs
+from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
+from katz_graph.planner.searching.placement_rules import Sites
+from katz_graph.planner.searching.search import search
+from katz_graph.planner.simulation.simulate import simulate
 
 STALE = frozenset({"stale-controlnet"})
 APPROXIMATION_IS_WORTH = 1 / 0.98  # a stale plan must save two percent
@@ -61,7 +62,7 @@ def random_case(seed: int, speeds: tuple[float, ...], allowed: frozenset[str] = 
 
 def brute_force(program: Program, equal: bool) -> float:
     """The least seconds of all placements, owners, delays and both ways of batching, on the same simulator."""
-    bench = Workbench(program, Sites(program), Costs(program))
+    bench = CandidateTimer(program, Sites(program), Costs(program))
     names = [device.name for device in program.devices]
     best = float("inf")
     for homes in product(names, repeat=len(bench.names)):

@@ -10,8 +10,8 @@ from planner_devices import MS, RATE, SECONDS, STEP, devices, laid, linked, regi
 from planner_graphs import MODEL, bound, compiled, deep_features, prompt, sampler_region
 
 from katz_graph.errors import RunError
-from katz_graph.planner.program import Device
-from katz_graph.planner.simulate import simulate
+from katz_graph.ir.device import Device
+from katz_graph.planner.simulation.simulate import simulate
 from katz_graph.recipe import FileIdentity, Lora
 
 CONTROL = "positive.controlnet1"

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from katz_graph.executor import processors
-from katz_graph.executor.awake import RESPITE, Awake
-from katz_graph.executor.processors import claim
+from katz_graph.executor.worker import affinity as processors
+from katz_graph.executor.worker.affinity import RESPITE, Awake, claim
 
 WAIT = """
 import subprocess, sys, time
 from resource import RUSAGE_SELF, getrusage
-from katz_graph.executor.processors import stay_on
-from katz_graph.executor.worker import Worker
+from katz_graph.executor.worker.affinity import stay_on
+from katz_graph.executor.worker.loop import Worker
 
 class Held:
     weight_set, ready = None, False
@@ -124,7 +123,7 @@ def test_a_claim_ends_with_its_process_however_that_ends(monkeypatch: pytest.Mon
 def test_all_threads_stay_where_they_are_told() -> None:
     code = """
 import os, threading
-from katz_graph.executor.processors import stay_on
+from katz_graph.executor.worker.affinity import stay_on
 waiting = threading.Event()
 thread = threading.Thread(target=waiting.wait)
 thread.start()

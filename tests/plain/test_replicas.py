@@ -8,7 +8,7 @@ from collections.abc import Hashable, Mapping
 
 import pytest
 
-from katz_graph.executor.replicas import IDLE, PERIOD, Change, Replicas
+from katz_graph.executor.cluster.replicas import IDLE, PERIOD, Change, Replicas
 
 STEPS = {"canny": 0.1, "depth": 0.1, "pose": 0.1}  # seconds of an evaluation
 

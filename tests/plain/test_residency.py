@@ -7,7 +7,7 @@ import math
 import pytest
 
 from katz_graph.errors import InputError
-from katz_graph.models.residency import POLICIES, LeastFrequentlyUsed, LeastRecentlyUsed, NoRoom, PolicyName, Residency
+from katz_graph.models.loading.residency import POLICIES, LeastFrequentlyUsed, LeastRecentlyUsed, NoRoom, PolicyName, Residency
 
 
 def evicted(residency: Residency, keys: str) -> list[str]:

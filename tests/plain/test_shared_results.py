@@ -7,7 +7,7 @@ from typing import Any
 
 from trivial_nodes import Ran, RecordingContext, node, run
 
-from katz_graph.executor.cache import Entry, ResultCache
+from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
 from katz_graph.web.runner.caches import USERS, Caches
 
 
@@ -58,10 +58,10 @@ def test_what_is_forgotten_is_run_again() -> None:
 def test_a_limit_and_none_hold_for_all_together() -> None:
     shared = ResultCache.parse("lru:2")
     for number in range(10):
-        shared.beside().put(bytes([number]), Entry((number,)))
+        shared.beside().put(bytes([number]), ResultEntry((number,)))
     assert len(shared) == 2 and shared.beside().get(bytes([9])) is not None
     nothing = ResultCache.parse("none").beside()
-    nothing.put(b"1", Entry((1,)))
+    nothing.put(b"1", ResultEntry((1,)))
     assert len(nothing) == 0
 
 

@@ -13,11 +13,11 @@ import pytest
 from foreign_packs import forgetting_shims, load, write
 from trivial_nodes import RecordingContext
 
-from katz_graph.compat.finder import installed
-from katz_graph.compat.missing import NotThere
+from katz_graph.comfy.finder import installed
+from katz_graph.comfy.missing import NotThere
 from katz_graph.errors import Cancelled, InputError
 from katz_graph.events import PackMessage, Progress
-from katz_graph.folders import Folders
+from katz_graph.files.folders import Folders
 from katz_graph.scope import running
 
 EMPTY = "NODE_CLASS_MAPPINGS = {}\n"
@@ -150,7 +150,7 @@ def test_progress_and_messages_reach_the_run(root: Path) -> None:
     server = shim("server").PromptServer.instance
     server.send_sync("mine.event", {"lost": True})  # nobody runs
     with running(context, "7"):
-        from katz_graph.compat.progress import ProgressBar
+        from katz_graph.comfy.progress import ProgressBar
 
         bar = ProgressBar(4)
         bar.update(1)
@@ -160,7 +160,7 @@ def test_progress_and_messages_reach_the_run(root: Path) -> None:
 
 
 def test_progress_stops_a_cancelled_run(root: Path) -> None:
-    from katz_graph.compat.progress import ProgressBar
+    from katz_graph.comfy.progress import ProgressBar
 
     with running(RecordingContext(cancel_after=0)), pytest.raises(Cancelled):
         ProgressBar(4).update(1)

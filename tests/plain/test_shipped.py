@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from katz_graph.folders import Folders
+from katz_graph.checks.validate import check
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.formats.read import parse_workflow, read_workflow
+from katz_graph.formats.shipped import INDEX, TEMPLATES, names, template
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.packs import load_registry
-from katz_graph.shipped import INDEX, TEMPLATES, names, template
-from katz_graph.validate import check
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 REGISTRY = load_registry()[0]

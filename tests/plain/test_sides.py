@@ -8,7 +8,7 @@ import pytest
 from planner_graphs import prompt, use
 
 from katz_graph.errors import InputError
-from katz_graph.planner.sides import balanced, placed
+from katz_graph.planner.passes.conditioning import balanced, placed
 from katz_graph.recipe import Area, ConditioningEntry, ControlUse
 
 

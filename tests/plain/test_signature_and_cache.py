@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from trivial_nodes import TYPES, node, run
 
 from katz_graph.errors import InputError
-from katz_graph.executor.cache import Entry, ResultCache
-from katz_graph.executor.signature import Unsignable, node_signature, value_token
+from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
+from katz_graph.executor.graph.signature import Unsignable, node_signature, value_token
 from katz_graph.graph import Link
 from katz_graph.recipe import FileIdentity, Lora
 
@@ -107,7 +107,7 @@ def test_a_signature_knows_type_fingerprint_output_and_source_but_no_ids() -> No
 
 def test_signatures_do_not_depend_on_the_hash_seed() -> None:
     code = (
-        "from katz_graph.executor.signature import node_signature;"
+        "from katz_graph.executor.graph.signature import node_signature;"
         "print(node_signature('A', {'x', 'y', 'z'}, {'b': {'k': 1, 'l': 2}, 'a': 'text'}, {}).hex())"
     )
     seen = {
@@ -136,8 +136,8 @@ def test_two_runs_that_ask_for_the_object_of_a_node_at_once_get_the_same() -> No
     assert first is second
 
 
-def entry(value: Any) -> Entry:
-    return Entry((value,))
+def entry(value: Any) -> ResultEntry:
+    return ResultEntry((value,))
 
 
 def test_classic_drops_what_the_last_graph_does_not_use() -> None:
@@ -152,8 +152,8 @@ def test_classic_drops_what_the_last_graph_does_not_use() -> None:
 def test_classic_keeps_the_parts_of_what_it_keeps() -> None:
     cache = ResultCache()
     cache.put(b"deep", entry(1))
-    cache.put(b"inner", Entry((2,), (b"deep",)))
-    cache.put(b"outer", Entry((3,), (b"inner",)))
+    cache.put(b"inner", ResultEntry((2,), (b"deep",)))
+    cache.put(b"outer", ResultEntry((3,), (b"inner",)))
     cache.end_run([b"outer"])
     assert len(cache) == 3
     cache.end_run([])

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from katz_graph.errors import InputError
+from katz_graph.ir.program import Variant
+from katz_graph.ir.region import Operation, Ref
 from katz_graph.models.stages import Stage, register, stage, stages, uncounted
 from katz_graph.places import parse_places
-from katz_graph.planner.decompose import dependencies
-from katz_graph.planner.program import Variant
-from katz_graph.planner.region import Operation, Ref, stage_of
+from katz_graph.planner.passes.decompose import dependencies
+from katz_graph.planner.region import stage_of
 
 ROOT = Path(__file__).parents[2]
 NAMED = {"nodes/denoise.py"}  # the nodes that stand for stages

@@ -8,12 +8,12 @@ from heapq import heappop, heappush
 
 import pytest
 
-from katz_graph.executor.turns import SHARE, STAY, Turns
+from katz_graph.executor.worker.fair_queue import SHARE, STAY, DeficitRoundRobin
 
 
 def spent(seconds: dict[str, float], turns: int) -> Counter[str]:
     """Seconds that each flow got when all are always ready."""
-    policy: Turns[str] = Turns()
+    policy: DeficitRoundRobin[str] = DeficitRoundRobin()
     for flow in seconds:
         policy.join(flow)
     taken: Counter[str] = Counter()
@@ -25,7 +25,7 @@ def spent(seconds: dict[str, float], turns: int) -> Counter[str]:
 
 
 def test_equal_flows_alternate() -> None:
-    policy: Turns[str] = Turns()
+    policy: DeficitRoundRobin[str] = DeficitRoundRobin()
     policy.join("a")
     policy.join("b")
     order = []
@@ -41,7 +41,7 @@ def test_flows_with_units_of_unequal_length_get_equal_seconds() -> None:
 
 
 def test_a_flow_that_had_nothing_to_do_has_no_claim_to_the_time_before() -> None:
-    policy: Turns[str] = Turns()
+    policy: DeficitRoundRobin[str] = DeficitRoundRobin()
     policy.join("steady")
     policy.join("late")
     for _ in range(100):
@@ -64,7 +64,7 @@ class Shared:
 
 def shared(step: float, switch: float, steps: int) -> Shared:
     """Two requests of so many steps, each always ready, each with weights of its own."""
-    policy: Turns[str] = Turns()
+    policy: DeficitRoundRobin[str] = DeficitRoundRobin()
     left, last, resident = {"a": steps, "b": steps}, {"a": 0.0, "b": 0.0}, ""
     found = Shared(0.0, 0.0, 0.0)
     for flow in left:
@@ -103,7 +103,7 @@ def test_what_takes_no_time_to_switch_stays_for_nobody() -> None:
 
 
 def test_many_with_the_weights_that_are_there_do_not_keep_out_the_one_without() -> None:
-    policy: Turns[str] = Turns()
+    policy: DeficitRoundRobin[str] = DeficitRoundRobin()
     flows = [f"there {number}" for number in range(5)] + ["other"]
     for flow in flows:
         policy.join(flow)
@@ -124,7 +124,7 @@ class Pair:
 
     def __init__(self, step: tuple[float, float], switch: float, steps: int, resident: tuple[str, str]) -> None:
         self.step, self.switch, self.steps = step, switch, steps
-        self.turns: tuple[Turns[str], Turns[str]] = (Turns(), Turns())
+        self.turns: tuple[DeficitRoundRobin[str], DeficitRoundRobin[str]] = (DeficitRoundRobin(), DeficitRoundRobin())
         for turns in self.turns:
             turns.join("a")
             turns.join("b")

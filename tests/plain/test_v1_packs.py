@@ -15,14 +15,14 @@ from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
 from katz_graph.bench import loops
 from katz_graph.blocker import ExecutionBlocker
-from katz_graph.compat.v1 import V1Class
+from katz_graph.checks.validate import check
+from katz_graph.comfy.v1.adapter import V1Class
 from katz_graph.errors import Cancelled, InputError
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.lists import Listed
+from katz_graph.executor.graph.lists import Listed
+from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.api import from_api
 from katz_graph.formats.object_info_write import node_info
 from katz_graph.packs import Registry, load_registry
-from katz_graph.validate import check
 
 
 class AnyType(str):
@@ -210,7 +210,7 @@ def test_choices_that_changed_are_asked_for_again(monkeypatch: pytest.MonkeyPatc
             return {"required": {"file": (list(files),)}}
 
     registry = types(Lists=Lists)
-    monkeypatch.setattr("katz_graph.compat.v1_inputs.SECONDS", 0.0)
+    monkeypatch.setattr("katz_graph.comfy.v1.inputs.SECONDS", 0.0)
     document = from_api({"1": node("Lists", file="b.png"), "save": node("Save", value=["1", 0])})
     assert len(check(document, registry).errors) == 1
     files.append("b.png")

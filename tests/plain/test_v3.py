@@ -10,13 +10,13 @@ import pytest
 from foreign_packs import forgetting_shims, load, write
 from trivial_nodes import TYPES, Ran, RecordingContext, node, run
 
+from katz_graph.checks.validate import validate
 from katz_graph.errors import InputError, RunError
 from katz_graph.events import NodeDone
-from katz_graph.folders import Folders
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.formats.object_info_write import node_info
 from katz_graph.packs import Registry
-from katz_graph.validate import validate
 
 HEAD = """
 import enum
@@ -244,7 +244,7 @@ def test_own_checks_and_fingerprints(tmp_path: Path) -> None:
 
     assert said(7) == []  # an input that the node checks itself is not held to its bounds
     assert said(4) == ["4 is even"]
-    from katz_graph.executor.cache import ResultCache
+    from katz_graph.executor.graph.result_store import ResultCache
 
     cache = ResultCache()
     document = {"1": node("Odd", x=3), "2": node("Save", value=["1", 0])}

@@ -13,27 +13,27 @@ import pytest
 from websockets.sync.server import ServerConnection, serve
 
 from katz_graph.cli import watch
-from katz_graph.cli.remote import Server, Unreachable
+from katz_graph.cli.remote import RemoteServer, Unreachable
 from katz_graph.cli.watch import Listener, follow, open_line
 from katz_graph.web.events import Ended
-from katz_graph.web.native import SUBPROTOCOL, NativeChannel
+from katz_graph.web.live.katz_channel import SUBPROTOCOL, NativeChannel
 
 KNOWN = {"id": "j", "result": {"job": "j", "status": "completed", "at": 1.0, "kind": "ended"}, "state": None}
 
 
 @contextlib.contextmanager
-def served(handle: Callable[[ServerConnection], None]) -> Iterator[Server]:
+def served(handle: Callable[[ServerConnection], None]) -> Iterator[RemoteServer]:
     with serve(handle, "127.0.0.1", 0, subprotocols=[SUBPROTOCOL]) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield Server(f"http://127.0.0.1:{server.socket.getsockname()[1]}")
+            yield RemoteServer(f"http://127.0.0.1:{server.socket.getsockname()[1]}")
         finally:
             server.shutdown()
             thread.join()
 
 
-def followed(server: Server, said: list[str]) -> Ended:
+def followed(server: RemoteServer, said: list[str]) -> Ended:
     return follow(server, "ann", open_line(server, "ann"), "j", Listener(lambda event: None, lambda before: None, said.append))
 
 

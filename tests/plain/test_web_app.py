@@ -15,7 +15,7 @@ from web_server import GRAPH, Served, serving
 
 from katz_graph.web.events import JobError
 from katz_graph.web.options import Limits
-from katz_graph.web.runner.checking import Checked
+from katz_graph.web.runner.checking import CheckedPrompt
 
 UUID = "0b5bd7a4-4b5a-4f5a-8f7e-0123456789ab"
 PICTURE = {"2": {"images": [{"filename": "a_00001_.png", "subfolder": "", "type": "output"}]}}
@@ -118,12 +118,12 @@ def test_refused_prompts_say_why_without_paths_of_the_server(tmp_path: Path) -> 
         }
         errors = {"2": {"errors": [problem], "dependent_outputs": ["2"], "class_type": "SaveImage"}}
         error = {"type": "prompt_outputs_failed_validation", "message": "m", "details": "", "extra_info": {}}
-        server.runner.refusal = Checked(None, (), ("2",), error, errors, (), None)
+        server.runner.refusal = CheckedPrompt(None, (), ("2",), error, errors, (), None)
         answer = await server.client.post("/prompt", json={"prompt": GRAPH})
         assert answer.status_code == 400
         assert answer.json()["error"]["type"] == "prompt_outputs_failed_validation"
         assert answer.json()["node_errors"]["2"]["errors"][0]["details"] == "looked in input/a and x.py"
-        server.runner.refusal = Checked(GRAPH, ("2",), ("3",), None, errors, (), None)
+        server.runner.refusal = CheckedPrompt(GRAPH, ("2",), ("3",), None, errors, (), None)
         partly = await server.client.post("/prompt", json={"prompt": GRAPH})
         assert partly.status_code == 200 and partly.json()["node_errors"]["2"]["class_type"] == "SaveImage"
 

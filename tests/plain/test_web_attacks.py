@@ -23,10 +23,10 @@ from web_server import GRAPH, ScriptedRunner
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from katz_graph.web import connections
 from katz_graph.web.app import build
-from katz_graph.web.binding import listen
-from katz_graph.web.connections import Server
+from katz_graph.web.http import connections
+from katz_graph.web.http.connections import HttpServer
+from katz_graph.web.http.listen import listen
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits, ServeOptions
 from katz_graph.web.serve import assemble
@@ -109,7 +109,7 @@ async def _serve(folder: Path, started: Future[int], end: Future[None]) -> None:
     state = assemble(options, store, ScriptedRunner)  # type: ignore[arg-type]
     listening = listen("127.0.0.1", 0)
     await state.jobs.start()
-    server = Server(build(state), CONNECTIONS)
+    server = HttpServer(build(state), CONNECTIONS)
     serving = asyncio.create_task(server._serve([listening]))
     started.set_result(listening.getsockname()[1])
     await asyncio.wrap_future(end)

@@ -20,9 +20,9 @@ from PIL import Image, PngImagePlugin
 from trivial_nodes import TYPES, RecordingContext, node
 
 from katz_graph.errors import InputError
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.graph_run import run_graph
-from katz_graph.folders import Folders
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import run_graph
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api, to_api
 from katz_graph.formats.image import workflow_from_picture
 from katz_graph.formats.native import to_native
@@ -33,7 +33,7 @@ from katz_graph.formats.workflow import Workflow
 from katz_graph.node import Input, NodeType, Output
 from katz_graph.packs import Registry, load_registry
 from katz_graph.web.options import Limits
-from katz_graph.web.runner.checking import CHECKED, Checked, check_prompt
+from katz_graph.web.runner.checking import CHECKED, CheckedPrompt, check_prompt
 from katz_graph.web.runner.limits import limited
 
 ROOT = Path(__file__).parents[2]
@@ -42,14 +42,14 @@ FOLDERS = Folders(paths=False)
 LIMITS = Limits()
 
 
-def checked(document: Any, targets: list[str] | None = None, types: Any = TYPES, limits: Limits = LIMITS) -> Checked:
+def checked(document: Any, targets: list[str] | None = None, types: Any = TYPES, limits: Limits = LIMITS) -> CheckedPrompt:
     found = check_prompt(document, targets, types, FOLDERS, limits)
     json.dumps(CHECKED.dump_python(found), allow_nan=False)  # it crosses the pipe, and parts of it go to clients
     assert (found.error is None) == (found.prompt is not None) == bool(found.targets)
     return found
 
 
-def kind(found: Checked) -> str:
+def kind(found: CheckedPrompt) -> str:
     assert found.error is not None and set(found.error) == {"type", "message", "details", "extra_info"}
     return str(found.error["type"])
 
@@ -348,7 +348,7 @@ def test_no_document_comes_to_an_exception(document: Any, targets: list[str] | N
 def test_checking_imports_no_model_library() -> None:
     code = (
         "import sys, json\nfrom katz_graph.web.runner.checking import check_prompt\nfrom katz_graph.web.options import Limits\n"
-        "from katz_graph.packs import load_registry\nfrom katz_graph.folders import Folders\n"
+        "from katz_graph.packs import load_registry\nfrom katz_graph.files.folders import Folders\n"
         "from katz_graph.formats.object_info_write import object_info_json\n"
         "types = load_registry()[0]\nassert object_info_json(types, Folders())\n"
         "assert check_prompt(json.load(open(sys.argv[1])), None, types, Folders(paths=False), Limits()).targets\n"

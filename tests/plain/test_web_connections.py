@@ -10,8 +10,8 @@ from typing import Any
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from katz_graph.web.binding import listen
-from katz_graph.web.connections import GATHERED, Gathering, Server
+from katz_graph.web.http.connections import GATHERED, Gathering, HttpServer
+from katz_graph.web.http.listen import listen
 
 
 class Sent:
@@ -76,7 +76,7 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 def test_answers_arrive_whole_and_the_server_ends_when_it_is_told() -> None:
     async def main() -> tuple[bytes, bytes, float]:
         listening = listen("127.0.0.1", 0)
-        server = Server(answer, 16)
+        server = HttpServer(answer, 16)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         port = listening.getsockname()[1]
         short, long = await asked(port, "/"), await asked(port, "/pieces")

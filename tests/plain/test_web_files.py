@@ -332,7 +332,7 @@ def test_views_stay_in_their_folder(server: TestClient, tmp_path: Path, name: st
 
 
 def test_pictures_of_the_package_can_be_seen(server: TestClient) -> None:
-    from katz_graph.folders import MINI
+    from katz_graph.files.folders import MINI
 
     name = sorted((MINI / "examples").glob("*.png"))[0].name
     assert server.get("/view", params={"filename": name, "type": "input"}).status_code == 200

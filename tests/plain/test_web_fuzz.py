@@ -16,15 +16,15 @@ import schemathesis
 from schemathesis import GenerationMode
 from web_server import ScriptedRunner
 
-from katz_graph.folders import Folders
+from katz_graph.files.folders import Folders
 from katz_graph.packs import load_registry
 from katz_graph.web.app import build
-from katz_graph.web.binding import listen, url
-from katz_graph.web.connections import Server
+from katz_graph.web.http.connections import HttpServer
+from katz_graph.web.http.listen import listen, url
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import ServeOptions
-from katz_graph.web.runner.checking import Checked, check_prompt
+from katz_graph.web.runner.checking import CheckedPrompt, check_prompt
 from katz_graph.web.serve import assemble
 
 EXAMPLES = 3  # for each route and mode, in every gate; a search with 8 found nothing more
@@ -43,7 +43,7 @@ class CheckingRunner(ScriptedRunner):
         await super().run(job)
         self.end(job.id)
 
-    async def check(self, document: Any, targets: Any) -> Checked:
+    async def check(self, document: Any, targets: Any) -> CheckedPrompt:
         return check_prompt(document, targets, self._registry, self._folders, self._limits)
 
 
@@ -59,12 +59,12 @@ def address(tmp_path: Path) -> Iterator[str]:
         store = JobStore.open(folders["data"])
         state = assemble(replace(ServeOptions(), **folders), store, CheckingRunner)  # type: ignore[arg-type]
         await state.jobs.start()
-        servers.append((asyncio.get_running_loop(), Server(build(state), state.options.limits.connections)))
+        servers.append((asyncio.get_running_loop(), HttpServer(build(state), state.options.limits.connections)))
         await servers[0][1].serve(sockets=[listening])
         await state.jobs.close()
         await store.close()
 
-    servers: list[tuple[asyncio.AbstractEventLoop, Server]] = []
+    servers: list[tuple[asyncio.AbstractEventLoop, HttpServer]] = []
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
     yield url("127.0.0.1", listening.getsockname()[1])

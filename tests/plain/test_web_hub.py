@@ -11,13 +11,13 @@ import pytest
 from web_clients import FakeJobs, connect, drained, make_hub, make_job, unpacked
 
 from katz_graph.events import PackMessage, Progress, Warned
-from katz_graph.web.convention import ConventionChannel
 from katz_graph.web.events import EncodedPicture, Ended, Started
-from katz_graph.web.hub import ARRIVED, CLIENT_ID, OUTBOX, TooManySockets
-from katz_graph.web.native import NativeChannel
+from katz_graph.web.live.comfy_channel import ConventionChannel
+from katz_graph.web.live.hub import ARRIVED, CLIENT_ID, OUTBOX, TooManySockets
+from katz_graph.web.live.katz_channel import NativeChannel
+from katz_graph.web.live.outbox import TOO_SLOW, ByteBudget, ClientFrame, FrameQueue
+from katz_graph.web.live.rate_limit import RateLimit
 from katz_graph.web.options import Limits
-from katz_graph.web.outbox import TOO_SLOW, Budget, Frame, Outbox
-from katz_graph.web.pace import Pace
 
 
 def on_a_loop(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
@@ -200,28 +200,28 @@ async def test_next_gives_frames_in_order_and_waits_for_more() -> None:
 
 
 def test_an_outbox_takes_one_frame_of_any_size() -> None:
-    outbox = Outbox(10, Budget(1000))
-    outbox.put(Frame(b"x" * 100))
-    outbox.put(Frame(b"y" * 10))
+    outbox = FrameQueue(10, ByteBudget(1000))
+    outbox.put(ClientFrame(b"x" * 100))
+    outbox.put(ClientFrame(b"y" * 10))
     assert outbox.end is None
-    outbox.put(Frame(b"z"))
+    outbox.put(ClientFrame(b"z"))
     assert outbox.end is not None
 
 
 def test_outboxes_share_a_budget_and_the_fullest_is_closed_first() -> None:
-    budget = Budget(100)
-    fast, slow, other = (Outbox(80, budget) for _ in range(3))
+    budget = ByteBudget(100)
+    fast, slow, other = (FrameQueue(80, budget) for _ in range(3))
     for _ in range(3):
-        slow.put(Frame(b"x" * 20))
+        slow.put(ClientFrame(b"x" * 20))
     for _ in range(100):
-        fast.put(Frame(b"y" * 30))
+        fast.put(ClientFrame(b"y" * 30))
         fast.pop()
-    other.put(Frame(b"z" * 30))
+    other.put(ClientFrame(b"z" * 30))
     assert (fast.end, slow.end, other.end) == (None, None, None)
-    fast.put(Frame(b"y" * 30))
+    fast.put(ClientFrame(b"y" * 30))
     assert (fast.end, slow.end, other.end) == (None, TOO_SLOW, None)
     for _ in range(2):
-        fast.put(Frame(b"y" * 20))  # there is room again
+        fast.put(ClientFrame(b"y" * 20))  # there is room again
     assert fast.end is None
 
 
@@ -238,7 +238,7 @@ async def test_one_client_cannot_have_all_sockets() -> None:
 
 def test_pace() -> None:
     now = [0.0]
-    pace = Pace(10, 2, lambda: now[0])
+    pace = RateLimit(10, 2, lambda: now[0])
     assert [pace.take() for _ in range(3)] == [True, True, False]
     assert pace.wait() == pytest.approx(0.1)
     now[0] = 0.1

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from web_files import ADDRESS, everything_below, file_server, picture
 
-from katz_graph.folders import Folders
-from katz_graph.web.answers import Refusal
-from katz_graph.web.paths import inside, parts_of, people_file
+from katz_graph.files.folders import Folders
+from katz_graph.web.files.paths import inside, parts_of, people_file
+from katz_graph.web.http.responses import Refusal
 
 NAMES = 10_000
 ASKED = 1_200  # of them over HTTP, on every route that takes a name

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from web_jobs import ended, job
 
-from katz_graph.web.jobs.forecast import Forecast
-from katz_graph.web.jobs.prediction import PIXELS, Features, Predictor, features_of, learned, left, starts
 from katz_graph.web.jobs.queue import JobQueue, NotWaiting
+from katz_graph.web.jobs.runtime_estimate import PIXELS, Forecast, JobFeatures, Predictor, features_of, learned, left, starts
 
 
 def painting(seed: int = 1, text: str = "a cat", steps: Any = 20, width: int = 512, batch: int = 1, denoise: float = 1.0) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def painting(seed: int = 1, text: str = "a cat", steps: Any = 20, width: int = 5
     }
 
 
-def features(prompt: dict[str, Any]) -> Features:
+def features(prompt: dict[str, Any]) -> JobFeatures:
     return features_of(prompt, ("9",))
 
 
@@ -104,7 +103,7 @@ def test_a_job_whose_results_were_there_teaches_nothing() -> None:
     assert learned(ended(job("a", started=1000.0), 1003.0, seconds={"denoise": 2.5}), painted) == 3.0
     assert learned(ended(job("a", started=1000.0), 1000.1, seconds={"denoise": 0.0}), painted) is None
     assert learned(ended(job("a", started=1000.0), 1003.0, status="failed"), painted) is None
-    assert learned(ended(job("a", started=1000.0), 1000.1, seconds={"denoise": 0.0}), Features("x", 0.0)) == pytest.approx(0.1)
+    assert learned(ended(job("a", started=1000.0), 1000.1, seconds={"denoise": 0.0}), JobFeatures("x", 0.0)) == pytest.approx(0.1)
 
 
 def test_waiting_times_add_up_over_the_places() -> None:

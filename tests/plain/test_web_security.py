@@ -15,10 +15,10 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocket
 
 from katz_graph.errors import InputError
-from katz_graph.web import security
-from katz_graph.web.answers import Refusal, refuse
+from katz_graph.web.http import security
+from katz_graph.web.http.responses import Refusal, refuse
+from katz_graph.web.http.security import Security, page_policy
 from katz_graph.web.options import Limits, ServeOptions
-from katz_graph.web.security import Security, page_policy
 
 ADDRESS = "http://127.0.0.1:8188"
 OWN = {"Origin": ADDRESS}

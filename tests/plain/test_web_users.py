@@ -13,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 from web_files import PAGE, everything_below, file_server
 
-from katz_graph.web import user_files
+from katz_graph.web.files import user_files
 from katz_graph.web.options import Limits
 
 EDITOR = {**PAGE, "Content-Type": "text/plain;charset=UTF-8", "Comfy-User": "undefined"}  # as the stock editor stores things

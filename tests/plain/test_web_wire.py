@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from katz_graph.web import wire
-from katz_graph.web.wire import AsyncEnd, Message, Messages, ThreadedEnd, WireError, packed
+from katz_graph.web.runner_client import wire
+from katz_graph.web.runner_client.wire import AsyncEnd, RunnerMessage, RunnerMessages, ThreadedEnd, WireError, packed
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | st.text(st.characters()) | st.binary(),
@@ -26,20 +26,20 @@ PLAIN = st.recursive(
 def test_whatever_is_sent_arrives_as_it_was_in_pieces_of_any_size(bodies: list[Any], piece: int) -> None:
     """Seeds beyond 64 bits and lone surrogates, which JSON can hold, included."""
     data = b"".join(packed("kind", number, body) for number, body in enumerate(bodies))
-    messages = Messages()
+    messages = RunnerMessages()
     arrived = [message for start in range(0, len(data), piece) for message in messages.take(data[start : start + piece])]
-    assert arrived == [Message("kind", number, body) for number, body in enumerate(bodies)]
+    assert arrived == [RunnerMessage("kind", number, body) for number, body in enumerate(bodies)]
 
 
 @pytest.mark.parametrize("data", [b"\xc1", packed("a", 1, None)[1:] + b"\x93", b"\x92\x01\x02", b"\x93\xa1a\x01\xd4\x07a"])
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(WireError):
-        list(Messages().take(data))
+        list(RunnerMessages().take(data))
 
 
 def test_a_message_over_the_limit_is_refused() -> None:
     with pytest.raises(WireError, match=r"Full|max"):
-        list(Messages(largest=1000).take(packed("a", 0, b"x" * 2000)))
+        list(RunnerMessages(largest=1000).take(packed("a", 0, b"x" * 2000)))
 
 
 def test_a_message_that_the_other_side_would_not_take_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,9 @@ from pydantic import Field
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled
 from katz_graph.events import NodeBlocked, NodeDone, NodeFailed, NodeStarted
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.graph_run import GraphResult, run_graph
-from katz_graph.folders import Folders
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.run import GraphResult, run_graph
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.node import FileChoice, Node, NodeType

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgpack
 
-from katz_graph.web.channel import Channel
-from katz_graph.web.hub import Hub, Session
 from katz_graph.web.jobs.job import Job, Status
+from katz_graph.web.live.channel import Channel
+from katz_graph.web.live.hub import Hub, Session
 from katz_graph.web.options import Limits
 
 FACTS = {"version": "1"}

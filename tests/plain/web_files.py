@@ -12,9 +12,9 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from starlette.testclient import TestClient
 
-from katz_graph.folders import Folders
-from katz_graph.web.answers import Concealment
+from katz_graph.files.folders import Folders
 from katz_graph.web.app import build
+from katz_graph.web.http.responses import PathRedactor
 from katz_graph.web.metrics import Metrics
 from katz_graph.web.options import ServeOptions
 from katz_graph.web.state import State
@@ -28,7 +28,7 @@ def file_server(folder: Path, **options: Any) -> TestClient:
     settings = ServeOptions(data=folder / "data", input=folder / "input", output=folder / "output", **options)
     folders = Folders((folder / "models",), folder / "input", folder / "output", paths=False)
     nothing: Any = None
-    state = State(settings, folders, Concealment.of(settings, folders), nothing, nothing, nothing, Metrics())
+    state = State(settings, folders, PathRedactor.of(settings, folders), nothing, nothing, nothing, Metrics())
     return TestClient(build(state), base_url=ADDRESS, raise_server_exceptions=False, follow_redirects=False)
 
 

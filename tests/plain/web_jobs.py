@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.web.events import ClientEvent, Ended, JobEvent, Started, Wrote
-from katz_graph.web.jobs.cleaning import JobFiles, Retention
 from katz_graph.web.jobs.job import Job, Submission
 from katz_graph.web.jobs.jobs import Jobs
+from katz_graph.web.jobs.retention import JobFiles, Retention
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits
 

@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 from web_clients import FakeJobs, make_hub
 
-from katz_graph.web.hub import Hub
+from katz_graph.web.live.hub import Hub
 from katz_graph.web.options import Limits
 from katz_graph.web.routes.socket import router
 

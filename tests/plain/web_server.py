@@ -18,8 +18,8 @@ from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits, ServeOptions
-from katz_graph.web.runner.checking import Checked
-from katz_graph.web.runner_facts import DeviceFacts, DeviceStats, RunnerFacts, Stats
+from katz_graph.web.runner.checking import CheckedPrompt
+from katz_graph.web.runner_client.facts import DeviceFacts, DeviceStats, RunnerFacts, Stats
 from katz_graph.web.serve import assemble
 from katz_graph.web.state import State
 
@@ -38,7 +38,7 @@ class ScriptedRunner:
         self.cancelled: list[str] = []
         self.checked: list[Any] = []
         self.freed: list[tuple[bool, bool]] = []
-        self.refusal: Checked | None = None
+        self.refusal: CheckedPrompt | None = None
         self.web: dict[str, str] = {}
 
     async def start(self) -> None: ...
@@ -63,9 +63,9 @@ class ScriptedRunner:
         ended = Ended(status, time.time(), error, outputs or {}, seconds={"total": 0.5}, cached=cached)
         self._heard(JobEvent(job_id, ended))
 
-    async def check(self, document: Any, targets: Sequence[str] | None) -> Checked:
+    async def check(self, document: Any, targets: Sequence[str] | None) -> CheckedPrompt:
         self.checked.append(document)
-        return self.refusal or Checked(
+        return self.refusal or CheckedPrompt(
             prompt=document, targets=tuple(targets or ["2"]), refused=(), error=None, node_errors={}, notes=(), workflow=None
         )
 

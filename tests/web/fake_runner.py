@@ -14,8 +14,8 @@ from pathlib import Path
 
 from katz_graph.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobEvent, Started
-from katz_graph.web.runner_facts import FACTS, RunnerFacts
-from katz_graph.web.wire import Message, ThreadedEnd
+from katz_graph.web.runner_client.facts import FACTS, RunnerFacts
+from katz_graph.web.runner_client.wire import RunnerMessage, ThreadedEnd
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def get_ready(wire: ThreadedEnd, gone: list[str], until: Path | None) -> None:
     wire.send("ready", FACTS.dump_python(RunnerFacts(nodes=7, gone=tuple(gone))))
 
 
-def obey(wire: ThreadedEnd, message: Message) -> None:
+def obey(wire: ThreadedEnd, message: RunnerMessage) -> None:
     match message.kind:
         case "ping":
             wire.send("pong", number=message.number)

@@ -10,7 +10,7 @@ from pathlib import Path
 from katz_graph.web.events import Ended, JobEvent, Wrote
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
-from katz_graph.web.runner_process import Runner
+from katz_graph.web.runner_client.manager import Runner
 
 WRITE = {"class_type": "Write", "inputs": {}}
 

@@ -20,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from katz_graph.bench.served import Served, alive, painting, serving
-from katz_graph.settings import WAITING
+from katz_graph.files.settings import WAITING
 
 EVALUATIONS = 6
 PATIENCE = 120.0

@@ -25,7 +25,7 @@ from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobEvent, PlanMade, Wrote
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
-from katz_graph.web.runner_process import Runner
+from katz_graph.web.runner_client.manager import Runner
 
 Result = TypeVar("Result")
 PACK = Path(__file__).with_name("troublesome.py")

@@ -20,11 +20,11 @@ from katz_graph.events import Warned
 from katz_graph.web.events import Ended, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import ServeOptions
-from katz_graph.web.runner_child import Patience, RunnerDown
-from katz_graph.web.runner_process import Runner
+from katz_graph.web.runner_client.manager import Runner
+from katz_graph.web.runner_client.process import RunnerDown, RunnerPatience
 
 FAKE = str(Path(__file__).with_name("fake_runner.py"))
-IMPATIENT = Patience(ping=0.1, silence=1.5, starting=30, answer=10, stop=5)
+IMPATIENT = RunnerPatience(ping=0.1, silence=1.5, starting=30, answer=10, stop=5)
 
 
 def job(name: str, do: str = "") -> Job:
@@ -131,7 +131,7 @@ def test_what_a_runner_had_started_ends_with_it(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_runner_is_replaced_whatever_goes_wrong_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """What hears of its end fails, and there are no more descriptors for the first try."""
-    monkeypatch.setattr("katz_graph.web.runner_process.FIRST_PAUSE", 0.05)
+    monkeypatch.setattr("katz_graph.web.runner_client.manager.FIRST_PAUSE", 0.05)
 
     async def test(seen: Seen) -> None:
         tries = 0

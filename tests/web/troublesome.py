@@ -13,8 +13,8 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.events import PackMessage, Progress
+from katz_graph.files.output_files import write_numbered
 from katz_graph.node import Node
-from katz_graph.output_files import write_numbered
 from katz_graph.ui_results import announced, with_ui
 from katz_graph.wires import Anything, Prediction, Socket
 

@@ -9,11 +9,10 @@ from collections.abc import Callable
 
 from katz_graph.errors import KatzError, RunError
 from katz_graph.web.jobs.dispatch import Dispatcher
-from katz_graph.web.jobs.forecast import Forecast
 from katz_graph.web.jobs.job import Job, Submission
-from katz_graph.web.jobs.prediction import Features, features_of
 from katz_graph.web.jobs.queries import Kept
 from katz_graph.web.jobs.records import digest
+from katz_graph.web.jobs.runtime_estimate import Forecast, JobFeatures, features_of
 from katz_graph.web.jobs.store import JobStore
 
 LATER = 10.0  # seconds after which a server that cannot take anything may be asked again
@@ -81,7 +80,7 @@ class Admission:
             wait = self._forecast.next_place([attempt.job for attempt in self._dispatcher.attempts.values()])
             raise Refused(429, "queue_full", f"the queue is full: {self._room} jobs wait", wait)
 
-    def _new(self, submission: Submission, features: Features) -> Job:
+    def _new(self, submission: Submission, features: JobFeatures) -> Job:
         self.order += 1
         number = submission.number
         if number is None:
@@ -100,7 +99,7 @@ class Admission:
             order=self.order,
         )
 
-    def _check_deadline(self, job: Job, features: Features) -> None:
+    def _check_deadline(self, job: Job, features: JobFeatures) -> None:
         """What takes too long by itself is a conflict; what others delay may be tried again."""
         if job.deadline is None:
             return
@@ -120,7 +119,7 @@ class Admission:
         raise Refused(409, kind, message.format(submission.id))
 
 
-def _prepare(submission: Submission) -> tuple[Features, str]:
+def _prepare(submission: Submission) -> tuple[JobFeatures, str]:
     """What takes a while for large graphs: features, and the digest where there is a key. Refused: JSON cannot say it."""
     for name, value in (("number", submission.number), ("deadline", submission.deadline)):
         if value is not None and not math.isfinite(value):

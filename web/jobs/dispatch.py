@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from katz_graph.errors import KatzError, RunError
 from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent, Started, Wrote
-from katz_graph.web.jobs.cleaning import JobFiles, temporary
-from katz_graph.web.jobs.forecast import Forecast
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.queue import JobQueue
 from katz_graph.web.jobs.records import StoredFile
+from katz_graph.web.jobs.retention import JobFiles, temporary
+from katz_graph.web.jobs.runtime_estimate import Forecast
 from katz_graph.web.jobs.store import JobStore
 
 T = TypeVar("T")

@@ -13,13 +13,12 @@ from dataclasses import replace
 from katz_graph.errors import KatzError
 from katz_graph.web.events import ClientEvent, Ended
 from katz_graph.web.jobs.admission import Admission
-from katz_graph.web.jobs.cleaning import KEYS_KEPT, JobFiles, Retention, outdated
 from katz_graph.web.jobs.dispatch import Dispatcher, Runs
-from katz_graph.web.jobs.forecast import Forecast, by_id
 from katz_graph.web.jobs.job import Job, Status, Submission
-from katz_graph.web.jobs.prediction import RECENT, Features, features_of
 from katz_graph.web.jobs.queries import SortBy
 from katz_graph.web.jobs.queue import NotWaiting
+from katz_graph.web.jobs.retention import KEYS_KEPT, JobFiles, Retention, outdated
+from katz_graph.web.jobs.runtime_estimate import RECENT, Forecast, JobFeatures, by_id, features_of
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits
 
@@ -238,5 +237,5 @@ class Jobs:
         await self._store.shrink()
 
 
-async def _features(job: Job) -> Features:
+async def _features(job: Job) -> JobFeatures:
     return await asyncio.to_thread(features_of, job.prompt, job.targets)

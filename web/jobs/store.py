@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from katz_graph.web.jobs import queries
 from katz_graph.web.jobs.job import Job, Status
-from katz_graph.web.jobs.opening import Opened, explained, open_folder
+from katz_graph.web.jobs.open_store import Opened, explained, open_folder
 from katz_graph.web.jobs.queries import Kept, SortBy
 from katz_graph.web.jobs.records import WHOLE, StoredFile
 from katz_graph.web.jobs.writer import Writer

@@ -17,16 +17,16 @@ from starlette.responses import Response
 from starlette.staticfiles import NotModifiedResponse
 
 from katz_graph.errors import InputError
-from katz_graph.folders import Folders
-from katz_graph.web.answers import Refusal, json_answer
-from katz_graph.web.file_answers import GUARDED, is_known, stored_file
-from katz_graph.web.paths import NAME_BYTES, Place, people_file
-from katz_graph.web.pictures import Channel, Preview, checked_format, shown, with_alpha_of
+from katz_graph.files.folders import Folders
+from katz_graph.web.files.paths import NAME_BYTES, Place, people_file
+from katz_graph.web.files.pictures import Channel, Preview, checked_format, shown, with_alpha_of
+from katz_graph.web.files.upload_forms import PARTS, Upload, described
+from katz_graph.web.files.uploads import keep_picture, picture_name
+from katz_graph.web.http.file_responses import GUARDED, is_known, stored_file
+from katz_graph.web.http.responses import Refusal, json_answer
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.routes.models import known_kind
 from katz_graph.web.state import State
-from katz_graph.web.upload_forms import PARTS, Upload, described
-from katz_graph.web.uploads import keep_picture, picture_name
 
 PREVIEW = re.compile(r"([a-z]*)(?:;([0-9]{1,3}))?")
 PREVIEW_QUALITY = 90

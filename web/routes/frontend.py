@@ -19,9 +19,9 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from katz_graph.web.answers import json_answer
+from katz_graph.web.http.responses import json_answer
+from katz_graph.web.http.security import page_policy
 from katz_graph.web.routes.documented import answers, refusals
-from katz_graph.web.security import page_policy
 from katz_graph.web.state import State
 
 TYPES = {

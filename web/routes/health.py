@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from katz_graph.errors import KatzError
 from katz_graph.web.metrics import figures
 from katz_graph.web.routes.documented import answers, refusals
-from katz_graph.web.runner_facts import RunnerFacts
+from katz_graph.web.runner_client.facts import RunnerFacts
 from katz_graph.web.state import State
 
 TEXT = {"type": "string"}

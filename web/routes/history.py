@@ -9,12 +9,11 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.web.answers import json_answer
-from katz_graph.web.bodies import ForgetBody, read_body
-from katz_graph.web.job_views import history_entry
+from katz_graph.web.http.job_views import history_entry
+from katz_graph.web.http.json import PAGE, joined, json_text, streamed
+from katz_graph.web.http.responses import json_answer
+from katz_graph.web.http.schemas import ForgetBody, read_body
 from katz_graph.web.jobs.job import FINISHED, Job
-from katz_graph.web.json_pages import PAGE, joined, streamed
-from katz_graph.web.json_text import json_text
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 

@@ -17,13 +17,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from katz_graph.web.answers import Refusal, json_answer
-from katz_graph.web.features import features
-from katz_graph.web.file_answers import is_known
-from katz_graph.web.paths import Place, folder_of
+from katz_graph.web.files.paths import Place, folder_of
+from katz_graph.web.http.file_responses import is_known
+from katz_graph.web.http.responses import Refusal, json_answer
+from katz_graph.web.live.features import features
 from katz_graph.web.routes.documented import answers, refusals
-from katz_graph.web.runner_facts import DeviceStats
-from katz_graph.web.runner_process import Runner
+from katz_graph.web.runner_client.facts import DeviceStats
+from katz_graph.web.runner_client.manager import Runner
 from katz_graph.web.state import State
 
 CONVENTION = "0.33.0"  # the release whose protocol is spoken

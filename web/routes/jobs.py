@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.web.answers import Refusal, json_answer
-from katz_graph.web.bodies import CancelBody, read_body
-from katz_graph.web.job_views import detail, summary
+from katz_graph.web.http.job_views import detail, summary
+from katz_graph.web.http.prompt_bodies import is_canonical
+from katz_graph.web.http.responses import Refusal, json_answer
+from katz_graph.web.http.schemas import CancelBody, read_body
 from katz_graph.web.jobs.job import FINISHED, Status
-from katz_graph.web.prompt_bodies import is_canonical
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.routes.history import LARGEST
 from katz_graph.web.state import State

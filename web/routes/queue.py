@@ -8,13 +8,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.web.answers import Refusal, json_answer
-from katz_graph.web.bodies import ForgetBody, FreeBody, InterruptBody, MoveBody, read_body
-from katz_graph.web.job_views import place_number, queue_item, summary
+from katz_graph.web.http.job_views import place_number, queue_item, summary
+from katz_graph.web.http.json import joined, json_text, paged, streamed
+from katz_graph.web.http.responses import Refusal, json_answer
+from katz_graph.web.http.schemas import ForgetBody, FreeBody, InterruptBody, MoveBody, read_body
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.queue import NotWaiting
-from katz_graph.web.json_pages import joined, paged, streamed
-from katz_graph.web.json_text import json_text
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
 

@@ -8,8 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.shipped import INDEX, TEMPLATES
-from katz_graph.web.answers import json_answer
+from katz_graph.formats.shipped import INDEX, TEMPLATES
+from katz_graph.web.http.responses import json_answer
 from katz_graph.web.routes.frontend import Assets
 from katz_graph.web.state import State
 

@@ -11,14 +11,14 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.web.answers import Refusal, json_answer
-from katz_graph.web.bodies import Body, json_of, read_body
-from katz_graph.web.file_answers import stored_file
-from katz_graph.web.paths import NAME_BYTES
-from katz_graph.web.people import LONGEST_NAME, People
+from katz_graph.web.files.paths import NAME_BYTES
+from katz_graph.web.files.user_files import UserFileEntry, UserFiles
+from katz_graph.web.files.users import LONGEST_NAME, Users
+from katz_graph.web.http.file_responses import stored_file
+from katz_graph.web.http.responses import Refusal, json_answer
+from katz_graph.web.http.schemas import Body, json_of, read_body
 from katz_graph.web.routes.documented import answers, refusals, takes
 from katz_graph.web.state import State
-from katz_graph.web.user_files import Entry, UserFiles
 
 MOVE = "move"
 YES, NO = "true", "false"  # of flags, which editors also send as `undefined`
@@ -36,7 +36,7 @@ class NewUser(Body):
 
 def router(state: State) -> APIRouter:
     routes = APIRouter(tags=["users"])
-    people = People(state.data / "users", state.options.multi_user, state.options.limits.user_bytes)
+    people = Users(state.data / "users", state.options.multi_user, state.options.limits.user_bytes)
 
     async def files_of(request: Request) -> UserFiles:
         return await asyncio.to_thread(people.files, request.headers.get("comfy-user"))
@@ -137,11 +137,11 @@ def _move(request: Request) -> tuple[str, str] | None:
     return (unquote(parts[0]), unquote(parts[2])) if len(parts) == 3 and parts[1] == MOVE else None
 
 
-def _told(entry: Entry) -> dict[str, Any]:
+def _told(entry: UserFileEntry) -> dict[str, Any]:
     """Times in milliseconds, as the convention has them here."""
     return {"path": entry.name, "size": entry.size, "modified": int(entry.modified * 1e3), "created": int(entry.created * 1e3)}
 
 
-def _placed(entry: Entry, below: str) -> dict[str, Any]:
+def _placed(entry: UserFileEntry, below: str) -> dict[str, Any]:
     placed = {"name": entry.name.rpartition("/")[2], "path": below + entry.name, "type": "directory" if entry.folder else "file"}
     return placed if entry.folder else {**placed, "size": entry.size, "modified": entry.modified}

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from katz_graph.executor.cache import ResultCache
+from katz_graph.executor.graph.result_store import ResultCache
 
 USERS = 64  # whose history and objects are remembered
 

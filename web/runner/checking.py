@@ -12,26 +12,26 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from katz_graph.checks.problem import ProblemKind
+from katz_graph.checks.validate import RULES, Rule, check
 from katz_graph.errors import InputError
-from katz_graph.folders import Folders
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
 from katz_graph.formats.native import is_native
 from katz_graph.formats.prompt_errors import TOLD, error, in_lines, node_errors, prompt_error
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.ui_document import is_ui
 from katz_graph.graph import Graph
+from katz_graph.messages import one_line, shorten
 from katz_graph.node import NodeType
-from katz_graph.problem import ProblemKind
-from katz_graph.validate import RULES, Rule, check
 from katz_graph.web.options import Limits
 from katz_graph.web.runner.limits import limit_problems
-from katz_graph.wording import one_line, shorten
 
 INPUTS = 20  # of a node, on average, in a prompt of as many nodes as are allowed
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedPrompt:
     """`prompt` in API format, literals with the types of their inputs; None with an `error`, which says why nothing can run.
 
     `targets` are the outputs that can run, `refused` those that cannot: `node_errors` says why. `notes` are lines for the person that
@@ -47,36 +47,36 @@ class Checked:
     workflow: Mapping[str, Any] | None = None
 
 
-CHECKED: TypeAdapter[Checked] = TypeAdapter(Checked)
+CHECKED: TypeAdapter[CheckedPrompt] = TypeAdapter(CheckedPrompt)
 
 
 def check_prompt(
     document: Any, targets: Sequence[str] | None, registry: Mapping[str, NodeType], folders: Folders | None, limits: Limits
-) -> Checked:
+) -> CheckedPrompt:
     """`document`: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: of the output nodes those to run; None: all."""
     if document is None:
-        return Checked(error=error("no_prompt", "No prompt provided", "No prompt provided"))
+        return CheckedPrompt(error=error("no_prompt", "No prompt provided", "No prompt provided"))
     if isinstance(document, Mapping) and not document:
-        return Checked(error=error("prompt_no_outputs", "Prompt has no outputs", "the prompt holds no nodes"))
+        return CheckedPrompt(error=error("prompt_no_outputs", "Prompt has no outputs", "the prompt holds no nodes"))
     too_many = _too_many(_nodes_in(document), limits)
     if too_many is not None:
-        return Checked(error=too_many)
+        return CheckedPrompt(error=too_many)
     nameless = _nameless(document)
     if nameless is not None:
-        return Checked(error=nameless)
+        return CheckedPrompt(error=nameless)
     try:
         workflow = parse_workflow(document, registry)
     except InputError as malformed:
-        return Checked(error=error("invalid_prompt", "Prompt is malformed", in_lines(str(malformed).split("\n"))))
+        return CheckedPrompt(error=error("invalid_prompt", "Prompt is malformed", in_lines(str(malformed).split("\n"))))
     graph = workflow.graph
     too_many = _too_many(len(graph.nodes), limits, sum(len(call.inputs) for call in graph.nodes.values()))
     if too_many is not None:
-        return Checked(error=too_many)
+        return CheckedPrompt(error=too_many)
     wanted, passed_over = (None, ()) if targets is None else _outputs(targets, graph, registry)
     rules: Mapping[ProblemKind, Rule] = {**RULES, "over_limit": partial(limit_problems, limits)}
     found = check(graph, registry, folders, rules, wanted)
     why_nothing = prompt_error(found)
-    return Checked(
+    return CheckedPrompt(
         prompt=to_api(found.graph) if why_nothing is None else None,
         targets=found.targets,
         refused=found.refused,

@@ -12,26 +12,26 @@ import torch
 
 from katz_graph.approximations import allowed_names
 from katz_graph.devices import AUTO, check_present, parse_link, threads_for
-from katz_graph.executor.assignment import Assignment
-from katz_graph.executor.cache import ResultCache
-from katz_graph.executor.costs import CostStore
+from katz_graph.executor.cluster.start import start_workers
 from katz_graph.executor.engine import Choices
+from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.planning import preload
-from katz_graph.executor.starting import start_workers
-from katz_graph.folders import Folders
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.files.folders import Folders
+from katz_graph.files.settings import Settings
+from katz_graph.ir.device import NetworkLink
 from katz_graph.packs import Registry
 from katz_graph.places import parse_places
-from katz_graph.planner.program import Link
-from katz_graph.settings import Settings
 from katz_graph.web.events import JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.caches import Caches
-from katz_graph.web.runner.figures import Figures
 from katz_graph.web.runner.limits import limited
-from katz_graph.web.runner.runs import Place, Runs
-from katz_graph.web.runner.unkept import UnkeptFiles
-from katz_graph.web.runner_facts import DeviceFacts, Stats
+from katz_graph.web.runner.runs import RunnerDevices, Runs
+from katz_graph.web.runner.stats import DeviceFigures
+from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner_client.facts import DeviceFacts, Stats
 
 
 class Devices:
@@ -54,7 +54,7 @@ class Devices:
         at_once = options.jobs_at_once or max(1, len(devices.choices))
         self._caches = Caches(ResultCache.parse(options.cache or "classic", at_once))
         packs = tuple(str(folder.absolute()) for folder in settings.packs)
-        like = Assignment(
+        like = WorkerConfig(
             threads=threads,
             packs=packs,
             model_bytes=options.model_bytes,
@@ -63,7 +63,7 @@ class Devices:
             policy=options.control_net_policy,
         )
         with ExitStack() as opened:
-            given = None if link is None else Link(*link)
+            given = None if link is None else NetworkLink(*link)
             preload(CostStore(settings.cache).has_formulas)
             started = start_workers(
                 devices,
@@ -81,7 +81,7 @@ class Devices:
             self._restarts = 0
             self._count_restarts()
             self._cluster.on_given_up = lambda error: wear_out(str(error), error.devices)
-            self._figures = opened.enter_context(contextlib.closing(Figures(self._cluster)))
+            self._figures = opened.enter_context(contextlib.closing(DeviceFigures(self._cluster)))
             self._opened = opened.pop_all()
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class Devices:
     def runs(self, registry: Registry, folders: Folders, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> Runs:
         """The jobs on these devices; `folders` is what their nodes see."""
         types, shown = limited(registry, self._options.limits), self._options.limits.shown
-        place = Place(self._engine, types, folders, self._caches, self._text, self._options.previews, shown)
+        place = RunnerDevices(self._engine, types, folders, self._caches, self._text, self._options.previews, shown)
         return Runs(place, tell, unkept, self._wear_out)
 
     def stats(self) -> Stats:

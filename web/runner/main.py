@@ -21,12 +21,12 @@ from katz_graph.devices import threads_for
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.garbage import expect_imports
+from katz_graph.files.settings import prepare_to_compute
+from katz_graph.host.garbage import expect_imports
 from katz_graph.ipc.child_main import adopt, end, ignore_signals
-from katz_graph.settings import prepare_to_compute
 from katz_graph.web.options import RUNNER_LOCK, START, RunnerStart
-from katz_graph.web.runner.unkept import UnkeptFiles
-from katz_graph.web.wire import Message, ThreadedEnd
+from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner_client.wire import RunnerMessage, ThreadedEnd
 
 STUCK = 60.0  # seconds without a turn for Python's threads after which the process ends: a pack's native code keeps the interpreter
 PULSE = 5.0
@@ -43,7 +43,7 @@ def main() -> None:
     workers = None if arguments.workers is None else adopt(arguments.workers)
     wire = ThreadedEnd(adopt(arguments.descriptor))
     unkept = UnkeptFiles()
-    messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    messages: queue.SimpleQueue[RunnerMessage] = queue.SimpleQueue()
     serving = threading.Event()
     threading.Thread(target=_receive, args=(wire, messages, unkept, serving), name="katz-wire", daemon=True).start()
     threading.Thread(target=_pulse, name="katz-pulse", daemon=True).start()
@@ -64,7 +64,7 @@ def main() -> None:
 def _serve(
     start: RunnerStart,
     wire: ThreadedEnd,
-    messages: queue.SimpleQueue[Message],
+    messages: queue.SimpleQueue[RunnerMessage],
     unkept: UnkeptFiles,
     serving: threading.Event,
     workers: socket.socket | None,
@@ -76,9 +76,9 @@ def _serve(
     try:
         begun = None if workers is None else ForkServer(threads, control=workers)
         with Ahead(asked.without(start.gone), threads, begun) as ahead:
-            from katz_graph.web.runner.service import Service
+            from katz_graph.web.runner.service import RunnerService
 
-            with Service(start, wire, unkept, messages.put, ahead) as service:
+            with RunnerService(start, wire, unkept, messages.put, ahead) as service:
                 while (message := messages.get()).kind != "stop":
                     service.obey(message)
                     if service.is_ready:
@@ -96,7 +96,7 @@ def _only(folder: Path) -> AbstractContextManager[object]:
         raise RunError(f"{folder}: the runner of another server uses this data folder") from None
 
 
-def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: UnkeptFiles, serving: threading.Event) -> None:
+def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[RunnerMessage], unkept: UnkeptFiles, serving: threading.Event) -> None:
     """Answer pings and pass on the rest, until the server is gone. Then stop, as if it had asked for that, or end without order: at once
     where nothing has begun."""
     for message in wire.receive():
@@ -106,7 +106,7 @@ def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Message], unkept: Un
             unkept.keep(message.body)
         else:
             messages.put(message)
-    messages.put(Message("stop", 0, None))
+    messages.put(RunnerMessage("stop", 0, None))
     if serving.is_set():
         time.sleep(ENDING)
     unkept.delete()

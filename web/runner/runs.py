@@ -15,22 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from katz_graph.approximations import in_force, made_with
+from katz_graph.checks.validate import upstream
 from katz_graph.errors import Cancelled, KatzError, RunError
 from katz_graph.events import Event, Planned
-from katz_graph.executor.cluster_engine import ClusterEngine
-from katz_graph.executor.context import RunContext
-from katz_graph.executor.device_fault import device_fault
-from katz_graph.executor.graph_run import run_graph
-from katz_graph.folders import Folders
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.graph.run import run_graph
+from katz_graph.executor.worker.device_fault import device_fault
+from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.graph import Graph
 from katz_graph.packs import Registry
-from katz_graph.validate import upstream
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.runner.caches import Caches
-from katz_graph.web.runner.order import Order
-from katz_graph.web.runner.telling import Telling, described, text_of
-from katz_graph.web.runner.unkept import UnkeptFiles
+from katz_graph.web.runner.job_message import Order
+from katz_graph.web.runner.reporter import JobReporter, described, text_of
+from katz_graph.web.runner.uncommitted_files import UnkeptFiles
 
 CHUNK_NAME = 79  # characters of a PNG text chunk's name, in Latin-1
 OWN_CHUNKS = ("prompt", "katz")
@@ -38,7 +38,7 @@ NO_PREVIEWS = "none"  # a client's `preview_method` in the convention's `extra_d
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RunnerDevices:
     """Where jobs run: what they share. `devices` is the operator's list in his words, `shown` the limit of that name."""
 
     engine: ClusterEngine
@@ -54,7 +54,9 @@ class Runs:
     """Any thread may ask. `tell` gets the events of all jobs; `Ended` is the last of each. `wear_out` is told of a device that failed in
     this process, which is of no use for later jobs then."""
 
-    def __init__(self, place: Place, tell: Callable[[JobEvent], None], unkept: UnkeptFiles, wear_out: Callable[[str], None]) -> None:
+    def __init__(
+        self, place: RunnerDevices, tell: Callable[[JobEvent], None], unkept: UnkeptFiles, wear_out: Callable[[str], None]
+    ) -> None:
         self._place, self._tell, self._unkept, self._wear_out = place, tell, unkept, wear_out
         self._changed = threading.Condition()
         self._contexts: dict[str, RunContext | None] = {}  # None until the job's own thread has made it
@@ -120,7 +122,7 @@ class Runs:
                 if not self._to_free:
                     return
 
-    def _context(self, order: Order, telling: Telling) -> RunContext:
+    def _context(self, order: Order, telling: JobReporter) -> RunContext:
         place = self._place
         texts = pictures_texts(order, place.devices, place.engine.device.dtype)
 
@@ -171,7 +173,7 @@ class Runs:
     def _ended(self, order: Order) -> Ended:
         """Run a job from its first event to before its last, which is returned."""
         began = time.perf_counter()
-        telling = Telling(self._place.folders.output, self._place.shown, lambda event: self._tell(JobEvent(order.id, event)))
+        telling = JobReporter(self._place.folders.output, self._place.shown, lambda event: self._tell(JobEvent(order.id, event)))
         self._tell(JobEvent(order.id, Started(time.time())))
         context = self._context(order, telling)
         with self._changed:
@@ -195,7 +197,7 @@ class Runs:
             tuple(telling.reused),
         )
 
-    def _outcome(self, order: Order, context: RunContext, telling: Telling) -> tuple[EndStatus, JobError | None]:
+    def _outcome(self, order: Order, context: RunContext, telling: JobReporter) -> tuple[EndStatus, JobError | None]:
         place = self._place
         try:
             graph = from_api(order.prompt)

@@ -22,16 +22,16 @@ from katz_graph.errors import KatzError
 from katz_graph.events import Warned
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.formats.object_info_write import object_info_json
-from katz_graph.garbage import imports_are_done
+from katz_graph.formats.shipped import template
+from katz_graph.host.garbage import imports_are_done
 from katz_graph.packs import load_registry
-from katz_graph.shipped import template
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.options import RunnerStart
 from katz_graph.web.runner.checking import CHECKED, check_prompt
-from katz_graph.web.runner.order import ORDER
-from katz_graph.web.runner.unkept import UnkeptFiles
-from katz_graph.web.runner_facts import FACTS, STATS, RunnerFacts
-from katz_graph.web.wire import Message, ThreadedEnd
+from katz_graph.web.runner.job_message import ORDER
+from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner_client.facts import FACTS, STATS, RunnerFacts
+from katz_graph.web.runner_client.wire import RunnerMessage, ThreadedEnd
 
 if TYPE_CHECKING:
     from katz_graph.web.runner.devices import Devices
@@ -42,22 +42,24 @@ STOPPING = 2.0  # seconds that jobs have to stop
 STARTED = "started"  # what this process tells itself
 
 
-class Service:
+class RunnerService:
     """Starts all that jobs need, and tells `ready` on the wire; what workers are forked from loads `ahead`. `post` puts a message where
     those of the server come from: what arrives is obeyed in one thread. What needs devices waits for them."""
 
-    def __init__(self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Message], None], ahead: Ahead) -> None:
+    def __init__(
+        self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[RunnerMessage], None], ahead: Ahead
+    ) -> None:
         self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead
         options = start.options
         self._settings = options.settings()
         self._folders = replace(self._settings.folders(), paths=False, downloads=None)
         self._devices: Devices | None = None
         self._runs: Runs | None = None
-        self._early: list[Message] = []  # that wait for the devices
+        self._early: list[RunnerMessage] = []  # that wait for the devices
         self._registry, self._problems = load_registry(self._settings.packs, self._folders)  # first: all is waiting for that
         self._starting = _in_thread(self._start)
         self._answering = ThreadPoolExecutor(ANSWERING, "katz-answers")
-        self._starting.add_done_callback(lambda _: post(Message(STARTED, 0, None)))
+        self._starting.add_done_callback(lambda _: post(RunnerMessage(STARTED, 0, None)))
 
     def __enter__(self) -> Self:
         return self
@@ -73,7 +75,7 @@ class Service:
         """Whether it runs jobs."""
         return self._runs is not None
 
-    def obey(self, message: Message) -> None:
+    def obey(self, message: RunnerMessage) -> None:
         """Do what the server asks for. Never waits; answers come from other threads. KatzError when the devices cannot be started, and
         nothing else."""
         if message.kind == STARTED:
@@ -112,7 +114,7 @@ class Service:
             traceback.print_exc()
             self._tell(JobEvent(job, Ended("failed", time.time(), _internal(error))))
 
-    def _ask(self, message: Message, questions: Mapping[str, Callable[..., Any]]) -> None:
+    def _ask(self, message: RunnerMessage, questions: Mapping[str, Callable[..., Any]]) -> None:
         try:
             question = questions[message.kind]
             self._answering.submit(self._answer, message.number, lambda: question(**message.body))

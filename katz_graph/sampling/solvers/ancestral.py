@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from katz_graph.sampling.evaluation import Query
+from katz_graph.ir.values import Query
 from katz_graph.sampling.solvers.single_step import middle_level
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, ancestral_split, slope
 

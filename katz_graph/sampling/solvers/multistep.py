@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from katz_graph.sampling.evaluation import Query
+from katz_graph.ir.values import Query
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, slope
 
 Clock = Callable[[NDArray[np.float64]], NDArray[np.float64]]

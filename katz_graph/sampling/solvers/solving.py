@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 import torch
 from torch import Tensor
 
-from katz_graph.sampling.evaluation import Query
+from katz_graph.ir.values import Query
 
 NoiseSource = Callable[[Tensor, Tensor], Tensor]
 """(sigma, next sigma) -> unit noise of x's shape for that interval."""

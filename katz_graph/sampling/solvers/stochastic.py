@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.evaluation import Query
+from katz_graph.ir.values import Query
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, ancestral_split
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from katz_graph.sampling.evaluation import Query
+from katz_graph.ir.values import Query
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving
 
 Variant = Literal["bh1", "bh2"]

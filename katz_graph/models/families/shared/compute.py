@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from katz_graph.errors import InputError
-from katz_graph.models import vae
-from katz_graph.models.embedding import UNPOOLED
-from katz_graph.models.encoding import with_sizes
-from katz_graph.models.features import TextEncoding
+from katz_graph.ir.values import TextEncoding
+from katz_graph.models.families.shared import vae
+from katz_graph.models.families.unet.embedding import UNPOOLED
 from katz_graph.models.stages import Loop, Outputs
+from katz_graph.models.text.evaluate import with_sizes
 from katz_graph.picture.batch import repeated
 from katz_graph.recipe import Encoding
 from katz_graph.wires import CELL

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from katz_graph.models.counts import Counts, total
+from katz_graph.ir.device import Work
+from katz_graph.models.costs.counts import Counts, total
 from katz_graph.models.family import config
 from katz_graph.models.stages import Extent, Stage, uncounted
-from katz_graph.models.text_recipe import prompts
-from katz_graph.planner.program import Work
+from katz_graph.models.text.recipe import prompts
 
 
 def text_work(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:

@@ -11,19 +11,18 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from katz_graph.models import controlnet, unet
-from katz_graph.models.attention import cross_attention_keys_values
-from katz_graph.models.concatenated import concatenated_channels
-from katz_graph.models.embedding import added_embedding
+from katz_graph.ir.values import Residuals, Step, TextEncoding
+from katz_graph.models.families.unet import blocks as unet
+from katz_graph.models.families.unet import control_blocks as controlnet
+from katz_graph.models.families.unet.attention import cross_attention_keys_values
+from katz_graph.models.families.unet.embedding import added_embedding
+from katz_graph.models.families.unet.freeu import skip_hook
+from katz_graph.models.families.unet.inputs import concatenated_channels, fit_reference
+from katz_graph.models.families.unet.wrapper import call_wrapper
 from katz_graph.models.family import extra_channels
-from katz_graph.models.features import Residuals, TextEncoding
-from katz_graph.models.freeu import skip_hook
-from katz_graph.models.reference import fit_reference
 from katz_graph.models.stages import Loop, Outputs
-from katz_graph.models.wrapper import call_wrapper
 from katz_graph.patches import freeu_patches, unet_wrapper
 from katz_graph.recipe import ModelRecipe
-from katz_graph.sampling.evaluation import Step
 from katz_graph.sampling.prediction import to_denoised
 from katz_graph.wires import CELL
 

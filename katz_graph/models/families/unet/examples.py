@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from katz_graph.models import attention, controlnet, unet
-from katz_graph.models.embedding import added_embedding
+from katz_graph.ir.values import Features, Step, TextEncoding
+from katz_graph.models.families.unet import attention
+from katz_graph.models.families.unet import blocks as unet
+from katz_graph.models.families.unet import control_blocks as controlnet
+from katz_graph.models.families.unet.embedding import added_embedding
 from katz_graph.models.family import pooled_width
-from katz_graph.models.features import Features, TextEncoding
 from katz_graph.models.stages import Example, Sized
-from katz_graph.sampling.evaluation import Step
 from katz_graph.wires import CELL
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from katz_graph.models.counts import Counts, total
+from katz_graph.ir.device import Work
+from katz_graph.models.costs.counts import Counts, total
 from katz_graph.models.family import config
 from katz_graph.models.stages import Extent, Module, Stage, uncounted
-from katz_graph.planner.program import Work
 from katz_graph.recipe import Component, ModelRecipe
 
 COMPUTE, EXAMPLES = (f"katz_graph.models.families.unet.{module}" for module in ("compute", "examples"))

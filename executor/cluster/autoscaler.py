@@ -1,0 +1,50 @@
+"""Has the pool of ControlNets do what the rule of replication decides: loads replicas ahead of need, drops idle ones."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from katz_graph.errors import KatzError
+from katz_graph.executor.cluster.driver import Cluster
+from katz_graph.executor.cluster.replicas import Change
+from katz_graph.executor.cluster.router import Router
+
+EVERY = 1.0  # seconds between looks
+SERVICE = {"replicate": "load_control_net", "drop": "drop_control_net"}
+
+
+class Autoscaler:
+    """Looks after a fleet whose pool has several members, from threads of its own, until `close`."""
+
+    def __init__(self, fleet: Router, cluster: Cluster) -> None:
+        self._fleet, self._cluster = fleet, cluster
+        self._closing = threading.Event()
+        self._working = ThreadPoolExecutor(1, "katz-pool")
+        self._looking = threading.Thread(target=self._look, name="katz-replicas", daemon=True)
+        if len(fleet.pool) > 1:
+            self._looking.start()
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Have changes made, one after the other; one that fails is as if it had not been decided."""
+        for change in changes:
+            if not self._closing.is_set():
+                self._working.submit(self._make, change)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._working.shutdown(wait=False, cancel_futures=True)
+        if self._looking.is_alive():
+            self._looking.join()
+
+    def _look(self) -> None:
+        while not self._closing.wait(EVERY):
+            self.apply(self._fleet.observe())
+
+    def _make(self, change: Change) -> None:
+        try:
+            self._cluster.call(change.member, SERVICE[change.kind], change.control)
+        except KatzError:
+            if change.kind == "replicate":
+                self._fleet.lost(change.member, change.control)

@@ -1,0 +1,207 @@
+"""An engine on several workers. What cannot leave this process, functions that packs put on a model, runs on one device here."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from katz_graph.context import Context
+from katz_graph.executor.cluster.autoscaler import Autoscaler
+from katz_graph.executor.cluster.driver import Cluster
+from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.cluster.requests import NotSerializable
+from katz_graph.executor.cluster.router import Lease, Router
+from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
+from katz_graph.executor.engine import Choices, DeviceEngine
+from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.base import Launcher
+from katz_graph.executor.launch.entries import entry_for
+from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.measure.links import known_links
+from katz_graph.executor.measure.stages import StageTime, profile_region
+from katz_graph.executor.measure.store import CostStore
+from katz_graph.executor.measure.survey import survey
+from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.worker.affinity import Claim, claim_seats
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.models.costs.counts import Counts
+from katz_graph.planner.queries import opaque_functions
+from katz_graph.wires import LatentSamples
+
+if TYPE_CHECKING:
+    from katz_graph.executor.local import LocalEngine
+
+UNLOADING = 5.0  # seconds that are waited for workers to let go of their models
+
+
+class ClusterEngine(DeviceEngine):
+    """Starts a worker for each assignment, with `launchers` by device name or one process each, and measures what the planner has to know.
+
+    `cache` keeps what was measured; `link`: what links are said to be, instead of measuring; `spares`: one worker waits, loaded, to stand
+    in for one that is lost; `ahead`: what those of this host are forked from, which loads already. RunError when a worker
+    does not start; nothing is left then.
+    """
+
+    def __init__(
+        self,
+        assignments: Sequence[WorkerConfig],
+        choices: Choices | None = None,
+        cache: Path | None = None,
+        link: NetworkLink | None = None,
+        spares: bool = False,
+        launchers: Mapping[str, Launcher] | None = None,
+        network: Network | None = None,
+        patience: WorkerPatience = PATIENCE,
+        ahead: Ahead | None = None,
+    ) -> None:
+        names = [one.name for one in assignments]
+        self._cache, self._store = cache, CostStore(cache)
+        self._local: LocalEngine | None = None
+        self._starting = threading.Lock()
+        choices = choices or Choices()
+        self._fleet = Router(names, choices.reachable, choices.lane, time.monotonic, bool(choices.gone))
+        assignments, claimed = _seated(assignments, launchers, ahead)
+        self.opened = ExitStack()  # what is closed after the workers
+        self.opened.push(claimed)
+        launchers = launchers or self._launchers(assignments, ahead)
+        self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
+        super().__init__(self.cluster, choices, Counts(self._store))
+        self._tending = Autoscaler(self._fleet, self.cluster)
+        self.cluster.on_vanished = self._fleet.lost
+        try:
+            self.cluster.start()
+            self.measure()
+            given = {pair: link for pair in itertools.permutations(names, 2) if link is not None}
+            self.cluster.links = given or self.measured_links()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._tending.close()
+        self._close_local()
+        super().close()
+        self.opened.close()
+
+    def _launchers(self, assignments: Sequence[WorkerConfig], ahead: Ahead | None) -> Mapping[str, Launcher]:
+        """Processes of this host; those with as many threads are forked from one."""
+        servers = {} if ahead is None else {ahead.server.threads: ahead.server}
+        for one in assignments:
+            if one.threads not in servers:
+                servers[one.threads] = self.opened.enter_context(ForkServer(one.threads))
+        return {one.name: Spawn(servers[one.threads], entry_for(one.device)) for one in assignments}
+
+    def measure(self, again: bool = False) -> None:
+        """Learn the rates of the devices, from what was kept or by measuring."""
+        self.places = survey(list(self.cluster.assignments), lambda *asked: self.cluster.call(*asked).value, self._store, again)
+        self._learn()
+
+    def _learn(self) -> None:
+        """Tell the planner what the store knows. Workers that share a device share its memory, unless each was given its part."""
+        found = {place.name: place.device(self._store) for place in self.places}
+        self.cluster.devices = tuple(replace(one, memory_bytes=self._room(name, found)) for name, one in found.items())
+
+    def _room(self, name: str, found: Mapping[str, Device]) -> float:
+        if self.cluster.assignments[name].model_bytes is not None:
+            return found[name].memory_bytes
+        sharing = [other for other in found if self._seat(other) == self._seat(name)]
+        return min(found[other].memory_bytes for other in sharing) / len(sharing)
+
+    def _seat(self, name: str) -> tuple[str, str]:
+        """Where a worker computes: a host and what torch calls the device there."""
+        host = next(place.host for place in self.places if place.name == name)
+        return host, self.cluster.assignments[name].device
+
+    def measured_links(self, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
+        """As they are now; those of shared memory as they were when one was first measured on this host, unless `again`."""
+        return known_links(self.cluster, self._store, again)
+
+    def plan(self, region: Region, after: str = "emit") -> Program:
+        """As for a request that came now."""
+        if opaque_functions(region):
+            return self._here().plan(region, after)
+        return plan_region(region, self._resources_of(self._fleet.preview()), after)
+
+    def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
+        """On the devices that the fleet admits it to; several threads may have requests carried out at once."""
+        if functions := opaque_functions(region):
+            return self._sampled_here(region, context, f"{', '.join(functions)} cannot be sent to workers")
+        ticket = self._fleet.admit(region)
+        try:
+            program = plan_region(region, self._resources_of(ticket))
+            self._tending.apply(self._fleet.planned(ticket, program))
+            return self._carried_out(region, program, context)
+        except NotSerializable as error:
+            return self._sampled_here(region, context, str(error))
+        finally:
+            self._tending.apply(self._fleet.dismiss(ticket))
+
+    def _sampled_here(self, region: Region, context: Context, why: str) -> tuple[LatentSamples, LatentSamples]:
+        context.warn(f"sampler {region.name} runs on one device of this process: {why}")
+        return self._here().sample(region, context)
+
+    def _resources_of(self, ticket: Lease) -> Resources:
+        resources = self._resources()
+        devices = tuple(device for device in resources.devices if device.name in ticket.devices)
+        return replace(resources, devices=devices, pins=ticket.pins)
+
+    def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
+        self._store.record(next(place.key for place in self.places if place.name == device), samples)
+        self._learn()
+
+    def profile(self, region: Region, context: Context) -> list[StageTime]:
+        """Measure every stage of a region on every device, alone and while all work. Later plans know."""
+        if opaque_functions(region):
+            return self._here().profile(region, context)
+        measured = profile_region(region, self.cluster, self.places, self._store, context)
+        self._learn()
+        return measured
+
+    def unload(self) -> None:
+        """Have all workers let go of their models. For when nothing runs: what needs one afterwards loads it again.
+
+        Returns after UNLOADING seconds at most; workers that need longer get on with it. RunError of a worker that could not.
+        """
+        for name in self.cluster.assignments:
+            self._fleet.lost(name)
+        self._close_local()
+        self.cluster.call_all("unload", UNLOADING)
+
+    def _close_local(self) -> None:
+        with self._starting:
+            local, self._local = self._local, None
+        if local is not None:
+            local.close()
+
+    def _here(self) -> LocalEngine:
+        from katz_graph.executor.local import EngineOptions, LocalEngine  # models in this process, which few runs need
+
+        with self._starting:
+            if self._local is None:
+                first = self.cluster.assignments[self.device.name]
+                self._local = LocalEngine(
+                    EngineOptions(first.device, first.dtype, self.choices.batching, self._cache, threads=first.threads)
+                )
+            return self._local
+
+
+def _seated(
+    assignments: Sequence[WorkerConfig], launchers: Mapping[str, Launcher] | None, ahead: Ahead | None
+) -> tuple[list[WorkerConfig], Claim]:
+    """Processes of this host that compute on processors, and wait for each other, get some for themselves where there are enough."""
+    here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in assignments]
+    seats = [one.threads if is_here and one.device == "cpu" else 0 for one, is_here in zip(assignments, here, strict=True)]
+    claimed = claim_seats(seats) if ahead is None else ahead.claimed
+    free = iter(claimed.processors)
+    return [replace(one, processors=tuple(islice(free, seat))) for one, seat in zip(assignments, seats, strict=True)], claimed

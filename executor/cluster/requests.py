@@ -1,0 +1,82 @@
+"""Books a request that workers carry out: its devices, its attempt, and what came back.
+
+Plain bookkeeping, told by `cluster`; sends nothing itself.
+"""
+
+from __future__ import annotations
+
+import queue
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from katz_graph.errors import RunError
+from katz_graph.events import Event
+from katz_graph.executor.engine import Outcome
+from katz_graph.executor.worker.timing import Timing
+from katz_graph.ir.program import Program
+
+TRIES = 2  # attempts at a request before it fails
+
+
+class WorkerLost(RunError):
+    """A worker ended, or did not answer, while it had a part in something. `bystander`: something else is known to have ended it."""
+
+    def __init__(self, message: str, devices: tuple[str, ...] = (), bystander: bool = False) -> None:
+        super().__init__(message, devices)
+        self.bystander = bystander
+
+
+class DeviceGone(RunError):
+    """A device's worker was lost, or cannot be reached, and gets no successor: whatever needs the device fails until all start anew."""
+
+
+class NotSerializable(RunError):
+    """Something of a request cannot leave this process."""
+
+
+@dataclass(slots=True)
+class WorkerRequest:
+    """A program on its way through the workers. Guarded by the lock of whoever keeps it."""
+
+    name: str
+    program: Program
+    measure: bool = False
+    previews: bool = False
+    attempt: int = 0
+    tries: int = 1  # attempts that ended with a fault, and this one; not those without room, nor those that another request's fault ended
+    waiting: bool = False  # for a worker to be replaced
+    ready: set[str] = field(default_factory=set)
+    timings: dict[str, Timing] = field(default_factory=dict)
+    latents: tuple[Tensor, Tensor] | None = None
+    future: Future[Outcome] = field(default_factory=Future)
+    news: queue.SimpleQueue[Event | None] = field(default_factory=queue.SimpleQueue)  # None: look at the future
+
+    def __post_init__(self) -> None:
+        self.future.add_done_callback(lambda _: self.news.put(None))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(self.program.instructions)
+
+    def again(self) -> None:
+        """Forget what an attempt brought, and begin the next."""
+        self.attempt += 1
+        self.waiting = False
+        self.ready.clear()
+        self.timings.clear()
+        self.latents = None
+
+    def is_current(self, attempt: int) -> bool:
+        return attempt == self.attempt and not self.waiting and not self.future.done()
+
+    def finished(self, device: str, timing: Timing, latents: tuple[Tensor, Tensor] | None) -> bool:
+        """Book a part that is done; True when it was the last."""
+        self.timings[device] = timing
+        self.latents = latents or self.latents
+        return set(self.timings) == set(self.devices)
+
+    def outcome(self) -> Outcome:
+        assert self.latents is not None  # the device that has the sampler is among those that are done
+        return Outcome(*self.latents, dict(self.timings), self.attempt + 1)

@@ -1,0 +1,141 @@
+"""Decides the devices of each of several requests: a lane of base devices, and for each ControlNet a member of their pool.
+
+Only decides; `cluster_engine` asks before it plans and tells what became of it. Katz, section 5: ControlNets as a service of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from katz_graph.errors import InputError
+from katz_graph.executor.cluster.replicas import Change, Replicas
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.planner.queries import commonest_variant
+from katz_graph.recipe import ControlNetRecipe
+
+CONTROL = "controlnet"
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """What a request may use: devices, and pins by stage and operation. `sessions`: seconds that an evaluation of it asks of each
+    ControlNet on a member of the pool."""
+
+    devices: tuple[str, ...]
+    pins: Mapping[str, tuple[str, ...]]
+    lane: int
+    sessions: Mapping[tuple[str, ControlNetRecipe], float] = field(default_factory=dict)
+    step: float = 0.0  # seconds of an evaluation as planned
+
+
+class Router:
+    """`pins`: where stages may run; the devices of "controlnet" are a pool when no other stage may run there. `lane`: base devices a
+    request. Any thread may call. InputError for pins to devices that are not there, or that no lane can hold; then one lane has all devices
+    when they are `reduced`, some being gone."""
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        pins: Mapping[str, tuple[str, ...]],
+        lane: int | None,
+        clock: Callable[[], float],
+        reduced: bool = False,
+    ) -> None:
+        self._pins = dict(pins)
+        for stage, device in ((stage, device) for stage, where in pins.items() for device in where):
+            if device not in devices:
+                raise InputError(f"--place {stage}={device}: there are the devices {', '.join(devices)}")
+        others = {device for stage, where in pins.items() if stage != CONTROL for device in where}
+        pool = tuple(device for device in pins.get(CONTROL, ()) if device not in others)
+        self.pool = pool if len(pool) == len(pins.get(CONTROL, ())) and len(pool) < len(devices) else ()
+        base = [device for device in devices if device not in self.pool]
+        size = lane or len(base)
+        self._lanes = [tuple(base[start : start + size]) for start in range(0, len(base), size)]
+        if reduced and not any(map(self._honours, self._lanes)):
+            self._lanes = [tuple(base)]
+        self._able = [number for number, lane in enumerate(self._lanes) if self._honours(lane)]
+        if not self._able:
+            raise InputError(f"--devices-per-job {size}: no {size} devices together are those that --place names; give more, or pin less")
+        self._replicas = Replicas(self.pool, clock)
+        self._tickets: list[Lease] = []
+        self._lock = threading.Lock()
+
+    def _honours(self, lane: Sequence[str]) -> bool:
+        """Whether every pinned stage has a device there."""
+        return all({*lane, *self.pool}.intersection(pinned) for pinned in self._pins.values())
+
+    def admit(self, region: Region) -> Lease:
+        """A ticket on the lane with fewest requests. A request that is alone has the whole pool; beside others each of its ControlNets
+        goes to that of the holders whose queue is shortest."""
+        with self._lock:
+            ticket = self._ticket()
+            if self.pool and self._tickets:
+                ticket.pins = {**ticket.pins, **self._routed(region)}
+            self._tickets.append(ticket)
+            return ticket
+
+    def preview(self) -> Lease:
+        """What a request would get that came now, and alone. Changes nothing."""
+        with self._lock:
+            return self._ticket()
+
+    def _ticket(self) -> Lease:
+        running = [ticket.lane for ticket in self._tickets]
+        lane = min(self._able, key=running.count)
+        devices = (*self._lanes[lane], *self.pool)
+        pins = {stage: tuple(one for one in pinned if one in devices) for stage, pinned in self._pins.items()}
+        return Lease(devices, pins, lane)
+
+    def _routed(self, region: Region) -> dict[str, tuple[str, ...]]:
+        """Both branches of guidance ask the same member."""
+        queues = self._queues()
+        uses = {operation.id: operation.inputs["control_net"] for operation in region.operations if operation.stage == CONTROL}
+        members = {recipe: self._replicas.route(recipe, queues) for recipe in dict.fromkeys(uses.values())}
+        return {name: (members[recipe],) for name, recipe in uses.items()}
+
+    def planned(self, ticket: Lease, program: Program) -> tuple[Change, ...]:
+        """Note what a request will ask of the pool; what should change in it now."""
+        number = commonest_variant(program)
+        operations = {operation.id: operation for variant in program.variants for operation in variant.operations}
+        sessions: dict[tuple[str, ControlNetRecipe], float] = {}
+        for call in program.calls[number] if number is not None else ():
+            if call.stage == CONTROL and call.device in self.pool:
+                session = call.device, operations[call.operations[0]].inputs["control_net"]
+                sessions[session] = sessions.get(session, 0.0) + call.seconds
+        with self._lock:
+            ticket.sessions = sessions
+            for member, recipe in sessions:
+                self._replicas.note(recipe, member)
+            ticket.step = program.prediction.period if program.prediction else 0.0
+        return self.observe()
+
+    def dismiss(self, ticket: Lease) -> tuple[Change, ...]:
+        """A request has ended, however it did."""
+        with self._lock:
+            self._tickets.remove(ticket)
+        return self.observe()
+
+    def observe(self) -> tuple[Change, ...]:
+        """What the rule of replication has changed by now."""
+        with self._lock:
+            steps: dict[Hashable, float] = {}
+            for ticket in self._tickets:
+                for _, recipe in ticket.sessions:
+                    steps[recipe] = min(ticket.step, steps.get(recipe, ticket.step))
+            return self._replicas.observe(self._queues(), steps)
+
+    def lost(self, member: str, control: Hashable | None = None) -> None:
+        """A member of the pool holds a ControlNet no longer, or, as it was replaced or has let go of all, none."""
+        with self._lock:
+            self._replicas.lost(member, control)
+
+    def _queues(self) -> dict[str, dict[Hashable, float]]:
+        """Seconds of work that all sessions of a member ask of it in one evaluation each."""
+        queues: dict[str, dict[Hashable, float]] = {member: {} for member in self.pool}
+        for ticket in self._tickets:
+            for (member, recipe), seconds in ticket.sessions.items():
+                queues[member][recipe] = queues[member].get(recipe, 0.0) + seconds
+        return queues

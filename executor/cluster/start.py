@@ -1,0 +1,64 @@
+"""Starts the workers that a device list asks for, and the engine over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from katz_graph.devices import AUTO, DeviceList, format_name
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.engine import Choices, dtype_for
+from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.ir.device import NetworkLink
+
+
+def start_workers(
+    devices: DeviceList,
+    like: WorkerConfig,
+    say: Callable[[str], None],
+    choices: Choices | None,
+    cache: Path | None,
+    link: NetworkLink | None = None,
+    spares: bool = False,
+    ahead: Ahead | None = None,
+    dtype: str = AUTO,
+) -> ClusterEngine:
+    """A worker for each device, all `like` one: processes of this host, or Ray actors. RunError when one does not start; close the engine.
+
+    `spares`: on every host another one waits, to stand in for one that is lost. `ahead`: what processes of this host are forked from,
+    which loads already. `dtype` as `--dtype` has it; InputError where the devices cannot compute in it.
+    """
+    if devices.launcher == "spawn":
+        assignments = assigned({one.name: one.device for one in devices.choices}, like, dtype)
+        say(f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: {', '.join(devices.names)}")
+        return ClusterEngine(assignments, choices, cache, link, spares, ahead=ahead)
+    from katz_graph.executor.launch.ray import RayCluster
+
+    with ExitStack() as opened:
+        ray = opened.enter_context(RayCluster())
+        found = ray.places(len(devices.choices))
+        places = dict(zip(devices.names or [f"ray:{number}" for number in range(len(found))], found, strict=True))
+        assignments = assigned({name: place.device for name, place in places.items()}, like, dtype)
+        where = ", ".join(f"{name} ({place.device} on {place.host})" for name, place in places.items())
+        say(f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: {where}")
+        engine = ClusterEngine(
+            assignments,
+            choices,
+            cache,
+            link,
+            spares,
+            launchers={name: ray.launcher(place, like.threads) for name, place in places.items()},
+            network=Network(tuple(places), {name: place.host for name, place in places.items()}),
+        )
+        engine.opened.push(opened.pop_all())
+        return engine
+
+
+def assigned(devices: Mapping[str, str], like: WorkerConfig, dtype: str = AUTO) -> list[WorkerConfig]:
+    """One for each device, `devices`: names -> what torch calls them there; all compute in one number format."""
+    common = dtype_for(devices.values(), dtype)
+    return [replace(like, name=name, device=device, dtype=common) for name, device in devices.items()]

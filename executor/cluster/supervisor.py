@@ -1,0 +1,218 @@
+"""Keeps a worker running for every device: notices within seconds that one is gone and replaces it, at once where a spare waits.
+
+Knows nothing of what workers do; who uses it assigns, connects and feeds them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from katz_graph.errors import RunError
+from katz_graph.executor.cluster.worker_handle import BURIAL_TIMEOUT, PATIENCE, State, WorkerHandle, WorkerPatience
+from katz_graph.executor.launch.base import Launcher
+from katz_graph.executor.transport.connection import Connection
+
+SPARE = "spare"
+
+
+class Supervisor:
+    """Workers by the name of their device; equal launchers mean one host, which has one spare. A context manager.
+
+    Callbacks come from threads and have to be short: `on_message(name, kind, body)`; `on_lost(name, reason)` when a worker died or froze;
+    `on_replaced(name, connection)` when another one stands in, which has been told nothing yet; `on_abandoned(name, error)` when none will.
+    """
+
+    def __init__(
+        self,
+        launchers: Mapping[str, Launcher],
+        on_message: Callable[[str, str, Any], None],
+        on_lost: Callable[[str, str], None],
+        on_replaced: Callable[[str, Connection], None],
+        on_abandoned: Callable[[str, RunError], None],
+        spares: bool = False,
+        patience: WorkerPatience = PATIENCE,
+    ) -> None:
+        self._launchers = dict(launchers)
+        self._on_message, self._on_lost, self._on_replaced, self._on_abandoned = on_message, on_lost, on_replaced, on_abandoned
+        self._with_spares = spares
+        self._patience = patience
+        self._changed = threading.Condition()
+        self._telling = threading.RLock()  # a loss and its replacement are told before the next loss
+        self._workers: dict[str, WorkerHandle] = {}
+        self._spares: dict[Launcher, WorkerHandle] = {}
+        self._waiting: set[WorkerHandle] = set()  # spares that are ready
+        self._all: list[WorkerHandle] = []  # also those that are being buried
+        self._started: set[str] = set()  # names whose first worker got ready
+        self._deaths: dict[str, list[float]] = {name: [] for name in launchers}
+        self._barren: dict[str, int] = dict.fromkeys(launchers, 0)  # that ended without having been ready, in a row
+        self._failures: dict[str, RunError] = {}  # why a name has no worker and gets none
+        self._closing = threading.Event()
+        self._monitor = threading.Thread(target=self._watch, name="katz-heartbeats", daemon=True)
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def start(self) -> Mapping[str, Connection]:
+        """Start all workers at once and wait until they are ready. RunError says which one did not start and why; nothing is left then."""
+        atexit.register(self.close)
+        try:
+            self._monitor.start()
+            with self._changed:
+                for name, launcher in self._launchers.items():
+                    self._workers[name] = self._launch(name, launcher)
+                while not self._failures and len(self._started) < len(self._launchers):
+                    self._changed.wait(self._patience.ping)  # Ctrl-C just before a wait would be seen at its end
+                if self._failures:
+                    raise next(iter(self._failures.values()))
+            for launcher in dict.fromkeys(self._launchers.values()):
+                self._keep_spare(launcher)
+            return {name: self.connection(name) for name in self._launchers}
+        except BaseException:
+            self.close()
+            raise
+
+    def connection(self, name: str) -> Connection:
+        """The connection to a device's worker of now. RunError when it has none, or not yet again."""
+        with self._changed:
+            if name in self._failures:
+                raise self._failures[name]
+            worker = self._workers.get(name)
+            if worker is None or worker.connection is None or worker.state in ("starting", "dead"):
+                raise RunError(f"device {name}: its worker is being replaced")
+            return worker.connection
+
+    def states(self) -> dict[str, State]:
+        with self._changed:
+            return {name: worker.state for name, worker in self._workers.items()}
+
+    def pids(self) -> dict[str, int | None]:
+        """Processes by device, and of spares that wait."""
+        with self._changed:
+            waiting = {f"{SPARE} {number}": spare for number, spare in enumerate(self._spares.values()) if spare.state == "ready"}
+            return {name: worker.pid for name, worker in {**self._workers, **waiting}.items()}
+
+    def close(self) -> None:
+        """End all workers: ask, wait a little, kill. May be called more than once, and from an exit handler."""
+        self._closing.set()
+        with self._changed:
+            workers = list(self._all)
+        try:
+            for worker in workers:
+                worker.stop()
+            deadline = time.monotonic() + self._patience.stop
+            for worker in workers:
+                worker.join(max(0.0, deadline - time.monotonic()))
+        finally:
+            for worker in workers:
+                worker.end("the run ended")
+            for worker in workers:
+                worker.join(BURIAL_TIMEOUT)
+            if self._monitor.ident is not None:
+                self._monitor.join()
+            atexit.unregister(self.close)
+
+    def _launch(self, name: str, launcher: Launcher, background: bool = False) -> WorkerHandle:
+        """Start a worker; the lock is held."""
+        worker = WorkerHandle(name, launcher, self._patience, self._ready, self._heard, self._ended, background)
+        self._all = [known for known in self._all if not known.join(0.0)] + [worker]
+        worker.start()
+        return worker
+
+    def _keep_spare(self, launcher: Launcher) -> None:
+        with self._changed:
+            if self._with_spares and launcher.any_device and launcher not in self._spares and not self._closing.is_set():
+                self._spares[launcher] = self._launch(SPARE, launcher, background=True)
+
+    def _watch(self) -> None:
+        while not self._closing.wait(self._patience.ping):
+            with self._changed:
+                workers = list(self._all)
+            for worker in workers:
+                worker.check()
+
+    def _heard(self, worker: WorkerHandle, kind: str, body: Any) -> None:
+        self._on_message(worker.name, kind, body)
+
+    def _ready(self, worker: WorkerHandle) -> None:
+        with self._telling:
+            with self._changed:
+                if self._closing.is_set() or not self._has_place(worker):
+                    return
+                first = worker.name not in self._started
+                self._started.add(worker.name)
+                self._changed.notify_all()
+            if not first:
+                self._stands_in(worker)
+
+    def _has_place(self, worker: WorkerHandle) -> bool:
+        """Whether one that got ready serves a device. A spare takes the place of one that still starts, which is the spare from then on;
+        the lock is held."""
+        if self._spares.get(worker.launcher) is not worker:
+            return self._workers.get(worker.name) is worker
+        for name, late in self._workers.items():
+            if late.state == "starting" and late.launcher == worker.launcher:
+                worker.name, late.name = name, SPARE
+                self._workers[name], self._spares[worker.launcher] = worker, late
+                return True
+        self._waiting.add(worker)
+        return False
+
+    def _stands_in(self, worker: WorkerHandle) -> None:
+        assert worker.connection is not None
+        self._on_replaced(worker.name, worker.connection)
+        self._keep_spare(worker.launcher)
+
+    def _ended(self, worker: WorkerHandle, reason: str) -> None:
+        with self._telling:
+            self._bury(worker, reason)
+
+    def _bury(self, worker: WorkerHandle, reason: str) -> None:
+        with self._changed:
+            if self._spares.get(worker.launcher) is worker:
+                del self._spares[worker.launcher]  # the next one is started with the next replacement
+                self._waiting.discard(worker)
+            if self._closing.is_set() or self._workers.get(worker.name) is not worker:
+                return
+            if worker.name not in self._started:
+                self._failures[worker.name] = RunError(f"device {worker.name}: its worker did not start: {reason}", (worker.name,))
+                self._changed.notify_all()
+                return
+        if worker.was_ready:
+            self._on_lost(worker.name, reason)
+        self._replace(worker, reason)
+
+    def _replace(self, lost: WorkerHandle, reason: str) -> None:
+        """Put the spare in the place of a lost worker, else start another one, unless that was in vain too often."""
+        name, now = lost.name, time.monotonic()
+        with self._changed:
+            deaths = self._deaths[name] = [when for when in self._deaths[name] if when > now - self._patience.within] + [now]
+            barren = self._barren[name] = 0 if lost.was_ready else self._barren[name] + 1
+            often, spare = "", None
+            if len(deaths) >= self._patience.deaths:
+                often = f"died {len(deaths)} times within {self._patience.within:g} s"
+            elif barren >= self._patience.barren:
+                often = f"did not start {barren} times in a row"
+            if often:
+                told = f"device {name}: its worker {often} and is not started again; the last time: {reason}"
+                self._failures[name] = RunError(told, (name,))
+            elif self._closing.is_set():
+                return
+            elif (waiting := self._spares.get(lost.launcher)) in self._waiting and waiting.state == "ready":
+                spare = self._spares.pop(lost.launcher)
+                self._waiting.discard(spare)
+                spare.name = name
+                self._workers[name] = spare
+            else:
+                self._workers[name] = self._launch(name, lost.launcher)
+        if often:
+            self._on_abandoned(name, self._failures[name])
+        elif spare is not None:
+            self._stands_in(spare)

@@ -1,0 +1,201 @@
+"""One worker from its launch to its end: a thread that launches it and reads, a thread that pings. Knows nothing of other workers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from katz_graph.executor.launch.base import Launched, Launcher, mismatch
+from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.faults import Closed, ProtocolError
+from katz_graph.ipc.heartbeat import Heartbeat
+
+State = Literal["starting", "ready", "suspect", "dead"]
+STATUS_TIMEOUT = 0.2  # seconds that a loss is told later, at most, to tell why
+BURIAL_TIMEOUT = 10.0  # seconds that a killed process may take to give back its memory
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPatience:
+    """Seconds: to start, between pings, of silence until a worker is suspect and until it counts as frozen, to stop when asked.
+
+    One that died `deaths` times `within` so many seconds is not replaced again, nor one of which `barren` in a row did not get ready.
+    """
+
+    start: float = 120.0
+    ping: float = 0.25
+    suspect: float = 1.0
+    frozen: float = 2.5
+    stop: float = 2.0
+    deaths: int = 5
+    within: float = 60.0
+    barren: int = 2
+
+
+PATIENCE = WorkerPatience()
+
+
+class WorkerHandle:
+    """A worker. `on_ready` and `on_message` are called from its reading thread, and `on_ended` as the last, once, with the reason."""
+
+    def __init__(
+        self,
+        name: str,
+        launcher: Launcher,
+        patience: WorkerPatience,
+        on_ready: Callable[[WorkerHandle], None],
+        on_message: Callable[[WorkerHandle, str, Any], None],
+        on_ended: Callable[[WorkerHandle, str], None],
+        background: bool = False,
+    ) -> None:
+        self.name = name
+        self.launcher = launcher
+        self.connection: Connection | None = None
+        self.was_ready = False
+        self._patience = patience
+        self._on_ready, self._on_message, self._on_ended = on_ready, on_message, on_ended
+        self._background = background
+        self._launched: Launched | None = None
+        self._is_over = False
+        self._lock = threading.Lock()
+        self._reason = ""  # why we ended it
+        self._stopping = threading.Event()
+        self._unanswered = False
+        self._pinging = self._obeying = False
+        self._moved: tuple[int, int] = (0, 0)
+        self._heartbeat = Heartbeat(patience.ping)  # until it is ready, of its start
+        self._pinger = threading.Thread(target=self._ping, name=f"katz-ping-{name}", daemon=True)
+        self._thread = threading.Thread(target=self._live, name=f"katz-reader-{name}", daemon=True)
+
+    def start(self) -> None:
+        """Launch it. Who may have to end it has to know it before: Ctrl-C comes at any moment."""
+        self._thread.start()
+
+    @property
+    def state(self) -> State:
+        if self._is_over:
+            return "dead"
+        if not self.was_ready:
+            return "starting"
+        return "suspect" if self._heartbeat.silence > self._patience.suspect else "ready"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._launched is None else self._launched.pid
+
+    def stop(self) -> None:
+        """Ask it to end; one that still starts is ended."""
+        if self.state == "starting":
+            self.end("it was not needed any more")
+        self._stopping.set()
+
+    def end(self, reason: str = "") -> None:
+        """Kill it; the reading thread does the rest. Without a reason it tells what it finds."""
+        with self._lock:
+            self._reason = self._reason or reason
+            launched = self._launched
+        if launched is not None:
+            launched.kill()
+            launched.connection.shut_down()
+
+    def join(self, timeout: float) -> bool:
+        """Whether everything of it is gone, after at most `timeout` seconds."""
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def check(self) -> None:
+        """Count its silence, every `WorkerPatience.ping` seconds; end it when that, or its start, is too long.
+
+        Bytes that arrive are signs of life, and so are bytes that it takes while a ping waits behind a long message. A frozen worker's
+        socket still swallows short messages, which is why those do not count.
+        """
+        connection, launched, heartbeat = self.connection, self._launched, self._heartbeat
+        heartbeat.tick()
+        if self.state == "starting":
+            if heartbeat.silence > self._patience.start:
+                self.end(f"it did not start within {self._patience.start:g} s")
+            elif launched is not None and not launched.is_alive():
+                self.end()
+        elif connection is not None and launched is not None and not self._is_over:
+            moved = (connection.received, connection.sent if self._pinging else 0)
+            if moved != self._moved or self._obeying:
+                heartbeat.heard()
+            self._moved = moved
+            if heartbeat.silence > self._patience.frozen:
+                self.end(f"it did not answer for {heartbeat.silence:.1f} s")
+            elif self.state == "suspect" and not launched.is_alive():
+                self.end()
+
+    def _live(self) -> None:
+        if self._reason:
+            self._is_over = True
+            self._on_ended(self, self._reason)
+            return
+        try:
+            launched = self.launcher.launch(self.name, self._background)
+        except Exception as error:
+            self._is_over = True
+            self._on_ended(self, str(error) or type(error).__name__)
+            return
+        with self._lock:
+            self._launched = launched
+        self.connection = launched.connection
+        if self._reason:
+            self.end()
+        reason = self._read(launched.connection)
+        self._is_over = True
+        launched.wait(STATUS_TIMEOUT)  # what it says itself is better than that it was killed
+        words = launched.last_words()
+        launched.kill()
+        launched.connection.shut_down()
+        self._stopping.set()
+        self._on_ended(self, self._reason or (f"{reason}: {words}" if words else reason))
+        if self._pinger.ident is not None:
+            self._pinger.join()
+        launched.wait(BURIAL_TIMEOUT)
+        launched.connection.close()
+
+    def _read(self, connection: Connection) -> str:
+        """Messages until the connection ends; why it did."""
+        try:
+            while True:
+                kind, body = connection.receive()
+                self._obeying = True
+                if kind == "pong":
+                    self._unanswered = False
+                elif kind == "hello":
+                    if reason := mismatch(body):
+                        self.end(reason)
+                        return reason
+                    self._heartbeat = Heartbeat(self._patience.ping)
+                    self.was_ready = True
+                    self._on_ready(self)
+                    self._pinger.start()
+                else:
+                    self._on_message(self, kind, body)
+                if kind == "fault":  # it is of no more use, and says why
+                    self.end(body["message"])
+                    return str(body["message"])
+                self._obeying = False
+        except Closed:
+            return "its connection ended"
+        except ProtocolError as error:
+            return str(error)
+        except Exception as error:
+            return f"internal error: what it sent led to {type(error).__name__}: {error}"
+
+    def _ping(self) -> None:
+        connection = self.connection
+        assert connection is not None  # it has said hello
+        try:
+            while not self._stopping.wait(self._patience.ping):
+                if not self._unanswered:
+                    self._unanswered = self._pinging = True
+                    connection.send("ping", {})
+                    self._pinging = False
+            connection.send("stop", {})
+        except Closed:
+            return

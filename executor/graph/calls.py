@@ -1,0 +1,191 @@
+"""Calls the functions of nodes with what their inputs come to: values of links, hidden values, lists taken apart, blocked runs left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from katz_graph.blocker import ExecutionBlocker
+from katz_graph.checks.literals import check_literal
+from katz_graph.context import Context
+from katz_graph.errors import InputError, RunError
+from katz_graph.executor.graph.event_loop import Tasks
+from katz_graph.executor.graph.hidden_inputs import UNIQUE_ID, HiddenInputs
+from katz_graph.executor.graph.lists import Listed, elements, joined, per_element
+from katz_graph.executor.graph.node_state import NodeState, Outputs, States, output_of
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.graph import Expansion, Link
+from katz_graph.node import INSTANCE, NodeType, WithUi
+from katz_graph.planner.region import RegionNodes
+from katz_graph.scope import running, staying
+
+Arguments = dict[str, Any]
+
+
+class Calls:
+    """How one run calls its nodes."""
+
+    def __init__(self, states: States, context: Context, cache: ResultCache, tasks: Tasks, hidden: HiddenInputs) -> None:
+        self._states, self._context, self._cache, self._tasks, self._hidden = states, context, cache, tasks, hidden
+
+    def run(self, node: NodeState) -> list[Any]:
+        """What each of its runs gives: outputs, an expansion, either with ui, the blocker that it met, or an awaitable of one of these."""
+        kind = node.type
+        missing = next((name for name, declared in kind.inputs.items() if declared.required and name not in node.inputs), None)
+        if missing is not None:
+            raise InputError(f"input {missing} is missing")
+        with running(self._context, node.id, kind.pack):
+            return [blocker_in(values) or staying(kind.run(self._context, values)) for values in self._arguments(node, self._values(node))]
+
+    def needs(self, node: NodeState) -> list[str]:
+        """The names that a lazy node asks for."""
+        kind = node.type
+        assert kind.needs is not None
+        wanted: list[str] = []
+        with running(self._context, node.id, kind.pack):
+            for values in self._arguments(node, self._values(node)):
+                if blocker_in(values) is None:
+                    wanted += self._tasks.settle(kind.needs(values)) or ()
+        return wanted
+
+    def fingerprint(self, node: NodeState, early: bool) -> Any:
+        """What the fingerprint says, `early` without values of links."""
+        kind = node.type
+        assert kind.fingerprint is not None
+        values = self._known(node, kind.fingerprint_linked) if early else self._values(node)
+        with running(self._context, node.id, kind.pack):
+            found = [self._tasks.settle(kind.fingerprint(self._context, call)) for call in self._arguments(node, values, instance=False)]
+        return found[0] if len(found) == 1 else found
+
+    def _known(self, node: NodeState, without_links: bool) -> Arguments:
+        """What is known of the inputs before anything runs: literals; links are left out, or None."""
+        literals = {name: value for name, value in node.inputs.items() if not isinstance(value, Link)}
+        return literals if without_links else dict.fromkeys(name for name, _ in node.links) | literals
+
+    def region_inputs(self, region: RegionNodes) -> list[dict[Link, Any]]:
+        """The values that enter a step region, for each run of it."""
+        entering = {link: output_of(self._states, link) for link in region.inputs}
+        return per_element(entering) if _any_listed(entering) else [entering]
+
+    def warnings(self, node: NodeState, results: Sequence[Any]) -> Iterator[str]:
+        """What the person should know of a node that has run."""
+        if node.warning:
+            yield node.warning
+        if not results and node.type.is_output:
+            values = ((name, output_of(self._states, link)) for name, link in node.links)
+            empty = ", ".join(name for name, value in values if isinstance(value, Listed) and not value.values)
+            yield f"got an empty list for {empty}, so there was nothing to do"
+
+    def _values(self, node: NodeState) -> Arguments:
+        """Every input's value or `Listed`; a linked knob is held to its check; lazy links that were not asked for are None."""
+        declared = node.type.inputs
+        unasked = set(node.lazy_links())
+        values = dict(node.inputs)
+        for name, link in node.links:
+            port = declared.get(name)
+            if name in unasked:
+                values[name] = None
+            elif port is not None and port.raw:
+                values[name] = [link.node, link.output]
+            else:
+                values[name] = value = output_of(self._states, link)
+                if port is not None and port.knob and port.check is not None:
+                    values[name] = joined([_checked(node.type, name, one) for one in elements(value)])
+        return values
+
+    def _arguments(self, node: NodeState, values: Arguments, instance: bool = True) -> list[Arguments]:
+        """The arguments of each run: one for whole lists, else one per element."""
+        kind = node.type
+        if kind.takes_lists:
+            calls = [{name: list(elements(value)) for name, value in values.items()}]
+        else:
+            calls = per_element(values) if _any_listed(values) else [values]
+        for name, what in kind.hidden.items():
+            value = self._hidden.value(what, node)
+            for call in calls:
+                call[name] = [value] if kind.takes_lists else value
+        if kind.instance is not None and instance:
+            held = self._cache.instance(node.id, kind)
+            for call in calls:
+                call[INSTANCE] = held
+        return calls
+
+
+def blocker_in(values: Mapping[Any, Any]) -> ExecutionBlocker | None:
+    """The first blocker among the inputs of a run, also inside whole lists."""
+    for value in values.values():
+        if type(value) is ExecutionBlocker:
+            return value
+        if type(value) is list:
+            for one in value:
+                if type(one) is ExecutionBlocker:
+                    return one
+    return None
+
+
+def outputs_of(kind: NodeType, results: Sequence[Any]) -> Outputs:
+    """One value, or `Listed`, per output of what the runs of a node gave. RunError for what is not as the type declares."""
+    rows = [expected_outputs(kind, result) for result in results]
+    if len(rows) == 1 and not any(kind.gives_lists):
+        return rows[0]
+    gives = (*kind.gives_lists, *(False for _ in kind.outputs))
+    return tuple(_column(kind.outputs[number].name, [row[number] for row in rows], gives[number]) for number in range(len(kind.outputs)))
+
+
+def expected_outputs(kind: NodeType, result: Any) -> Outputs:
+    """One value per output; all blocked where the run met a blocker."""
+    expected = len(kind.outputs)
+    if isinstance(result, ExecutionBlocker):
+        return (result,) * expected
+    if isinstance(result, Expansion):
+        result = result.outputs
+    if not isinstance(result, tuple) or len(result) != expected:
+        came = f"{len(result)} outputs" if isinstance(result, tuple) else f"a {type(result).__name__}"
+        raise RunError(f"gave {came}, expected {expected} outputs")
+    return result
+
+
+def ui_of(results: Sequence[Any]) -> dict[str, list[Any]] | None:
+    """What the runs of a node have for editors, joined by kind."""
+    shown: dict[str, list[Any]] | None = None
+    for result in results:
+        if isinstance(result, WithUi):
+            shown = {} if shown is None else shown
+            for kind, values in result.ui.items():
+                shown.setdefault(kind, []).extend(values if isinstance(values, (list, tuple)) else [values])
+    return shown
+
+
+def is_per_node(kind: NodeType) -> bool:
+    """Whether equal nodes of this type have results of their own."""
+    return kind.per_node or UNIQUE_ID in kind.hidden.values()
+
+
+def _column(name: str, values: Sequence[Any], is_list: bool) -> Any:
+    column: list[Any] = []
+    for value in values:
+        if isinstance(value, Listed):
+            column += value.values
+        elif is_list and not isinstance(value, ExecutionBlocker):
+            if not isinstance(value, (list, tuple)):
+                raise RunError(f"gave a {type(value).__name__} for output {name}, expected a list of values")
+            column += value
+        else:
+            column.append(value)
+    return joined(column)
+
+
+def _any_listed(values: Mapping[Any, Any]) -> bool:
+    return Listed in set(map(type, values.values()))
+
+
+def _checked(kind: NodeType, name: str, value: Any) -> Any:
+    if isinstance(value, ExecutionBlocker):
+        return value
+    try:
+        return check_literal(value, kind.inputs[name])
+    except (ValueError, InputError) as error:
+        raise InputError(f"input {name}: {error}") from None
+
+
+Key = TypeVar("Key")

@@ -1,0 +1,102 @@
+"""The services of one run of a graph, as nodes see them."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from katz_graph.context import Engine
+from katz_graph.errors import Cancelled, InputError
+from katz_graph.events import Event, Listener, Previewed, Warned
+from katz_graph.files.folders import Folders
+from katz_graph.node import NodeType
+from katz_graph.packs import builtin_types
+from katz_graph.run_stats import RunStats
+
+PREVIEWS_APART = 0.25  # seconds, at least, between two pictures of one node
+
+
+def _ignore(_: Any) -> None:
+    return None
+
+
+@dataclass(slots=True)
+class RunContext:
+    """What a graph run needs from outside. `types` are the built-in nodes unless others are given. `files`, `warnings` and `measured`
+    collect what the run said.
+
+    Any thread may cancel it. `previews`: samplers show pictures as they go on, at most four a second.
+    """
+
+    engine: Engine
+    folders: Folders
+    output_directory: Path
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    listener: Listener = _ignore
+    on_picture: Callable[[bytes], None] | None = None  # the client's end; None where there is no client
+    previews: bool = False
+    on_file: Callable[[Path], None] = _ignore
+    files: list[Path] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    measured: RunStats = field(default_factory=RunStats)
+    types: Mapping[str, NodeType] = field(default_factory=builtin_types)
+    clock: Callable[[], float] = time.monotonic
+    _shown: dict[str, float] = field(default_factory=dict)  # when each node had its last preview
+    _cancelled: bool = False
+    _on_cancel: dict[object, Callable[[], None]] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def warn(self, message: str) -> None:
+        if message not in self.warnings:
+            self.warnings.append(message)
+            self.listener(Warned(message))
+
+    def report(self, event: Event) -> None:
+        if self._cancelled:
+            return  # what a worker still does is no part of the run
+        if isinstance(event, Previewed):
+            self._shown[event.node] = self.clock()
+        self.measured.listen(event)
+        self.listener(event)
+
+    def wants_preview(self, node: str) -> bool:
+        return self.previews and self.clock() - self._shown.get(node, -math.inf) >= PREVIEWS_APART
+
+    def wrote(self, path: Path) -> None:
+        self.files.append(path)
+        self.on_file(path)
+
+    def deliver(self, picture: bytes) -> None:
+        if self.on_picture is None:
+            raise InputError("sends pictures to the client of a server, and this run has none; use SaveImage instead")
+        self.on_picture(picture)
+
+    def cancel(self) -> None:
+        """Have the run end soon: what it waits for is waited for no longer."""
+        with self._lock:
+            self._cancelled = True
+            waiting = list(self._on_cancel.values())
+        for act in waiting:
+            act()
+
+    def check_cancelled(self) -> None:
+        if self._cancelled:
+            raise Cancelled("cancelled")
+
+    def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
+        key = object()
+        with self._lock:
+            self._on_cancel[key] = act
+            cancelled = self._cancelled
+        if cancelled:
+            act()
+        return lambda: self._forget(key)
+
+    def _forget(self, key: object) -> None:
+        with self._lock:
+            self._on_cancel.pop(key, None)

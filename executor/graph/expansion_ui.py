@@ -1,0 +1,54 @@
+"""What nodes inside the expansion of a node have for editors, kept with its result so that it can be given again."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from katz_graph.executor.graph.node_state import NodeState
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """A node of an expansion. `part` is the last part of its id; `origin` the node of the file that it is shown as, where that is not
+    the one that it was made for; `inner` are those of its own expansion."""
+
+    part: str
+    type: str
+    ui: Mapping[str, Sequence[Any]] | None
+    origin: str = ""
+    inner: tuple[Shown, ...] = ()
+
+
+def last_part(identifier: str) -> str:
+    """Of the id of a node of an expansion, without its number."""
+    return identifier.rsplit(".", 1)[-1].partition("#")[0]
+
+
+def shown_by(node: NodeState) -> tuple[Shown, ...]:
+    """The nodes of its expansions that have something for editors, or something inside them has."""
+    return tuple(
+        Shown(
+            part=last_part(part.id),
+            type=part.call.type,
+            ui=part.ui,
+            origin="" if part.origin == node.origin else part.origin,
+            inner=part.shown,
+        )
+        for part in node.parts
+        if part.ui is not None or part.shown
+    )
+
+
+def with_inner(shown: Sequence[Shown], made_for: str, there: Container[str]) -> Iterator[tuple[Shown, str, str]]:
+    """Each that has something for editors, with the node of the file that it was made for and that it is shown as; `there` are ids of
+    the file."""
+    pending = [(one, made_for) for one in reversed(shown)]
+    while pending:
+        one, made_for = pending.pop()
+        origin = one.origin if one.origin in there else made_for
+        if one.ui is not None:
+            yield one, made_for, origin
+        pending += [(inner, origin) for inner in reversed(one.inner)]

@@ -1,0 +1,36 @@
+"""What a run of a graph gave, and what of it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.executor.graph.node_state import Outputs
+from katz_graph.messages import listed
+
+
+@dataclass(frozen=True, slots=True)
+class GraphResult:
+    """The outputs of the targets that were reached, what nodes have for editors, and an error for each node that failed.
+
+    An output of several values is a `Listed`. `blocked` are reached targets that did not run because a node upstream said so.
+    """
+
+    outputs: Mapping[str, Outputs]
+    failures: Mapping[str, KatzError] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()  # targets that were not reached
+    ui: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
+    blocked: tuple[str, ...] = ()
+
+    def raise_failures(self) -> None:
+        """One error for all that failed: InputError if no target was reached and only wrong input stood in the way, else RunError."""
+        if not self.refused:
+            return
+        errors = list(self.failures.values())
+        lines = "\n".join(map(str, errors))
+        if self.outputs:
+            raise RunError(f"{lines}\nsome outputs were refused: node {listed(self.refused)}") from errors[0]
+        kind = InputError if all(isinstance(error, InputError) for error in errors) else RunError
+        raise kind(lines) from errors[0]

@@ -1,0 +1,98 @@
+"""What nodes of other conventions may ask the run for besides their inputs: their id, the workflow, and the graph as it grows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from katz_graph.context import Context
+from katz_graph.executor.graph.node_state import NodeState, States
+from katz_graph.formats.api import to_api
+from katz_graph.graph import Graph, Link
+
+UNIQUE_ID, PROMPT, DYNPROMPT, EXTRA_PNGINFO = "UNIQUE_ID", "PROMPT", "DYNPROMPT", "EXTRA_PNGINFO"
+
+
+class HiddenInputs:
+    """The hidden values of one run. `prompt` and what else pictures carry come from the metadata of its context."""
+
+    def __init__(self, states: States, file: Graph, context: Context) -> None:
+        self._states, self._file, self._context = states, file, context
+
+    def value(self, kind: str, node: NodeState) -> Any:
+        """None for what there is not here, such as keys to other services."""
+        match kind:
+            case "UNIQUE_ID":
+                return node.id
+            case "PROMPT":
+                return self.prompt
+            case "EXTRA_PNGINFO":
+                return self.extra
+            case "DYNPROMPT":
+                return self.dynamic
+        return None
+
+    @cached_property
+    def prompt(self) -> dict[str, Any]:
+        parsed = _parsed(self._context.metadata.get("prompt"))
+        return parsed if isinstance(parsed, dict) else to_api(self._file)
+
+    @cached_property
+    def extra(self) -> dict[str, Any]:
+        return {name: _parsed(text) for name, text in self._context.metadata.items() if name != "prompt"}
+
+    @cached_property
+    def dynamic(self) -> DynamicPrompt:
+        return DynamicPrompt(self._states, self.prompt)
+
+
+class DynamicPrompt:
+    """The graph of a run with what was made by expansions, in the ecosystem's terms: nodes as in the API format, links as lists."""
+
+    def __init__(self, states: States, original_prompt: dict[str, Any]) -> None:
+        self._states, self.original_prompt = states, original_prompt
+
+    def get_original_prompt(self) -> dict[str, Any]:
+        return self.original_prompt
+
+    def has_node(self, node_id: str) -> bool:
+        return node_id in self._states
+
+    def get_node(self, node_id: str) -> dict[str, Any]:
+        """KeyError where there is none."""
+        call = self._states[node_id].call
+        inputs = {name: [value.node, value.output] if isinstance(value, Link) else value for name, value in call.inputs.items()}
+        return {"class_type": call.type, "inputs": inputs} | ({"_meta": {"title": call.title}} if call.title else {})
+
+    def all_node_ids(self) -> set[str]:
+        return set(self._states)
+
+    def get_display_node_id(self, node_id: str) -> str:
+        return self._states[node_id].origin if node_id in self._states else node_id
+
+    def get_parent_node_id(self, node_id: str) -> str | None:
+        state = self._states.get(node_id)
+        return None if state is None or state.parent is None else state.parent.id
+
+    def get_real_node_id(self, node_id: str) -> str:
+        """The node of the file that it was made by."""
+        state = self._states.get(node_id)
+        while state is not None and state.parent is not None:
+            state = state.parent
+        return node_id if state is None else state.id
+
+
+def _parsed(text: Any) -> Any:
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def sees_graph(hidden: Mapping[str, str]) -> bool:
+    """Whether a node's code can look at other nodes, and so link to them."""
+    return DYNPROMPT in hidden.values()

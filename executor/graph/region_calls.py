@@ -1,0 +1,72 @@
+"""Calls nodes that stand inside of a step region: as a graph calls them elsewhere, but one value an input, and nobody sees their ui."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from katz_graph.blocker import ExecutionBlocker
+from katz_graph.context import Context
+from katz_graph.errors import Cancelled, InputError, RunError
+from katz_graph.executor.graph.calls import expected_outputs
+from katz_graph.executor.graph.hidden_inputs import DYNPROMPT, EXTRA_PNGINFO, PROMPT, UNIQUE_ID
+from katz_graph.graph import Expansion
+from katz_graph.host.run_sync import settled
+from katz_graph.ir.region import Operation
+from katz_graph.node import INSTANCE, NodeType, WithUi
+from katz_graph.scope import acting_as
+
+
+class RegionCalls:
+    """Those of one request on one device: the object that a node keeps between its calls lives as long."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._objects: dict[str, Any] = {}
+
+    def call(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """One value per output. Errors name the node."""
+        name = f"node {operation.id} ({operation.type})"
+        try:
+            return self._called(operation, inputs)
+        except Cancelled:
+            raise
+        except (InputError, RunError) as error:
+            raise type(error)(f"{name}: {error}") from error
+        except Exception as error:
+            raise RunError(f"{name}: {type(error).__name__}: {error}") from error
+
+    def _called(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+        kind = self._context.types[operation.type]
+        with acting_as(kind.pack):  # on behalf of the sampler, which is what people see
+            result = settled(kind.run(self._context, self._arguments(operation, kind, inputs)))
+        if isinstance(result, WithUi):
+            result = result.result
+        if isinstance(result, Expansion):  # the program is already made
+            raise InputError("expands to a graph, which a node inside a step region cannot do")
+        outputs = expected_outputs(kind, result)
+        if any(isinstance(value, ExecutionBlocker) for value in outputs):
+            raise InputError(
+                "blocks what reads it, which a node inside a step region cannot do; StepPattern and Switch choose between sides"
+            )
+        gives = (*kind.gives_lists, *(False for _ in outputs))
+        return tuple(_only(value) if is_list else value for value, is_list in zip(outputs, gives, strict=False))
+
+    def _arguments(self, operation: Operation, kind: NodeType, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        if wanted := [what for what in kind.hidden.values() if what in (PROMPT, DYNPROMPT, EXTRA_PNGINFO)]:
+            raise InputError(f"wants the hidden input {wanted[0]}, which is not there inside a step region")
+        hidden = {name: operation.id if what == UNIQUE_ID else None for name, what in kind.hidden.items()}
+        values = {**inputs, **hidden}
+        if kind.takes_lists:
+            values = {name: [value] for name, value in values.items()}
+        if kind.instance is not None:
+            if operation.id not in self._objects:
+                self._objects[operation.id] = kind.instance()
+            values[INSTANCE] = self._objects[operation.id]
+        return values
+
+
+def _only(values: Any) -> Any:
+    if not isinstance(values, (list, tuple)) or len(values) != 1:
+        raise InputError("gives a list that is not of one value, which a node inside a step region cannot do")
+    return values[0]

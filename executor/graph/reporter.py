@@ -1,0 +1,81 @@
+"""Reports what happens to the nodes of a run, names them in messages, explains why they ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from katz_graph.errors import KatzError
+from katz_graph.events import Event, Listener, NodeBlocked, NodeDone, NodeFailed, NodeStarted
+from katz_graph.executor.graph.expansion_ui import Shown
+from katz_graph.executor.graph.explain import History, explain
+from katz_graph.executor.graph.node_state import NodeState, States
+from katz_graph.executor.graph.result_store import ResultCache
+from katz_graph.executor.graph.signature import Signature
+from katz_graph.graph import Graph
+from katz_graph.messages import node_name
+
+
+class NodeReporter:
+    """Speaks for the run of `file` over `states`; `cache` knows what the run before was like."""
+
+    def __init__(self, file: Graph, states: States, cache: ResultCache, listener: Listener | None) -> None:
+        self._file, self._states, self._cache, self._listener = file, states, cache, listener
+        self._done_by: dict[Signature, str] = {}
+
+    def started(self, node: NodeState) -> None:
+        self._report(NodeStarted(node.id, node.origin, node.call.type))
+
+    def done(self, node: NodeState, cached: bool = False) -> None:
+        if not cached and node.signature is not None:
+            self._done_by[node.signature] = node.id
+        self._report(NodeDone(node.id, node.origin, node.call.type, cached, node.seconds, node.why, node.ui))
+
+    def blocked(self, node: NodeState) -> None:
+        self._report(NodeBlocked(node.id, node.origin, node.call.type, seconds=node.seconds, why=node.why))
+
+    def failed(self, node: NodeState, error: KatzError) -> None:
+        self._report(NodeFailed(node.id, node.origin, node.call.type, node.why, error))
+
+    def shown(self, identifier: str, shown: Shown, made_for: str, origin: str) -> None:
+        """Report again what a node inside the expansion of a cached node has for editors."""
+        self._report(NodeDone(identifier, origin, shown.type, cached=True, why=f"made by node {made_for}", ui=shown.ui))
+
+    def _report(self, event: Event) -> None:
+        if self._listener is not None:
+            self._listener(event)
+
+    def is_done(self, node: NodeState) -> bool:
+        """Whether an equal node was done in this run."""
+        return node.signature in self._done_by
+
+    def name(self, node: NodeState) -> str:
+        """How messages call a node; one of an expansion by the node of the file, too."""
+        own = node_name(node.id, node.call.type, node.call.title)
+        if not node.made:
+            return own
+        made_by = self._file.nodes[node.origin]
+        return f"{node_name(node.origin, made_by.type, made_by.title)}, in it {own}"
+
+    def why_run(self, node: NodeState) -> str:
+        if self._listener is None:
+            return ""
+        if node.made:
+            return f"made by node {node.origin}"
+        if node.lost:
+            return f"{node.lost}, which it wrote, is gone"
+        now = self.history((node.id, *(link.node for _, link in node.links)))
+        return explain(node.id, now, self._cache.history, self._cache.policy)
+
+    def why_cached(self, signature: Signature) -> str:
+        other = self._done_by.get(signature)
+        return "same inputs as before" if other is None else f"same inputs as node {other}"
+
+    def history(self, identifiers: Iterable[str]) -> History:
+        """What decided the results of nodes of the file, for the explanations of the next run."""
+        nodes = [node for identifier in identifiers if (node := self._states.get(identifier)) is not None and node.entered]
+        return History(
+            self._file.nodes,
+            {node.id: node.signature for node in nodes},
+            {node.id: node.fingerprint for node in nodes if node.fingerprint is not None},
+            {node.id: node.unsigned for node in nodes if node.unsigned},
+        )

@@ -1,0 +1,184 @@
+"""Results of nodes by signature, and which of them are kept. Several runs may share them at once. Knows nothing of graphs."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from katz_graph.errors import InputError
+from katz_graph.executor.graph.expansion_ui import Shown
+from katz_graph.executor.graph.explain import History
+from katz_graph.executor.graph.signature import Signature
+from katz_graph.node import NodeType
+
+Policy = Literal["classic", "lru", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResultEntry:
+    """One node's outputs and what it has for editors. `parts` are the signatures of the nodes that it expanded to: they are kept as long
+    as it is. `shown`: what nodes inside its expansion have for editors. `files`: those that editors are told of, which it wrote."""
+
+    outputs: tuple[Any, ...]
+    parts: tuple[Signature, ...] = ()
+    ui: Mapping[str, Sequence[Any]] | None = None
+    shown: tuple[Shown, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    def lost(self) -> Path | None:
+        """A file of it that is there no more: the result has to be made again."""
+        return next((file for file in self.files if not file.is_file()), None)
+
+
+class Results:
+    """`classic` keeps what the graphs of the last `runs` runs use, and what runs that are under way have touched; `lru` the `limit` used
+    last; `none` nothing. `touched`: the set that a run is `under_way` with."""
+
+    def __init__(self, policy: Policy, limit: int = 0, runs: int = 1) -> None:
+        self.policy, self.limit = policy, limit
+        self._entries: OrderedDict[Signature, ResultEntry] = OrderedDict()
+        self._lock = threading.Lock()
+        self._under_way: list[set[Signature]] = []  # what each run has touched
+        self._used: deque[frozenset[Signature]] = deque(maxlen=runs)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, signature: Signature, touched: set[Signature] | None) -> ResultEntry | None:
+        with self._lock:
+            entry = self._entries.get(signature)
+            if entry is not None:
+                self._touch(signature, touched)
+            return entry
+
+    def put(self, signature: Signature, entry: ResultEntry, touched: set[Signature] | None) -> None:
+        if self.policy == "none":
+            return
+        with self._lock:
+            self._entries[signature] = entry
+            self._touch(signature, touched)
+            while self.policy == "lru" and len(self._entries) > self.limit:
+                self._entries.popitem(last=False)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._used.clear()
+
+    @contextmanager
+    def under_way(self, touched: set[Signature]) -> Iterator[None]:
+        """What a run asks for inside with this set stays until it is over, whatever other runs end before."""
+        with self._lock:
+            self._under_way.append(touched)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way = [other for other in self._under_way if other is not touched]
+
+    def end_run(self, used: Collection[Signature]) -> None:
+        """A run is over; `used` are the signatures of its whole graph, whether they were asked for or not."""
+        if self.policy != "classic":
+            return
+        with self._lock:
+            self._used.append(frozenset(used))
+            kept = set().union(*self._used, *self._under_way)
+            pending = list(kept)
+            while pending:
+                entry = self._entries.get(pending.pop())
+                fresh = [part for part in entry.parts if part not in kept] if entry else []
+                kept.update(fresh)
+                pending += fresh
+            for signature in [known for known in self._entries if known not in kept]:
+                del self._entries[signature]
+
+    def _touch(self, signature: Signature, touched: set[Signature] | None) -> None:
+        self._entries.move_to_end(signature)
+        if touched is not None:
+            touched.add(signature)
+
+
+__all__ = ["ResultCache", "ResultEntry"]
+
+
+class ResultCache:
+    """`classic` drops after each run what the graphs of the last `runs` do not use; `lru` keeps the `limit` used last; `none` nothing.
+
+    The object of a node stays while the node is in the graph of each run, unless nothing is kept. Runs that go on at the same time each
+    need a cache of their own, made by `beside`; its results are shared.
+    """
+
+    def __init__(self, policy: Policy = "classic", limit: int = 0, runs: int = 1) -> None:
+        self._results = Results(policy, limit, runs)
+        self.history = History()  # what decided the results of the last run
+        self._touched: set[Signature] | None = None  # by the run that is under way
+        self._instances: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def parse(cls, text: str, runs: int = 1) -> ResultCache:
+        """`classic`, `none`, or `lru:N`."""
+        name, _, limit = text.partition(":")
+        if name == "lru" and limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit) > 0:
+            return cls("lru", int(limit))
+        if text in ("classic", "none"):
+            return cls(text, runs=runs)  # type: ignore[arg-type]
+        raise InputError(f"cache policy {text!r} is not known; choose classic, lru:N (N results) or none")
+
+    def beside(self) -> ResultCache:
+        """One with the same results, and with a history and objects of its own."""
+        other = ResultCache(self.policy)
+        other._results = self._results
+        return other
+
+    @property
+    def policy(self) -> Policy:
+        return self._results.policy
+
+    @property
+    def limit(self) -> int:
+        return self._results.limit
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def get(self, signature: Signature) -> ResultEntry | None:
+        return self._results.get(signature, self._touched)
+
+    def put(self, signature: Signature, entry: ResultEntry) -> None:
+        self._results.put(signature, entry, self._touched)
+
+    def clear(self) -> None:
+        """Forget all results, also for those beside this one."""
+        self._results.clear()
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """What a run asks for inside stays until it is over, whatever runs beside it end before."""
+        self._touched = touched = set[Signature]()
+        try:
+            with self._results.under_way(touched):
+                yield
+        finally:
+            self._touched = None
+
+    def instance(self, node: str, kind: NodeType) -> Any:
+        """The object of a node of this type, made when it is first asked for."""
+        assert kind.instance is not None
+        key = node, kind.name
+        with self._lock:
+            if key not in self._instances:
+                self._instances[key] = kind.instance()
+            return self._instances[key]
+
+    def end_run(self, used: Collection[Signature], nodes: Iterable[tuple[str, str]] = ()) -> None:
+        """A run is over; `used` are the signatures of its whole graph, whether they were asked for or not, `nodes` ids and types."""
+        with self._lock:
+            if self._instances:
+                self._instances = {} if self.policy == "none" else {key: self._instances[key] for key in nodes if key in self._instances}
+        self._results.end_run(used)

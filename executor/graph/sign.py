@@ -1,0 +1,109 @@
+"""Gives the nodes of a run their signatures: before it where that is possible, else (late) when the values are there.
+
+Late are lazy nodes, whose result is decided by what they ask for only; nodes whose fingerprint needs a linked knob; and what reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from katz_graph.errors import Cancelled
+from katz_graph.executor.graph.calls import Calls, is_per_node
+from katz_graph.executor.graph.hidden_inputs import sees_graph
+from katz_graph.executor.graph.liveness import hold_sources, hold_upstream
+from katz_graph.executor.graph.node_state import NodeState, States
+from katz_graph.executor.graph.result import in_words
+from katz_graph.executor.graph.signature import NAN, Signature, Unsignable, node_signature
+from katz_graph.graph import Link
+from katz_graph.planner.region import RegionNodes
+
+OWN_ID = "the node's own id"  # an input that no node can have
+
+
+def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
+    """Enter and sign a node and all that it may read, sources first. Linear over all calls; a cycle is left unsigned."""
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node.entered:
+            stack.pop()
+            if not node.late and node.signature is None and not node.unsigned:
+                _sign_early(states, node, calls)
+                if node.kind is not None and sees_graph(node.kind.hidden):
+                    hold_upstream(states, node)
+            continue
+        node.enter()
+        hold_sources(states, node)
+        stack += (source for _, link in node.links if (source := states.get(link.node)) is not None and not source.entered)
+
+
+def sign_late(states: States, node: NodeState, calls: Calls) -> None:
+    """Sign a node that waited for values, now that everything it reads is finished."""
+    if node.region is not None:
+        _sign_members(states, node.region)
+    node.late = False
+    if node.type.fingerprint is not None and not _fingerprinted(node, calls, early=not node.type.fingerprint_linked):
+        return
+    _sign(states, node, node.read_inputs())
+
+
+def _sign_early(states: States, node: NodeState, calls: Calls) -> None:
+    kind = node.kind
+    if kind is None:
+        node.unsigned = "its type is not known"
+        return
+    sources = [states[link.node] for _, link in node.links if link.node in states]
+    node.late = (
+        any(source.late for source in sources)
+        or next(node.lazy_links(), None) is not None
+        or (kind.fingerprint is not None and kind.fingerprint_linked and any(_is_knob(node, name) for name, _ in node.links))
+    )
+    if not node.late and (kind.fingerprint is None or _fingerprinted(node, calls, early=True)):
+        _sign(states, node, node.inputs)
+
+
+def _is_knob(node: NodeState, name: str) -> bool:
+    port = node.port(name)
+    return port is not None and port.knob
+
+
+def _fingerprinted(node: NodeState, calls: Calls, early: bool) -> bool:
+    """Take the fingerprint; False, and never cached, when it fails. If the node then runs all the same, the person is told."""
+    try:
+        node.fingerprint = calls.fingerprint(node, early)
+        return True
+    except Cancelled:
+        raise
+    except (Exception, SystemExit) as error:
+        node.unsigned = "what it depends on could not be found out"
+        node.warning = f"{node.unsigned} ({in_words(error)}), so it is never cached"
+        return False
+
+
+def _sign_members(states: States, region: RegionNodes) -> None:
+    """Nodes inside a step region never run on their own: all their inputs decide."""
+    for member in region.members:
+        node = states[member]
+        if node.late and member != region.end:
+            node.late = False
+            _sign(states, node, node.inputs)
+
+
+def _sign(states: States, node: NodeState, inputs: Mapping[str, Any]) -> None:
+    """A node is never cached when a source or a value cannot be told."""
+    sources: dict[str, Signature] = {}
+    for value in inputs.values():
+        if isinstance(value, Link):
+            source = states.get(value.node)
+            if source is None or source.signature is None:
+                node.unsigned = f"it reads node {value.node}, which is never cached"
+                return
+            sources[value.node] = source.signature
+    if is_per_node(node.type):
+        inputs = {**inputs, OWN_ID: node.id}
+    try:
+        node.signature = node_signature(node.call.type, node.fingerprint, inputs, sources)
+    except Unsignable as error:
+        always = str(error) == NAN  # only a fingerprint can be: files hold none
+        node.unsigned = "it asks to run always" if always else f"nobody can tell whether a value is the same ({error})"

@@ -1,0 +1,104 @@
+"""Measures a device once and keeps it: rates of arithmetic and memory, seconds to start a kernel, slow-down by busy neighbours."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from katz_graph.devices import format_name
+from katz_graph.executor.measure.store import Contention, CostStore, Rates
+from katz_graph.ir.device import Device
+
+METHOD = 6  # what is measured below; another number when that changes
+BYTES = 1 << 26  # of the array copied
+WIDE, LARGE = 128, 64  # channels and side of a convolution that is all arithmetic
+NARROW, SMALL = 32, 8  # of a block whose kernels take little but their start
+REPEATS = 9
+
+
+def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
+    """What measured costs are valid for: the hardware, and what decides how it is used."""
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    else:
+        hardware = f"{_processor()} of {os.cpu_count()} cores, {threads} threads"
+    return f"{METHOD}/{hardware}/{str(dtype).removeprefix('torch.')}/torch {torch.__version__}"
+
+
+def calibrated(name: str, device: torch.device, dtype: torch.dtype, store: CostStore, again: bool = False) -> Device:
+    """The device for the planner, working alone with this process's threads: as the store knows it, else its rates are measured and kept.
+
+    `again` measures them whatever was kept.
+    """
+    key = device_key(device, dtype, torch.get_num_threads())
+    if again or store.rates(key) is None:
+        store.keep_rates(key, Rates(*measure(device, dtype)))
+    return store.device(name, key, format_name(dtype), torch_name=str(device))
+
+
+def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> tuple[float, float, float, float]:
+    """Floating-point operations a second, bytes a second, seconds a kernel, bytes a second from the host's pinned memory (inf where the
+    device computes in it): on the kinds of work that UNets consist of.
+
+    Those of an undisturbed moment; with `stretch` those of the better moments (the first quartile: others may use the machine too) of so
+    many seconds for each kind of work, so that devices which begin at the same time do the same kind all along.
+    """
+    convolution = nn.Conv2d(WIDE, WIDE, 3, padding=1).to(device, dtype)
+    large = torch.randn(1, WIDE, LARGE, LARGE, device=device, dtype=dtype)
+    half = (nn.GroupNorm(8, NARROW), nn.SiLU(), nn.Conv2d(NARROW, NARROW, 3, padding=1))
+    block = nn.Sequential(*half, *half).to(device, dtype)
+    small = torch.randn(1, NARROW, SMALL, SMALL, device=device, dtype=dtype)
+    array = torch.zeros(BYTES // 4, device=device)
+    target = torch.empty_like(array)
+    with torch.inference_mode():
+        arithmetic = _seconds(lambda: convolution(large), device, stretch)
+        memory = _seconds(lambda: target.copy_(array), device, stretch)
+        starts = _seconds(lambda: [block(small) for _ in range(20)], device, stretch) / (20 * len(block))
+        bus = math.inf if device.type == "cpu" else BYTES / _seconds(_from_host(target), device, stretch)
+    return 2 * WIDE**2 * 9 * LARGE**2 / arithmetic, 2 * BYTES / memory, starts, bus
+
+
+def _from_host(target: Tensor) -> Callable[[], object]:
+    source = torch.zeros(target.shape, pin_memory=target.is_cuda)
+    return lambda: target.copy_(source)
+
+
+def contention(alone: Rates, together: Rates) -> Contention:
+    """From what a device does alone and while its neighbours do the same, both measured with the same `stretch`."""
+    return Contention(
+        max(1.0, alone.flops_per_second / together.flops_per_second), max(1.0, alone.bytes_per_second / together.bytes_per_second)
+    )
+
+
+def _seconds(run: Callable[[], object], device: torch.device, stretch: float) -> float:
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < REPEATS or time.perf_counter() - began < stretch:
+        _wait(device)
+        started = time.perf_counter()
+        run()
+        _wait(device)
+        times.append(time.perf_counter() - started)
+    return statistics.quantiles(times, n=4)[0] if stretch else min(times)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _processor() -> str:
+    """The processor's model as Linux tells it, else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

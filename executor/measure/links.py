@@ -1,0 +1,161 @@
+"""Times transfers between two workers: one asks, the other answers, both as units of their turns."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from katz_graph.errors import RunError
+from katz_graph.executor.measure.store import CostStore
+from katz_graph.executor.transport.mailbox import Address, Mailbox
+from katz_graph.executor.transport.peer import Peer
+from katz_graph.executor.worker.values import on_device
+from katz_graph.ir.device import NetworkLink
+
+if TYPE_CHECKING:
+    from katz_graph.executor.cluster.driver import Cluster
+    from katz_graph.executor.worker.models import DeviceModels
+
+
+SHARED_MEMORY = "shared memory"
+REQUEST = "probe"
+ROUNDS = 20  # that tell how long a small message there and back takes
+LOOK = 2e-5  # seconds between looks into the mailbox
+TIMEOUT = 60.0  # seconds for a transfer
+
+
+class Partner(Protocol):
+    """A worker as far as its connections and its device go."""
+
+    @property
+    def mailbox(self) -> Mailbox: ...
+
+    @property
+    def peers(self) -> Mapping[str, Peer]: ...
+
+    @property
+    def models(self) -> DeviceModels: ...
+
+
+def ask(worker: Partner, peer: str, attempt: int) -> NetworkLink:
+    """The link to a peer that runs `answer` with the same number."""
+    numbers = iter(range(1 << 30))
+
+    def there_and_back(size: int) -> float:
+        number = next(numbers)
+        payload = torch.zeros(size, dtype=torch.uint8, device=worker.models.device)
+        _finish(worker.models.device)
+        started = time.perf_counter()
+        worker.peers[peer].send(Address(REQUEST, attempt, "ask", number), payload)
+        _wait(worker, Address(REQUEST, attempt, "answer", number))
+        return time.perf_counter() - started
+
+    try:
+        back = min(there_and_back(FEW) for _ in range(ROUNDS)) / 2
+        return measure_link(lambda size: there_and_back(size) - back)
+    finally:
+        worker.peers[peer].send(Address(REQUEST, attempt, "ask", next(numbers)), None)
+        worker.mailbox.discard(REQUEST, attempt)
+
+
+def answer(worker: Partner, peer: str, attempt: int) -> None:
+    """Answer each transfer when all of it is on this worker's device, until nothing comes with one."""
+    number = 0
+    while (payload := _wait(worker, Address(REQUEST, attempt, "ask", number))) is not None:
+        on_device(payload, worker.models.device)
+        _finish(worker.models.device)
+        worker.peers[peer].send(Address(REQUEST, attempt, "answer", number), True)
+        number += 1
+    worker.mailbox.discard(REQUEST, attempt)
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _wait(worker: Partner, address: Address) -> Any:
+    deadline = time.monotonic() + TIMEOUT
+    while not worker.mailbox.has(address):
+        if time.monotonic() > deadline:
+            raise RunError(f"nothing came over a link within {TIMEOUT:g} s")
+        time.sleep(LOOK)
+    return worker.mailbox.take(address)
+
+
+def shared_between(source: str, target: str) -> str:
+    """What the store calls the shared memory between two devices, as torch calls them: copies off and onto GPUs are part of it."""
+    kinds = [torch.device(device).type for device in (source, target)]
+    return SHARED_MEMORY if kinds == ["cpu", "cpu"] else f"{SHARED_MEMORY}, {kinds[0]} to {kinds[1]}"
+
+
+def known_links(cluster: Cluster, store: CostStore, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
+    """Every direction between two devices. Shared memory is measured once on a host for each two kinds of devices, unless `again`; what
+    goes over a network each time."""
+    links: dict[tuple[str, str], NetworkLink] = {}
+    host = socket.gethostname()
+    fresh: set[str] = set()
+    for source, target in itertools.permutations(cluster.assignments, 2):
+        shared = cluster.shares_memory(source, target)
+        way = shared_between(*(cluster.assignments[name].device for name in (source, target)))
+        known = store.link(host, host, way) if shared and (way in fresh or not again) else None
+        if known is None:
+            known = _measured(cluster, source, target)
+            if shared:
+                fresh.add(way)
+                store.keep_link(host, host, way, known)
+        links[source, target] = known
+    return links
+
+
+def _measured(cluster: Cluster, source: str, target: str) -> NetworkLink:
+    number = time.monotonic_ns()  # mailboxes take nothing for a number up to one that is done with
+    with ThreadPoolExecutor(1) as pool:
+        answering = pool.submit(cluster.call, target, "answer", source, number)
+        link: NetworkLink = cluster.call(source, "ask", target, number).value
+        answering.result()
+    return link
+
+
+PROBES: Mapping[str, Callable[..., Any]] = {"ask": ask, "answer": answer}
+
+
+Probe = Callable[[int], float]
+"""Sends so many bytes one way and gives the seconds until the other end had all of them."""
+
+FEW = 64  # bytes of a message that is all latency
+SMALLEST, LARGEST = 1 << 16, 1 << 26
+LONG = 0.05  # seconds of a transfer that is long enough to be timed
+REPEATS, FEWEST = 7, 3
+WARM_UP = 2  # of the repeats
+BUDGET = 3.0  # seconds of transfers after which the fewest repeats are enough
+
+
+def measure_link(probe: Probe) -> NetworkLink:
+    """Latency: the median of small messages. Bandwidth: how much longer a long transfer takes than one of a quarter of its size.
+
+    Shapers let a bucket of bytes through at full speed before they hold to their rate. Sizes grow until a transfer takes 50 ms, which
+    empties the bucket, and the long transfers follow each other without a pause in which it would fill. A bucket that holds several
+    of the long transfers counts as the link's own speed.
+    """
+    latency = statistics.median(probe(FEW) for _ in range(REPEATS))
+    size = SMALLEST
+    while size < LARGEST and probe(size) < LONG:
+        size *= 2
+    quarters: list[float] = []
+    wholes: list[float] = []
+    while len(wholes) < FEWEST or (len(wholes) < REPEATS and sum(wholes) + sum(quarters) < BUDGET):
+        wholes.append(probe(size))
+        quarters.append(probe(size // 4))
+    skipped = min(WARM_UP, len(wholes) // 2)
+    whole, quarter = statistics.median(wholes[skipped:]), statistics.median(quarters[skipped:])
+    longer = whole - quarter
+    bytes_per_second = (size - size // 4) / longer if longer > 0 else size / whole
+    return NetworkLink(bytes_per_second, latency)

@@ -1,0 +1,233 @@
+"""Keeps measured costs of devices, stages and links, and counted work of models, in a SQLite file that processes share. Knows neither torch
+nor how to measure.
+
+The file only saves time: whatever is wrong with it, what was measured in this process holds here, and one warning is logged at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+import statistics
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from katz_graph.ir.device import CostKey, Device, NetworkLink
+
+FILE = "costs-2.sqlite"  # another number when the tables change
+PATIENCE = 1.0  # seconds that another process may take to write
+DAMAGED = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)  # SQLITE_ERROR: other tables than ours
+REMEMBERED = 20  # samples of earlier runs that weigh in when a stage is measured again
+TABLES = ("rates", "contention", "stages", "links", "formulas")
+SCHEMA = """
+create table if not exists rates (
+    device text not null, flops real not null check (flops > 0 and flops < 1e30), bytes real not null check (bytes > 0 and bytes < 1e30),
+    kernel real not null check (kernel >= 0 and kernel < 1e30), bus real not null check (bus > 0), primary key (device)
+);
+create table if not exists contention (
+    host text not null, device text not null, together integer not null, arithmetic real not null check (arithmetic between 1 and 1e6),
+    memory real not null check (memory between 1 and 1e6), primary key (host, device, together)
+);
+create table if not exists stages (
+    device text not null, key text not null, members integer not null, together integer not null,
+    seconds real not null check (seconds > 0 and seconds < 1e30), samples integer not null check (samples between 1 and 1e9),
+    primary key (device, key, members, together)
+);
+create table if not exists links (
+    source text not null, target text not null, transport text not null, bytes real not null check (bytes > 0 and bytes < 1e30),
+    latency real not null check (latency >= 0 and latency < 1e30), primary key (source, target, transport)
+);
+create table if not exists formulas (key text not null, formula text not null, primary key (key));
+"""  # the checks keep what a damaged file holds from being divided by
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a device does when it is alone: operations a second, bytes a second, seconds that the start of a kernel takes, and bytes a
+    second that come from the host's pinned memory to its own (inf: it is the same)."""
+
+    flops_per_second: float
+    bytes_per_second: float
+    seconds_per_kernel: float
+    bus_bytes_per_second: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """How many times as long arithmetic and memory traffic take while the host's other devices do the same; at least 1."""
+
+    arithmetic: float = 1.0
+    memory: float = 1.0
+
+
+class CostStore:
+    """Measured costs by device key (`calibrate.device_key`), from the file in a cache folder; with None they last as long as the store.
+
+    `together` counts the devices of one host that work at the same time: 1 is alone. A store sees what the file held when it was opened,
+    and what it keeps itself. Threads may share one.
+    """
+
+    def __init__(self, cache: Path | None) -> None:
+        self._file = None if cache is None else cache / FILE
+        self._warned = False
+        self._lock = threading.Lock()
+        self._memory = sqlite3.connect(":memory:", check_same_thread=False)
+        self._memory.executescript(SCHEMA)
+        if self._file is not None:
+            try:
+                self._load(self._file)
+            except (sqlite3.Error, OSError) as error:
+                self._warn(error)
+
+    def rates(self, device: str) -> Rates | None:
+        """The rates of a device; None when they were never measured."""
+        rows = self._read("select flops, bytes, kernel, bus from rates where device = ?", device)
+        return Rates(*rows[0]) if rows else None
+
+    def keep_rates(self, device: str, rates: Rates) -> None:
+        row = (device, rates.flops_per_second, rates.bytes_per_second, rates.seconds_per_kernel, rates.bus_bytes_per_second)
+        self._write("insert or replace into rates values (?, ?, ?, ?, ?)", [row])
+
+    def contention(self, host: str, device: str, together: int) -> Contention | None:
+        """How `together` equal devices of a host slow each other down; None when that was never measured."""
+        query = "select arithmetic, memory from contention where host = ? and device = ? and together = ?"
+        rows = self._read(query, host, device, together)
+        return Contention(*rows[0]) if rows else None
+
+    def keep_contention(self, host: str, device: str, together: int, contention: Contention) -> None:
+        row = (host, device, together, contention.arithmetic, contention.memory)
+        self._write("insert or replace into contention values (?, ?, ?, ?, ?)", [row])
+
+    def stages(self, device: str, together: int = 1) -> dict[CostKey, float]:
+        """Seconds of single calls alone, and while `together` devices work, for a planner's Device."""
+        query = "select key, members, together, seconds from stages where device = ? and together in (1, ?)"
+        return {(key, members, count > 1): seconds for key, members, count, seconds in self._read(query, device, together)}
+
+    def record(
+        self, device: str, samples: Mapping[tuple[str, int], Sequence[float]], together: int = 1, replace: bool = False
+    ) -> dict[CostKey, float]:
+        """Keep what single calls took, by cost key and members; returns their medians.
+
+        Earlier runs weigh in by their number of samples, at most 20, unless `replace`.
+        """
+        medians = {
+            stage: (statistics.median(usable), len(usable))
+            for stage, seconds in samples.items()
+            if (usable := [second for second in seconds if 0 < second < math.inf])
+        }
+        rows = [(device, key, members, together, *median) for (key, members), median in medians.items()]
+        remembered = "0" if replace else f"min(samples, {REMEMBERED})"
+        self._write(
+            "insert into stages values (?, ?, ?, ?, ?, ?) on conflict do update set "
+            f"seconds = (seconds * {remembered} + excluded.seconds * excluded.samples) / ({remembered} + excluded.samples), "
+            f"samples = {remembered} + excluded.samples",
+            rows,
+        )
+        return {(key, members, together > 1): seconds for (key, members), (seconds, _) in medians.items()}
+
+    def link(self, source: str, target: str, transport: str) -> NetworkLink | None:
+        """The link from one place to another as the names say that were given; None when it was never measured."""
+        query = "select bytes, latency from links where source = ? and target = ? and transport = ?"
+        rows = self._read(query, source, target, transport)
+        return NetworkLink(*rows[0]) if rows else None
+
+    def keep_link(self, source: str, target: str, transport: str, link: NetworkLink) -> None:
+        row = (source, target, transport, link.bytes_per_second, link.latency)
+        self._write("insert or replace into links values (?, ?, ?, ?, ?)", [row])
+
+    @property
+    def has_formulas(self) -> bool:
+        """Whether any work was ever counted here."""
+        return bool(self._read("select 1 from formulas limit 1"))
+
+    def formula(self, key: str) -> str | None:
+        """What was counted of a stage of a model, as `models.counts` writes it; None when it never was."""
+        rows = self._read("select formula from formulas where key = ?", key)
+        return str(rows[0][0]) if rows else None
+
+    def keep_formula(self, key: str, text: str) -> None:
+        self._write("insert or replace into formulas values (?, ?)", [(key, text)])
+
+    def device(
+        self,
+        name: str,
+        key: str,
+        dtype: str,
+        host: str = "",
+        together: int = 1,
+        memory_bytes: float = math.inf,
+        torch_name: str = "cpu",
+    ) -> Device:
+        """A device for the planner, one of `together` on its host. KeyError when its rates were never measured."""
+        rates = self.rates(key)
+        if rates is None:
+            raise KeyError(f"no rates of {key} ({name})")
+        contention = self.contention(host, key, together) or Contention()
+        return Device(
+            name,
+            rates.flops_per_second,
+            rates.bytes_per_second,
+            rates.seconds_per_kernel,
+            dtype,
+            memory_bytes,
+            host,
+            contention=contention.arithmetic,
+            memory_contention=contention.memory,
+            measured=self.stages(key, together),
+            torch_name=torch_name,
+            bus_bytes_per_second=rates.bus_bytes_per_second,
+        )
+
+    def _read(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._memory.execute(query, values).fetchall()
+
+    def _write(self, statement: str, rows: Sequence[tuple[str | float, ...]]) -> None:
+        """Into memory, and in one short transaction into the file."""
+        with self._lock:
+            with self._memory:
+                self._memory.executemany(statement, rows)
+            if self._file is None or not rows:
+                return
+            try:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                self._save(self._file, statement, rows)
+            except (sqlite3.Error, OSError) as error:
+                self._warn(error)
+
+    def _load(self, path: Path) -> None:
+        if not path.exists():
+            return
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", timeout=PATIENCE, uri=True)) as file:
+            file.execute("begin")  # one view of all tables, whatever another process writes meanwhile
+            if not file.execute("select 1 from sqlite_schema").fetchall():
+                return  # another process has just made the file
+            for table in TABLES:
+                rows = file.execute(f"select * from {table}").fetchall()
+                if rows:
+                    self._memory.executemany(f"insert or ignore into {table} values ({', '.join('?' * len(rows[0]))})", rows)
+
+    def _save(self, path: Path, statement: str, rows: Sequence[tuple[str | float, ...]]) -> None:
+        try:
+            with closing(sqlite3.connect(path, timeout=PATIENCE)) as file, file:
+                file.execute("pragma synchronous = off")  # what a power failure spoils is measured anew
+                file.executescript(f"begin immediate; {SCHEMA}")  # all tables or none are there for others
+                file.executemany(statement, rows)
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode & 0xFF not in DAMAGED:
+                raise
+            self._warn(error)
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
+            with closing(sqlite3.connect(path, timeout=PATIENCE)) as file:
+                self._memory.backup(file)
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            logging.getLogger(__name__).warning("measured costs are not kept or measured anew: %s: %s", self._file, error)
+        self._warned = True

@@ -1,0 +1,153 @@
+"""Processors of this host that workers have for themselves. Two that compute on one processor, while another one is idle, take twice as
+long, and the kernel brings that about again and again where more threads are awake than processors are there.
+
+Who keeps to a processor cannot make way for others, so this is done only where all who do it see each other, and where a processor's time
+may be used up: not in containers, and not below a quota.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import islice
+from pathlib import Path
+
+TOPOLOGY = Path("/sys/devices/system/cpu")
+GROUPS, GROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+NAMESPACE, OUTERMOST = Path("/proc/self/ns/pid"), "pid:[4026531836]"  # the kernel's number of the one that holds all others
+NAME = "katz-graph/processor"
+
+
+class Claim(ExitStack):
+    """Holds `processors` until it is closed, or this process ends."""
+
+    processors: Sequence[int] = ()
+
+
+def claim(number: int) -> Claim:
+    """So many processors that no other claim on this host holds, one of each core before two of one core; none where they are not there.
+
+    A claim is a socket's name in the kernel: nothing is left of it, however this process ends.
+    """
+    claimed, taken = Claim(), list[int]()
+    if NAMESPACE.is_symlink() and str(NAMESPACE.readlink()) == OUTERMOST and not _has_quota():
+        free = ((processor, held) for processor in _in_order(_available()) if (held := _hold(processor)) is not None)
+        for processor, held in islice(free, number):
+            claimed.enter_context(held)
+            taken.append(processor)
+    if len(taken) == number:
+        claimed.processors = taken
+    else:
+        claimed.close()
+    return claimed
+
+
+def claim_seats(seats: Sequence[int]) -> Claim:
+    """For workers that compute with so many threads on processors, 0 where on something else: for all, where there are several."""
+    return claim(sum(seats) if sum(map(bool, seats)) > 1 else 0)
+
+
+def stay_on(processors: Sequence[int]) -> None:
+    """Keep all threads of this process on some processors, unless there are none. Nothing happens where that is not allowed."""
+    for thread in Path("/proc/self/task").iterdir() if processors else ():
+        with suppress(OSError):
+            os.sched_setaffinity(int(thread.name), processors)
+
+
+def _available() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def _has_quota() -> bool:
+    """Whether this process's control group, or one around it, has only so much processor time."""
+    try:
+        lines = GROUP.read_text().splitlines()
+    except OSError:
+        return False
+    for _, controllers, name in (line.split(":", 2) for line in lines):
+        if not controllers or "cpu" in controllers.split(","):
+            root, inside = GROUPS / "cpu" if controllers else GROUPS, Path(name.lstrip("/"))
+            if any(_is_limited(root / group) for group in (inside, *inside.parents)):
+                return True
+    return False
+
+
+def _is_limited(group: Path) -> bool:
+    """By its file of the second version of control groups, or of the first."""
+    for file, unlimited in (("cpu.max", "max"), ("cpu.cfs_quota_us", "-1")):
+        with suppress(OSError):
+            return not (group / file).read_text().startswith(unlimited)
+    return False
+
+
+def _in_order(processors: Sequence[int]) -> Iterator[int]:
+    """The first of every core, then the second ones."""
+    cores: dict[str, list[int]] = {}
+    for processor in processors:
+        try:
+            core = (TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list").read_text()
+        except OSError:
+            core = str(processor)
+        cores.setdefault(core, []).append(processor)
+    for rank in range(max(map(len, cores.values()), default=0)):
+        yield from (members[rank] for members in cores.values() if rank < len(members))
+
+
+def _hold(processor: int) -> socket.socket | None:
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        held.bind(f"\0{NAME}/{processor}")
+    except OSError:
+        held.close()
+        return None
+    return held
+
+
+TAKEN = 1e-3  # seconds that a thread had to do without its processor; fewer are an interrupt's
+WINDOW, MUCH = 0.05, 0.01  # seconds, and how many of them had to be done without where others compute; a machine's own services take fewer
+RESPITE = 0.5  # seconds for which it is left to them then
+
+
+give_way: Callable[[], object] = ctypes.CDLL(None).sched_yield if hasattr(os, "sched_yield") else lambda: time.sleep(0)
+"""Lets other threads run, without the interpreter's lock (which `os.sched_yield` keeps) and without an idle processor: `time.sleep(0)`
+takes 50 us, in which the processor halts. After a quarter of a second of either the next stage takes 15 to 30 % longer than after work."""
+
+
+class Awake:
+    """How long a thread that waits keeps its processor busy: for some seconds, since one that was idle takes a while to be as fast again,
+    but not where others want it. Who gives way to them gets it back milliseconds after what it waited for is there; who sleeps, at once.
+
+    `clock` and `used` are seconds of the wall, and of all processors by this process, whose other threads may well take their turn.
+    """
+
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.perf_counter, used: Callable[[], float] = time.process_time
+    ) -> None:
+        self._seconds, self._clock, self._used = seconds, clock, used
+        self._resumes = self._since = self._lost = 0.0
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self.slept()
+        self._ends = self._looked + (self._seconds if self._looked >= self._resumes else 0.0)
+
+    def slept(self) -> None:
+        """Nobody took what the thread did not want."""
+        self._looked = self._clock()
+        self._without = self._looked - self._used()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether to look again instead of going to sleep."""
+        now = self._clock()
+        if now - self._looked > TAKEN and (lost := now - self._used() - self._without) > TAKEN:
+            self._without += lost
+            self._since, self._lost = (now, lost) if now - self._since > WINDOW else (self._since, self._lost + lost)
+            if self._lost > MUCH:
+                self._ends, self._resumes = now, now + RESPITE
+        self._looked = now
+        return now < self._ends

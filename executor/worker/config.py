@@ -1,0 +1,25 @@
+"""Tells a worker, first of all, the device that it serves and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from katz_graph.models.loading.residency import PolicyName
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Which device a worker serves, and how. One without a name stands for all workers of a run."""
+
+    name: str = ""
+    device: str = "cpu"  # as torch calls it
+    threads: int = 1
+    dtype: torch.dtype = torch.float32
+    processors: tuple[int, ...] = ()  # that are its own: it stays on them, and keeps them awake while a request waits
+    packs: tuple[str, ...] = ()  # folders of node packs, for nodes inside of step regions
+    model_bytes: int | None = None  # that models in memory may take; None: what is free, less what computing needs
+    tells: bool = False  # whether it prints which models it lets go for others
+    control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
+    policy: PolicyName = "lru"  # which of them goes first

@@ -1,0 +1,34 @@
+"""Tells errors after which a device is of no more use to the process that met them from those that only ended what was asked for.
+
+CUDA calls such errors sticky: every later call in the process fails with them. Imports no torch: without it there are none.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from katz_graph.errors import with_causes
+from katz_graph.messages import first_line
+
+FAULT = re.compile(
+    r"CUDA (driver )?error|Triton Error \[CUDA\]|(cuBLAS|cuDNN|cuFFT|cuSOLVER) error: .*_(EXECUTION_FAILED|EXEC_FAILED|INTERNAL_ERROR)"
+)
+REFUSAL = re.compile(
+    r"out of memory|ALLOC_FAILED|invalid (argument|value|configuration|device)|INVALID_VALUE|no kernel image|not[ _]supported",
+    re.IGNORECASE,
+)
+"""What CUDA says of a call that it did not begin: the next one may succeed."""
+
+
+def is_device_fault(error: BaseException) -> bool:
+    """Whether an error, by itself, tells of a device that failed. Running out of memory is none."""
+    torch = sys.modules.get("torch")
+    if torch is None or isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
+        return False
+    return (isinstance(error, torch.AcceleratorError) or FAULT.match(str(error)) is not None) and not REFUSAL.search(first_line(error))
+
+
+def device_fault(error: BaseException) -> str:
+    """What a device's failure was called, in one line, where an error or what led to it is one; else nothing."""
+    return next((first_line(one) for one in with_causes(error) if is_device_fault(one)), "")

@@ -1,0 +1,56 @@
+"""What one worker gets of a request: its device's instructions and what they name. Sent once; nobody is asked again while they run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from katz_graph.ir.program import Program, Variant
+from katz_graph.ir.region import SLOTS, Operation, Region
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProgram:
+    """`program` holds the operations, segments and instructions of `device` only; of other devices' operations nothing but the ids."""
+
+    device: str
+    program: Program
+
+    @property
+    def owns(self) -> bool:
+        """Whether this device advances the sampler."""
+        return self.device == self.program.owner
+
+
+def device_program(program: Program, device: str) -> DeviceProgram:
+    """What `device` needs of a program that went through all passes."""
+    prepared = {name for call in program.before_calls if call.device == device for name in call.operations}
+    begin, end = program.region.begin, program.region.end
+    needed = {"model", *(f"initial_{slot}" for slot in range(1, SLOTS + 1))}
+    if device != program.owner:
+        begin = replace(begin, inputs={name: value for name, value in begin.inputs.items() if name in needed})
+    return DeviceProgram(
+        device,
+        Program(
+            region=Region(begin, (), replace(end, inputs={}), program.region.name),
+            schedule=program.schedule,
+            devices=(program.device(device),),
+            name=program.name,
+            before=tuple(operation if operation.id in prepared else _named(operation) for operation in program.before),
+            variants=tuple(_of_device(program, variant, device) for variant in program.variants),
+            keys=program.keys,
+            shape=program.shape,
+            placement={name: where for name, where in program.placement.items() if where == device},
+            owner=program.owner,
+            before_calls=tuple(call for call in program.before_calls if call.device == device),
+            segments=tuple(tuple(segment for segment in segments if segment.device == device) for segments in program.segments),
+            instructions={device: program.instructions.get(device, ())},
+        ),
+    )
+
+
+def _of_device(program: Program, variant: Variant, device: str) -> Variant:
+    return replace(variant, operations=tuple(op for op in variant.operations if program.placement[op.id] == device))
+
+
+def _named(operation: Operation) -> Operation:
+    return Operation(operation.id, operation.stage, operation.type, {})

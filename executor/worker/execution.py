@@ -1,0 +1,397 @@
+"""One request's part on one worker: its values, what is kept for later evaluations, and on one device the sampler.
+
+Advanced by evaluations, or by what of them can be done before something arrives, so that requests can alternate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from katz_graph.adapters.lora import left_out
+from katz_graph.context import Context
+from katz_graph.devices import format_name, wider
+from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.events import Previewed, Progress, Span
+from katz_graph.executor.graph.region_calls import RegionCalls
+from katz_graph.executor.worker.device_program import DeviceProgram
+from katz_graph.executor.worker.loop import WeightSet
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.executor.worker.timing import Timing
+from katz_graph.executor.worker.values import Values, on_device
+from katz_graph.ir.instances import Instances
+from katz_graph.ir.program import Call, Instance, Instruction
+from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.ir.values import Step
+from katz_graph.models.family import architecture
+from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
+from katz_graph.models.stages import NODE, Loop, Stage
+from katz_graph.models.text.recipe import clips
+from katz_graph.picture.latent_spaces import LinearMap, linear_map
+from katz_graph.picture.preview import latent_picture
+from katz_graph.planner.queries import weight_sets
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.sampling import loop_of, sampling_of
+from katz_graph.recipe import Component, ControlNetRecipe, ModelRecipe
+from katz_graph.sampling.process import Process, start_process
+from katz_graph.scope import running
+
+LOADED = (ModelRecipe, ControlNetRecipe)
+
+
+class Exchange(Protocol):
+    """How instances come from and go to other workers."""
+
+    def send(self, peer: str, instance: Instance, value: Any) -> None: ...
+
+    def has(self, instance: Instance) -> bool: ...
+
+    def take(self, instance: Instance) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A call that is ready to be given tensors: its stage, the live module, and constants on the device."""
+
+    stage: Stage
+    module: Any
+    constants: Mapping[str, Any]
+
+
+class Execution:
+    """Carries out a portion's instruction list.
+
+    With `exchange` None there is no other device. `measure`: every call is timed by itself. It begins with loading what it needs, after
+    which `on_loaded` is called; with `hold` it then waits for `go`.
+    """
+
+    def __init__(
+        self,
+        portion: DeviceProgram,
+        models: DeviceModels,
+        context: Context,
+        exchange: Exchange | None = None,
+        measure: bool = False,
+        hold: bool = False,
+        on_loaded: Callable[[], None] | None = None,
+    ) -> None:
+        self.program = program = portion.program
+        self.timing = Timing()
+        self._models, self._context, self._exchange = models, context, exchange
+        self._nodes = RegionCalls(context)
+        self._measure, self._held, self._on_loaded = measure, hold, on_loaded
+        self._model: ModelRecipe = program.region.begin.inputs["model"]
+        self._owns = portion.owns
+        self._process: Process | None = None  # where the sampler is
+        self._colours: LinearMap | None = None  # of its previews
+        self._loop: Loop = loop_of(program.region.begin, program.shape)
+        self._bound: dict[tuple[str, ...], Bound] = {}
+        self._instances = Instances(program)
+        self._before = Values()
+        self._values: Values | None = None  # of the evaluation that is under way
+        self._kept: Mapping[Instance, Any] = {}  # what later evaluations need of earlier ones
+        self._evaluation = -1
+        self._opened = 0.0  # when the first evaluation began, on the clock of time.perf_counter
+        self._device = portion.device
+        self._instructions = program.instructions[portion.device]
+        self.alone = not any(instruction.peer for instruction in self._instructions)
+        self._next = 0
+        self._loaded = False
+        self._held_models, self._held_texts = ExitStack(), ExitStack()
+        self.uncharged = 0.0  # seconds of the last unit that were spent on loading
+        self.switched = 0.0  # seconds of the last unit in which LoRAs were merged into the UNet, or others taken out
+        self._preparations = {call.operations[0]: call for call in program.before_calls}
+        self._before_operations = {op.id: op for op in program.before}
+        self._segments = {segment.name: (number, segment) for number, run in enumerate(program.segments) for segment in run}
+        self._operations = [{op.id: op for op in variant.operations} for variant in program.variants]
+        self._weight_sets = weight_sets(program)
+        self._patched = self._unpatched()
+        self._wanted = self._wanted_set()
+
+    def _start(self) -> Process:
+        begin = self.program.region.begin
+        spec, table = sampling_of(begin)
+        latent: Tensor = begin.inputs["latent_image"]["samples"]
+        scaled = latent.float() * self._model.latent_scale if latent.any() else latent.float()
+        return start_process(spec, scaled, table, self._models.device, self._models.dtype)
+
+    def _wanted_set(self) -> WeightSet | None:
+        """The UNet of the loop and the LoRAs that have to be resident in it for this request to run without patching."""
+        models = (op.inputs.get("model") for variant in self.program.variants for op in variant.operations)
+        model = next((model for model in models if isinstance(model, ModelRecipe)), None)
+        return None if model is None else (model.unet, tuple(lora for lora in model.loras if lora.strength))
+
+    def _unpatched(self) -> dict[Component, ModelRecipe]:
+        """The UNets that no patch instruction is for: other requests' LoRAs have to be out of them."""
+        models = [op.inputs.get("model") for variant in self.program.variants for op in variant.operations]
+        patched = {model.unet for model in self._weight_sets.values()}
+        return {model.unet: model for model in models if isinstance(model, ModelRecipe) and model.unet not in patched}
+
+    @property
+    def weight_set(self) -> WeightSet | None:
+        """Loading needs none."""
+        return self._wanted if self._loaded else None
+
+    def go(self) -> None:
+        """Everybody is ready: begin."""
+        self._held = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether something can be done now: nothing keeps it, and what it has to receive next is there."""
+        if not self._loaded:
+            return True
+        return not self._held and (self._next >= len(self._instructions) or not self._waits_for(self._instructions[self._next]))
+
+    def _waits_for(self, instruction: Instruction) -> bool:
+        return instruction.kind == "receive" and not self._partners.has(_instance(instruction))
+
+    @property
+    def _partners(self) -> Exchange:
+        assert self._exchange is not None  # a list with sends or receives goes to workers only
+        return self._exchange
+
+    def step(self) -> bool:
+        """Load, the first time; then carry out instructions up to the end of an evaluation, or until something has not arrived.
+
+        True when the request is done. NoRoom, before anything is computed, while models in use by others leave too little for this
+        request's: it may be called again then.
+        """
+        return self._models.residents.with_room(self._what(), self._step_on, again=False)
+
+    def _step_on(self) -> bool:
+        self.uncharged, before = 0.0, self._models.unet_seconds
+        with running(self._context, self.program.name):  # functions and nodes of packs in it may reach the run
+            if not self._loaded:
+                self._load()
+                self._loaded = True
+                self.uncharged = self.timing.load
+                if self._on_loaded is not None:
+                    self._on_loaded()
+                return False
+            for model in self._patched.values():  # other requests may have run since the last unit
+                self._patch(model)
+            done = self._continue()
+        self.switched = self._models.unet_seconds - before
+        return done
+
+    def _continue(self) -> bool:
+        while self._next < len(self._instructions):
+            instruction = self._instructions[self._next]
+            if self._waits_for(instruction):
+                return False
+            self._next += 1
+            self._carry_out(instruction)
+            if instruction.kind == "end":
+                return self._next == len(self._instructions)
+        return True
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        started, index = time.perf_counter(), instruction.evaluation
+        match instruction.kind:
+            case "patch":
+                before, model = self._models.unet_seconds, self._weight_sets[instruction.target]
+                self._patch(model)
+                self._patched[model.unet] = model
+                if (switched := self._models.unet_seconds - before) > 0:
+                    self.timing.switches[instruction.target] = switched
+                seconds = self._span(f"patch {instruction.target}", started, index)
+                self.timing.prepare += seconds if index is None else 0.0
+            case "prepare":
+                self._call(self._preparations[instruction.target], self._before_operations, self._before)
+                self.timing.prepare += self._span(instruction.target, started, None)
+            case "begin":
+                assert index is not None
+                self._held_texts.close()  # from here on nothing is encoded
+                self._begin(index)
+            case "receive":
+                self._receive(_instance(instruction))
+            case "send":
+                self._send(_instance(instruction), instruction.peer or "", started)
+            case "run":
+                self._run_segment(instruction.target)
+                self._span(instruction.target, started, index)
+            case "advance":
+                self._advance()
+                self._context.report(Progress(self.program.name, self._evaluation + 1, len(self.program.schedule), evaluations=True))
+            case "end":
+                self._kept = self._now.keep(instruction.keeps, self._evaluation)
+                self._values = None
+                self.timing.denoise = time.perf_counter() - self._opened
+
+    def _patch(self, model: ModelRecipe) -> None:
+        self._models.residents.with_room(f"{self._what()}, its LoRAs", partial(self._models.patch, model))
+
+    def _begin(self, evaluation: int) -> None:
+        """Open an evaluation: its step, where the sampler is, and what earlier ones left."""
+        if self._opened == 0.0:
+            self._opened = time.perf_counter()
+        self._evaluation = evaluation
+        self._values = Values(self._before, lambda value: self._instances.of(value, evaluation), self._kept)
+        if self._process is not None:
+            self._values.put((self.program.region.begin.id,), (self._step(self._process),))
+
+    def _receive(self, instance: Instance) -> None:
+        value = on_device(self._partners.take(instance), self._models.device)
+        if instance.evaluation is None:
+            self._before.arrive(instance, value, None)
+        else:
+            self._now.arrive(instance, value, self._evaluation)
+
+    def _send(self, instance: Instance, peer: str, started: float) -> None:
+        values = self._before if instance.evaluation is None else self._now
+        self._partners.send(peer, instance, values.resolve(instance.ref))
+        self._span(f"send {instance.ref.operation} to {peer}", started, instance.evaluation)
+
+    @property
+    def _now(self) -> Values:
+        assert self._values is not None  # `begin` opened an evaluation
+        return self._values
+
+    @property
+    def result(self) -> tuple[Tensor, Tensor] | None:
+        """On the device that has the sampler: the final latent [B, C, h, w], unscaled, float32 on the CPU, and the denoised one that the
+        last step began with."""
+        if (process := self._process) is None:
+            return None
+        what = f"{self._what()}, its result"
+        return self._models.residents.with_room(what, lambda: (self._unscaled(process.result), self._unscaled(process.denoised)))
+
+    def _unscaled(self, latent: Tensor) -> Tensor:
+        return (latent / self._model.latent_scale).float().cpu()
+
+    def close(self) -> None:
+        """The models of this request may go now, and its values, which an error's traceback would keep for a while."""
+        self._let_go()
+        self._before, self._values, self._kept, self._process = Values(), None, {}, None
+        self._bound.clear()
+
+    def _load(self) -> None:
+        """Before anything is computed, so that its time is not taken for that of the operations."""
+        started = time.perf_counter()
+        try:
+            self._hold()
+        except NoRoom as error:
+            self._let_go()
+            if self._models.residents.in_use:
+                raise
+            raise self._too_much(error) from None
+        self._colours = _colours(self._model) if self._context.previews else None
+        self.timing.load = self._span("load", started, None)
+        if self._owns:
+            self._process = self._start()
+
+    def _hold(self) -> None:
+        """Load models that stay until `close`, text encoders until all is encoded. NoRoom when those of other requests take the room."""
+        operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
+        models = dict.fromkeys(value for op in operations for value in op.inputs.values() if isinstance(value, LOADED))
+        texts = [op.inputs["encoding"] for op in self.program.before if stage_of(op).encodes_text and op.inputs]
+        encoders = dict.fromkeys(clip for encoding in texts for clip in clips(encoding))
+        for model in models:
+            self._held_models.enter_context(self._models.holding(model))
+        for clip in encoders:
+            self._held_texts.enter_context(self._models.holding(clip))
+        for recipe in (*models, *encoders):
+            for note in () if isinstance(recipe, ControlNetRecipe) else left_out(recipe):
+                self._context.warn(note)
+
+    def _let_go(self) -> None:
+        self._held_models.close()
+        self._held_texts.close()
+
+    def _too_much(self, error: NoRoom) -> KatzError:
+        """What this request needs by itself is more than there is."""
+        if error.what == CONTROL_NETS:
+            return InputError(f"sampler {self.program.name}: its ControlNets together exceed the budget of a worker: {error}")
+        return self._models.residents.short_of_memory(f"sampler {self.program.name}", f"its models do not fit together: {error}")
+
+    def _what(self) -> str:
+        return f"sampler {self.program.name} ({' x '.join(map(str, self.program.shape))})"
+
+    def _step(self, process: Process) -> Step:
+        step = process.next_step()
+        if step is None:
+            raise RuntimeError("the program has more evaluations than the sampler")
+        return step
+
+    def _run_segment(self, name: str) -> None:
+        number, segment = self._segments[name]
+        for call in segment.calls:
+            self._call(call, self._operations[number], self._now)
+
+    def _advance(self) -> None:
+        """Hand the prediction to the sampler."""
+        process = self._process
+        assert process is not None  # only the list of the device that owns it says so
+        prediction = self._now.resolve(self._instances.variant(self._evaluation).prediction)
+        self._check_finite(prediction)
+        if self._colours is not None and self._context.wants_preview(self.program.name):
+            self._context.report(Previewed(self.program.name, latent_picture(process.estimate(prediction), self._colours)))
+        process.advance(prediction)
+
+    def _call(self, call: Call, operations: Mapping[str, Operation], values: Values) -> None:
+        members = [operations[name] for name in call.operations]
+        made = [name for name, value in members[0].inputs.items() if isinstance(value, (Ref, Previous))]
+        given = {name: values.gather([member.inputs.get(name) for member in members]) for name in made}
+        started = self._measured_from()
+        outputs = self._outputs(call, members, given)
+        values.put(call.operations, outputs)
+        if self._measure and (key := self.program.keys.get(call.operations[0])):
+            self.timing.samples.setdefault((key, len(members)), []).append((self._evaluation, self._measured_from() - started))
+
+    def _outputs(self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Of one call. A stage changes nothing, so it may be tried again where memory runs out; who knows what a node of a pack does."""
+        if call.stage == NODE:
+            return self._nodes.call(members[0], {**members[0].inputs, **given})
+        compute = partial(self._computed, call, members, given)
+        return self._models.residents.with_room(f"{self._what()}, {call.stage.replace('_', ' ')}", compute)
+
+    def _computed(self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]) -> tuple[Any, ...]:
+        if call.operations not in self._bound:
+            self._bound[call.operations] = self._bind(members)
+        bound = self._bound[call.operations]
+        return self._models.compute(bound.stage, bound.module, {**bound.constants, **given})
+
+    def _bind(self, members: Sequence[Operation]) -> Bound:
+        """Look up what is the same in every evaluation."""
+        stage, inputs, batch = stage_of(members[0]), members[0].inputs, self.program.shape[0]
+        rows = {name: torch.tensor([float(member.inputs[name]) for member in members]).repeat_interleave(batch) for name in stage.rows}
+        constants = on_device({**stage.bound(inputs, self._loop), **rows}, self._models.device)
+        return Bound(stage, self._models.module(inputs[stage.module]) if stage.module else None, constants)
+
+    def _measured_from(self) -> float:
+        """Now, with nothing left to do on the device when calls are timed one by one."""
+        if self._measure and self._models.device.type == "cuda":
+            torch.cuda.synchronize(self._models.device)
+        return time.perf_counter()
+
+    def _span(self, name: str, started: float, evaluation: int | None) -> float:
+        seconds = time.perf_counter() - started
+        self.timing.spans.append(Span(self._device, name, started, seconds, evaluation))
+        return seconds
+
+    def _check_finite(self, prediction: Any) -> None:
+        if not isinstance(prediction, Tensor):
+            raise InputError(f"node {self.program.name}: StepEnd's prediction is a {type(prediction).__name__}, expected a tensor")
+        if not torch.isfinite(prediction).all():
+            point = self.program.schedule[self._evaluation]
+            ways_out = ", ".join(filter(None, (wider(format_name(self._models.dtype)), "another VAE", "a lower guidance")))
+            raise RunError(
+                f"node {self.program.name}: the latent became NaN or infinite in step {point.step + 1} "
+                f"(evaluation {point.index + 1} of {len(self.program.schedule)}); try {ways_out}"
+            )
+
+
+def _colours(model: ModelRecipe) -> LinearMap | None:
+    return linear_map(model.latent_scale, architecture(model.unet).latent_channels)
+
+
+def _instance(instruction: Instruction) -> Instance:
+    return Instance(Ref(instruction.target, instruction.output), instruction.evaluation)

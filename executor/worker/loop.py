@@ -1,0 +1,265 @@
+"""A device worker: one thread that runs the tasks it holds, one unit at a time: an evaluation of a request, or what of it can be done
+before something has to arrive from another device.
+
+Weights are patched in place, so a task runs only with its own weight set resident; the order of tasks is a scheduling decision.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+import traceback
+from collections.abc import Callable, Collection, Hashable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Protocol
+
+import torch
+
+from katz_graph.errors import Cancelled, with_causes
+from katz_graph.executor.worker.affinity import Awake, give_way
+from katz_graph.executor.worker.fair_queue import DeficitRoundRobin
+from katz_graph.executor.worker.openmp import SpinGuard
+from katz_graph.models.loading.residency import NoRoom
+
+WeightSet = tuple[Hashable, Hashable]
+"""A module and the set of LoRAs that is wanted in it; nothing is the empty tuple."""
+
+
+class WorkUnit(Protocol):
+    """Something a worker does in units."""
+
+    @property
+    def weight_set(self) -> WeightSet | None:
+        """What must be resident for the next unit; None when it does not matter."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a unit can be done now; `Worker.wake` is called when that may have changed."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other worker waits for it, so that it may wait here for room."""
+
+    @property
+    def uncharged(self) -> float:
+        """Seconds of the last unit that were not spent on the device, as those of loading."""
+
+    @property
+    def switched(self) -> float:
+        """Seconds of the last unit in which a weight set was made resident."""
+
+    @property
+    def result(self) -> Any: ...
+
+    def step(self) -> bool:
+        """Do one unit; True when that was the last. NoRoom when it needs what others have in use; it then holds nothing itself."""
+
+    def close(self) -> None:
+        """It is over, however it ended: give back what was held."""
+
+
+class Single:
+    """A task of one unit: a VAE call, say."""
+
+    weight_set = None
+    ready = True
+    alone = True
+    uncharged = switched = 0.0
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self._run = run
+        self.result: Any = None
+        self.start = self.seconds = 0.0  # on the clock of time.perf_counter
+
+    def step(self) -> bool:
+        self.start = time.perf_counter()
+        self.result = self._run()
+        self.seconds = time.perf_counter() - self.start
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class DeviceJob:
+    """A submitted task, to wait for or to cancel."""
+
+    def __init__(self, task: WorkUnit, wake: Callable[[], None]) -> None:
+        self.task = task
+        self.future: Future[Any] = Future()
+        self.waits = False  # until another job ends, for what that one has in use
+        self._wake = wake
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Stop before the next unit."""
+        self._cancelled.set()
+        self._wake()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def result(self) -> Any:
+        """The task's result, or its error; Cancelled when it was cancelled. An interrupt while waiting cancels it."""
+        try:
+            return self.future.result()
+        except BaseException:
+            self.cancel()
+            raise
+        finally:
+            del self  # the error's traceback keeps this frame, and the future the error
+
+    def succeed(self) -> None:
+        """The task is done."""
+        result = self.task.result
+        self.task.close()
+        self.future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        """The task is over: give back what it held, now and not when Python's collector comes by."""
+        with suppress(Exception):
+            self.task.close()
+        clear_frames(error)
+        self.future.set_exception(error)
+
+
+class Worker:
+    """Runs jobs until closed. `threads`: of torch, for what it computes. `awake`: seconds for which it keeps its processor busy while
+    requests wait for what others send, unless others want it (`awake.Awake`)."""
+
+    def __init__(self, name: str, threads: int, awake: float = 0.0) -> None:
+        self.name = name
+        self._threads, self._awake, self._guard = threads, Awake(awake), SpinGuard(threads)
+        self._jobs: list[DeviceJob] = []
+        self._turns: DeficitRoundRobin[DeviceJob] = DeficitRoundRobin()
+        self._changed = threading.Condition()
+        self._changes = 0  # counted, to be looked at without the lock
+        self._closing = False
+        self._resident: dict[Hashable, Hashable] = {}  # by module, the set that the last task left in it
+        self._thread = threading.Thread(target=self._loop, name=f"katz-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, task: WorkUnit) -> DeviceJob:
+        job = DeviceJob(task, self.wake)
+        with self._changed:
+            if self._closing:
+                raise RuntimeError(f"worker {self.name} is closed")
+            self._jobs.append(job)
+            self._turns.join(job)
+            self._note_change()
+        return job
+
+    def wake(self) -> None:
+        """Look again which tasks are ready."""
+        with self._changed:
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._changes += 1
+        self._changed.notify()
+
+    def close(self) -> None:
+        """Cancel what is left and wait for the unit that runs."""
+        with self._changed:
+            self._closing = True
+            jobs = list(self._jobs)
+            self._note_change()
+        for job in jobs:
+            job.cancel()
+        self._thread.join()
+        self._guard.close()
+
+    def _loop(self) -> None:
+        torch.set_num_threads(self._threads)
+        with torch.inference_mode():
+            while (job := self._await()) is not None:
+                self._advance(job)
+                del job  # nothing of it is kept while the next one is waited for
+
+    def _await(self) -> DeviceJob | None:
+        """The job whose turn it is, once one has something to do; None when the worker was closed and all are done."""
+        began = time.perf_counter()
+        self._awake.begin()
+        while True:
+            with self._changed:
+                seen, ready, now = self._changes, self._ready(), time.perf_counter()
+                lingers = began + self._patience(ready) if ready else math.inf
+                if now >= lingers:
+                    self._turns.wait(now - began)
+                    return self._turns.choose(ready, self._needs_no_switch)
+                if self._closing and not self._jobs:
+                    return None
+                if not self._jobs or not self._awake.goes_on:
+                    self._guard.rest()
+                    self._changed.wait(lingers - now if ready else None)
+                    self._awake.slept()
+                    continue
+            while self._changes == seen and self._awake.goes_on and time.perf_counter() < lingers:
+                give_way()
+
+    def _patience(self, ready: Collection[DeviceJob]) -> float:
+        users = [job for job in self._jobs if job.task.weight_set is not None and self._is_resident(job.task.weight_set)]
+        return self._turns.patience(ready, self._needs_no_switch, users)
+
+    def _ready(self) -> list[DeviceJob]:
+        return [job for job in self._jobs if job.cancelled or (job.task.ready and not job.waits)]
+
+    def _needs_no_switch(self, job: DeviceJob) -> bool:
+        return job.cancelled or self._is_resident(job.task.weight_set)
+
+    def _is_resident(self, wanted: WeightSet | None) -> bool:
+        return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
+
+    def _advance(self, job: DeviceJob) -> None:
+        """Do a unit of a job, and end it where that was the last or failed."""
+        try:
+            if self._step(job):
+                self._leave(job)
+                job.succeed()
+        except NoRoom as error:
+            if not self._may_wait(job):
+                self._leave(job)
+                job.fail(error)
+        except BaseException as error:
+            self._leave(job)
+            job.fail(error)
+        finally:
+            del job  # the error's traceback keeps this frame, and the job's future the error
+
+    def _step(self, job: DeviceJob) -> bool:
+        started, wanted = time.perf_counter(), job.task.weight_set
+        switches = not self._is_resident(wanted)
+        if job.cancelled:
+            raise Cancelled("cancelled")
+        self._guard.begin()
+        done = job.task.step()
+        if wanted is not None:
+            self._resident[wanted[0]] = wanted[1]
+        with self._changed:
+            seconds = time.perf_counter() - started - job.task.uncharged
+            self._turns.charge(job, seconds, job.task.switched if switches else 0.0)
+        return done
+
+    def _may_wait(self, job: DeviceJob) -> bool:
+        """Have a job wait until another ends, if there is one that will."""
+        with self._changed:
+            job.waits = job.task.alone and any(not other.waits for other in self._jobs if other is not job)
+        return job.waits
+
+    def _leave(self, job: DeviceJob) -> None:
+        """It has no more turns; it may have left already."""
+        with self._changed:
+            if job in self._jobs:
+                self._jobs.remove(job)
+                self._turns.leave(job)
+            for other in self._jobs:
+                other.waits = False
+
+
+def clear_frames(error: BaseException) -> None:
+    """Empty the frames of an error's traceback, and of the errors behind it. It still tells where they were, but keeps nothing alive."""
+    for one in with_causes(error):
+        traceback.clear_frames(one.__traceback__)

@@ -1,0 +1,245 @@
+"""The live models of one device: loaded on demand, with the weight set that a recipe asks for made resident before they are handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
+from katz_graph.executor.worker.weight_set import MERGING, WeightSets, merged_module
+from katz_graph.host.out_of_memory import GB, RanOut
+from katz_graph.ir.values import TextEncoding
+from katz_graph.models.families.shared import vae
+from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
+from katz_graph.models.family import vae_shape
+from katz_graph.models.loading.identity import count_values
+from katz_graph.models.loading.memory import DeviceMemory
+from katz_graph.models.loading.residents import Loadable
+from katz_graph.models.loading.store import ModelStore, loadable
+from katz_graph.models.stages import Outputs, Stage
+from katz_graph.models.text import encoder as text
+from katz_graph.models.text.evaluate import evaluate
+from katz_graph.models.text.recipe import clips
+from katz_graph.recipe import (
+    ClipRecipe,
+    Component,
+    ControlNetRecipe,
+    Encoding,
+    Lora,
+    MergedComponent,
+    ModelRecipe,
+    Prompt,
+    Tile,
+    UpscaleModelRecipe,
+    VaeRecipe,
+)
+from katz_graph.upscale.load import load_upscaler, size_of
+from katz_graph.upscale.networks import network_peak
+
+TEXT_PARTS = ("text_encoder", "text_encoder_2")
+
+Computing = Callable[[Stage, Any, Mapping[str, Any]], Outputs]
+"""Computes a stage with a live module from what it is given, see `katz_graph.models.stages.Compute`."""
+Notes = tuple[str, ...]
+"""What a person should know of how a result came about."""
+
+
+def computed(stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
+    """Computes a stage as it is declared, call by call."""
+    return stage.computed(module, given)
+
+
+class DeviceModels:
+    """Used by one worker thread at a time."""
+
+    def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, store: ModelStore | None = None) -> None:
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.store = store or ModelStore(memory=DeviceMemory(device))
+        self.residents = self.store.residents
+        self.residents.also_free = self._originals
+        self.compute: Computing = computed  # how stages are carried out
+        self.lora_merges, self.lora_seconds = 0, 0.0  # how often a model's LoRAs were not those that were wanted, and what that took
+        self.unet_seconds = 0.0  # of those, in UNets
+        self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()  # by live module; a module's originals go with it
+
+    def unload(self) -> None:
+        """Let go of all that is not in use."""
+        self.residents.clear()
+
+    def _originals(self, module: Any) -> Iterable[Tensor]:
+        """Of the weights of a module that goes, which go too."""
+        sets = self._sets.pop(module, None)
+        return () if sets is None else sets.originals
+
+    def patch(self, recipe: ModelRecipe) -> Any:
+        """Make the LoRAs of a recipe resident in its UNet, and no others. Returns the live UNet."""
+        module = self._module(recipe.unet, "unet")
+        self.unet_seconds += self._resident(module, recipe.loras, "unet")
+        return module
+
+    def module(self, recipe: ModelRecipe | ControlNetRecipe | Encoding) -> Any:
+        """What a stage computes with: the live network of a recipe, with the weights that it has now; for a text, what encodes it."""
+        match recipe:
+            case ModelRecipe():
+                return self._module(recipe.unet, "unet")
+            case ControlNetRecipe():
+                return self.residents.get(self._control_net(recipe))
+            case _:
+                return self.encode_text
+
+    @contextmanager
+    def holding(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[None]:
+        """Have the modules of a recipe in memory as long as the `with` statement lasts. NoRoom when others are kept that take the room."""
+        with ExitStack() as held:
+            for wanted in self._loadables(recipe):
+                held.enter_context(self.residents.using(wanted))
+            yield
+
+    def _loadables(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[Loadable]:
+        if isinstance(recipe, ControlNetRecipe):
+            yield self._control_net(recipe)
+        elif isinstance(recipe, ModelRecipe):
+            yield self._loadable(recipe.unet, "unet")
+        else:
+            for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
+                self.store.tokenizer(encoder.tokenizer)
+                yield self._loadable(encoder.encoder, part)
+
+    def drop_control_net(self, recipe: ControlNetRecipe) -> None:
+        """Let it go, unless it is in use."""
+        self.residents.drop(self._control_net(recipe).key)
+
+    def _control_net(self, recipe: ControlNetRecipe) -> Loadable:
+        return self.store.controlnet_of(recipe.control_net, self.device, self.dtype, recipe.base)
+
+    def encode_text(self, encoding: Encoding) -> TextEncoding:
+        """[1, T, D], and pooled [1, P] where the family has it."""
+        with ExitStack() as held:
+            for clip in clips(encoding):
+                held.enter_context(self.holding(clip))
+            return self.residents.with_room("encoding a prompt", partial(evaluate, encoding, self._encode_prompt, self._placed))
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, self.dtype)
+
+    def _encode_prompt(self, prompt: Prompt) -> TextEncoding:
+        clip, encoders = prompt.clip, []
+        for recipe, part in zip(clip.encoders, TEXT_PARTS, strict=False):
+            module = self._module(recipe.encoder, part)
+            self._resident(module, clip.loras, part)
+            encoders.append((module, self.store.tokenizer(recipe.tokenizer)))
+        return text.encode(encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned)
+
+    def decode_latent(self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
+        """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if asked, or where the whole does not fit into memory."""
+        return self._by_vae(recipe, VAE_DECODE, samples, tile)
+
+    def encode_image(self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
+        """[B, H, W, 3] in 0..1 -> [B, C, h, w] unscaled on the CPU; tiles as for `decode_latent`."""
+        return self._by_vae(recipe, VAE_ENCODE, pixels, tile)
+
+    def _by_vae(self, recipe: VaeRecipe, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+        """Once more, and from then on, in float32 where half precision overflows."""
+        wanted = self._vae(recipe)
+        try:
+            with self.residents.using(wanted) as module:
+                return self._done_in_parts(recipe.vae, module, stage, given, tile)
+        except vae.Overflowed:
+            self.store.vae_overflows(recipe.vae)
+        self.residents.drop(wanted.key)
+        with self.residents.using(self._vae(recipe)) as module:
+            result, notes = self._done_in_parts(recipe.vae, module, stage, given, tile)
+        return result, (*notes, "half precision overflowed, so it was redone in float32")
+
+    def _done_in_parts(self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+        """In the largest parts that memory suffices for, as counted beforehand; in smaller ones where it turns out that it does not."""
+        batch, height, width = _sizes(module, stage, given)
+        what, why = f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels", ""
+        for parts in possible(batch, height, width, tile):
+            need = self._need(part, stage, parts, (batch, height, width), next(module.parameters()).element_size())
+            if need > self.residents.within_reach():
+                why = f"needs {need / GB:.2f} GB"
+                continue
+            self.residents.make_room(need, what)
+            done = self.residents.attempt(what, partial(self._computed, module, stage, given, parts))
+            if not isinstance(done, RanOut):
+                note = parts.note(batch, tile)
+                return done, () if note is None else (note,)
+            why = str(done)
+        raise self.residents.short_of_memory(what, why)
+
+    def _computed(self, module: Any, stage: Stage, given: Tensor, parts: Parts) -> Tensor:
+        def work(some: Tensor) -> Tensor:
+            (made,) = self.compute(stage, module, {"given": some.to(self.device), "tile": parts.tile})
+            return cast(Tensor, made)
+
+        return in_parts(work, given, parts.pictures)
+
+    def _need(self, part: Component, stage: Stage, parts: Parts, size: tuple[int, int, int], value_bytes: int) -> float:
+        """Bytes for computing; counted only where it may be too much."""
+        batch, height, width = size
+        generous = surely_enough(part, parts, batch, height, width, value_bytes)
+        if generous < self.residents.within_reach():
+            return generous
+        return needed(part, stage, parts, batch, height, width, value_bytes)
+
+    def upscale(self, recipe: UpscaleModelRecipe, picture: Tensor) -> Tensor:
+        """[B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32. OutOfMemory, before anything is computed, where that would not
+        suffice."""
+        batch, _, height, width = picture.shape
+        what = f"enlarging {batch} x {height} x {width} pixels"
+        need = network_peak(recipe.shape, batch, height, width)
+        with self.residents.using(self._upscaler(recipe)) as network, torch.no_grad():
+            if need > self.residents.within_reach():
+                raise self.residents.short_of_memory(what, f"needs {need / GB:.2f} GB")
+            self.residents.make_room(need, what)
+            return self.residents.with_room(what, lambda: cast(Tensor, network(picture.to(self.device, torch.float32)).cpu()))
+
+    def _upscaler(self, recipe: UpscaleModelRecipe) -> Loadable:
+        key = recipe, str(self.device)
+        name = f"upscaler {Path(recipe.file.path).stem}"
+        return Loadable(key, name, lambda: size_of(recipe), lambda: load_upscaler(recipe, self.device), (recipe.file,))
+
+    def _vae(self, recipe: VaeRecipe) -> Loadable:
+        """In float32 where its configuration says that half precision overflows."""
+        overflows = vae_shape(recipe).force_upcast and self.dtype == torch.float16
+        return self.store.vae_of(recipe.vae, self.device, torch.float32 if overflows else self.dtype)
+
+    def _module(self, part: Component, target: str) -> Any:
+        """The live UNet or text encoder."""
+        return self.residents.get(self._loadable(part, target))
+
+    def _loadable(self, part: Component, target: str) -> Loadable:
+        if not isinstance(part, MergedComponent):
+            return (self.store.unet_of if target == "unet" else self.store.text_encoder_of)(part, self.device, self.dtype)
+        kind = "unet" if target == "unet" else "text encoder"
+        made = loadable(f"merged {kind}", part, self.device, self.dtype, lambda: merged_module(part, target, self.dtype))
+        return replace(made, beside=MERGING * count_values(part) if self.device.type == "cpu" else 0)
+
+    def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
+        """Seconds that it took; 0 when the set was there."""
+        if module not in self._sets:
+            self._sets[module] = WeightSets(module)
+        if seconds := self._sets[module].use(loras, part):
+            self.lora_merges += 1
+            self.lora_seconds += seconds
+        return seconds
+
+
+def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:
+    """Pictures, and their height and width in pixels. InputError when it is nothing that a VAE takes."""
+    if stage is VAE_ENCODE:
+        vae.check_pixels(given)
+        return given.shape[0], given.shape[1], given.shape[2]
+    vae.check_samples(module, given)
+    factor = vae.factor_of(module)
+    return given.shape[0], given.shape[2] * factor, given.shape[3] * factor

@@ -1,0 +1,118 @@
+"""What a worker does for the driver besides sampling: one unit each, on its device."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from katz_graph.devices import format_name
+from katz_graph.executor.measure.device import device_key, measure
+from katz_graph.executor.worker.models import DeviceModels, Notes
+from katz_graph.host import memory as host_memory
+from katz_graph.ir.values import TextEncoding
+from katz_graph.models.loading.residency import ControlNetUse, ModelUse
+from katz_graph.recipe import ControlNetRecipe, Encoding, Tile, UpscaleModelRecipe, VaeRecipe
+
+
+class ServingWorker(Protocol):
+    """Whoever has the models of a device."""
+
+    @property
+    def models(self) -> DeviceModels: ...
+
+
+def encode_text(worker: ServingWorker, encoding: Encoding) -> TextEncoding:
+    """[1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
+    made = worker.models.encode_text(encoding)
+    return TextEncoding(made.hidden.cpu().float(), None if made.pooled is None else made.pooled.cpu().float())
+
+
+def encode_image(worker: ServingWorker, vae: VaeRecipe, pixels: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+    return worker.models.encode_image(vae, pixels, tile)
+
+
+def decode_latent(worker: ServingWorker, vae: VaeRecipe, samples: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
+    return worker.models.decode_latent(vae, samples, tile)
+
+
+def upscale(worker: ServingWorker, model: UpscaleModelRecipe, picture: Tensor) -> Tensor:
+    return worker.models.upscale(model, picture)
+
+
+def rates(worker: ServingWorker, stretch: float = 0.0) -> tuple[float, float, float, float]:
+    """Floating-point operations a second, bytes a second, seconds a kernel, bytes a second from the host; as `calibrate.measure`."""
+    return measure(worker.models.device, worker.models.dtype, stretch)
+
+
+def identity(worker: ServingWorker) -> Mapping[str, Any]:
+    """What costs measured on this device are kept under, what torch calls it, where it and its process are, and the bytes that models may
+    take there."""
+    device, dtype = worker.models.device, worker.models.dtype
+    key, room = device_key(device, dtype, torch.get_num_threads()), worker.models.residents.capacity
+    place = {"device": str(device), "host": socket.gethostname(), "pid": os.getpid()}
+    return {"key": key, **place, "dtype": format_name(dtype), "memory_bytes": room}
+
+
+def load_control_net(worker: ServingWorker, recipe: ControlNetRecipe) -> None:
+    """Have it in memory before somebody waits for it."""
+    worker.models.module(recipe)
+
+
+def drop_control_net(worker: ServingWorker, recipe: ControlNetRecipe) -> None:
+    worker.models.drop_control_net(recipe)
+
+
+def control_net_use(worker: ServingWorker) -> ControlNetUse:
+    """How often a ControlNet was there when it was wanted, and how often not."""
+    return worker.models.residents.control_net_use
+
+
+def model_use(worker: ServingWorker) -> ModelUse:
+    """What the device's memory holds of models, and what came and went."""
+    return worker.models.residents.use
+
+
+def memory(worker: ServingWorker) -> Mapping[str, int]:
+    """Bytes of the device's memory, or of the host's: all, free, what torch has reserved there, and what of that is unused."""
+    device = worker.models.device
+    if device.type != "cuda":
+        total, free = host_memory.total_bytes(), host_memory.free_bytes()
+        return {"total": int(total), "free": int(free), "reserved": 0, "unused": 0}
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    return {"total": total, "free": free, "reserved": reserved, "unused": reserved - torch.cuda.memory_allocated(device)}
+
+
+def lora_use(worker: ServingWorker) -> tuple[int, float]:
+    """How often LoRAs were merged into a model anew, and the seconds that it took."""
+    return worker.models.lora_merges, worker.models.lora_seconds
+
+
+def unload(worker: ServingWorker) -> None:
+    """Let go of all models that are not in use, and of the memory that they took."""
+    worker.models.unload()
+
+
+SERVICES: Mapping[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        encode_text,
+        encode_image,
+        decode_latent,
+        upscale,
+        rates,
+        identity,
+        load_control_net,
+        drop_control_net,
+        control_net_use,
+        model_use,
+        memory,
+        lora_use,
+        unload,
+    )
+}

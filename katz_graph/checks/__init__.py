@@ -1,0 +1,1 @@
+"""Checks graphs before anything runs. Must not run a node."""

@@ -1,0 +1,57 @@
+"""Cycles among nodes, found without recursion and written as the path that a person would walk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from katz_graph.graph import NodeCall
+from katz_graph.messages import shorten
+
+SHOWN = 8  # nodes of a cycle in a message
+
+
+def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """A cycle of every knot of cycles, in the direction of the data, from its first node in the file; they share no node. Linear.
+
+    `sources` has, for each node, those of the others that it reads.
+    """
+    stuck = _behind_cycles(sources)
+    order = {identifier: number for number, identifier in enumerate(stuck)}
+    visited: set[str] = set()
+    for node in stuck:
+        walk: dict[str, None] = {}
+        while node not in visited:
+            visited.add(node)
+            walk[node] = None
+            node = next(source for source in sources[node] if source in stuck)
+        if node in walk:
+            ids = list(walk)
+            cycle = ids[ids.index(node) :][::-1]
+            first = cycle.index(min(cycle, key=order.__getitem__))
+            yield tuple(cycle[first:] + cycle[:first])
+
+
+def _behind_cycles(sources: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """The nodes that no topological order reaches: each reads at least one other of them."""
+    waiting = {identifier: len(read) for identifier, read in sources.items()}
+    readers: dict[str, list[str]] = {}
+    for identifier, read in sources.items():
+        for source in read:
+            readers.setdefault(source, []).append(identifier)
+    ready = [identifier for identifier, count in waiting.items() if not count]
+    while ready:
+        node = ready.pop()
+        del waiting[node]
+        for reader in readers.get(node, ()):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)
+    return waiting
+
+
+def describe_cycle(cycle: Sequence[str], nodes: Mapping[str, NodeCall]) -> str:
+    """`1 (A) -> 2 (B) -> 1 (A)`, shortened in the middle."""
+    names = [f"{shorten(identifier)} ({shorten(nodes[identifier].type)})" for identifier in (*cycle, cycle[0])]
+    if len(names) > SHOWN:
+        names[SHOWN - 2 : -1] = [f"... {len(names) - SHOWN + 1:,} more ..."]
+    return " -> ".join(names)

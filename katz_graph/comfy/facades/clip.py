@@ -1,0 +1,124 @@
+"""Text encoders as packs see them: tokens, and encodings that remember what was encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from katz_graph.comfy.facades.conditioning import ConditioningList, encoded, to_list
+from katz_graph.comfy.missing import refuse
+from katz_graph.errors import InputError
+from katz_graph.recipe import ClipRecipe, ConditioningEntry, Prompt
+from katz_graph.scope import current
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NAMES = {1: ("l",), 2: ("l", "g")}  # what the encoders' rows are called
+
+
+class TokenRows(list[Any]):
+    """Rows of (token, weight) of one text for one encoder, start and end included."""
+
+    def __init__(self, text: str, rows: Iterable[Sequence[Any]], empty: Sequence[Any]) -> None:
+        super().__init__(map(list, rows))
+        self.text, self.empty = text, list(empty)
+        self.original = [list(row) for row in self]
+
+    def is_of_its_text(self) -> bool:
+        """Whether nothing was changed but rows of the empty text added, which encoding adds anyway."""
+        count = len(self.original)
+        return self[:count] == self.original and all(row == self.empty for row in self[count:])
+
+
+class Tokens(dict[str, TokenRows]):
+    """The rows of each encoder by its name."""
+
+
+class ClipFacade:
+    """The text encoders of a recipe."""
+
+    def __init__(self, recipe: ClipRecipe) -> None:
+        self.recipe = recipe
+
+    @property
+    def layer_idx(self) -> int | None:
+        return self.recipe.last_layer
+
+    def clone(self) -> ClipFacade:
+        return ClipFacade(self.recipe)
+
+    def clip_layer(self, layer_idx: int) -> None:
+        """Take the hidden state of another layer: -1 is the last."""
+        self.recipe = replace(self.recipe, last_layer=layer_idx)
+
+    def tokenize(self, text: str, return_word_ids: bool = False, **_: Any) -> Tokens:
+        clip = self._learned(text)
+        made, empty = _rows(clip, text, return_word_ids), _rows(clip, "", return_word_ids)
+        return Tokens({name: TokenRows(text, rows, none[0]) for name, rows, none in zip(self._names(), made, empty, strict=True)})
+
+    def encode_from_tokens(self, tokens: Any, return_pooled: Any = False, return_dict: bool = False, **_: Any) -> Any:
+        """Hidden [1, T, D]; with it pooled [1, P] where it is asked for. The encodings remember their text."""
+        hidden, pooled = encoded(self._prompt(tokens))
+        if return_dict:
+            return {"cond": hidden, "pooled_output": pooled}
+        return (hidden, pooled) if return_pooled else hidden
+
+    def encode_from_tokens_scheduled(
+        self, tokens: Any, unprojected: bool = False, add_dict: dict[str, Any] | None = None, show_pbar: bool = True
+    ) -> ConditioningList:
+        conditioning = to_list((ConditioningEntry(self._prompt(tokens)),))
+        if add_dict:
+            for pair in conditioning:
+                pair[1].update(add_dict)
+        return conditioning
+
+    def encode(self, text: str) -> Tensor:
+        hidden: Tensor = self.encode_from_tokens(self.tokenize(text))
+        return hidden
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """Models are loaded when something runs them."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        refuse(f"comfy.sd.CLIP.{name}")
+
+    def _names(self) -> tuple[str, ...]:
+        return NAMES[len(self.recipe.encoders)]
+
+    def _prompt(self, tokens: Any) -> Prompt:
+        rows = [tokens.get(name) for name in self._names()] if isinstance(tokens, dict) else [None]
+        texts = [one.text for one in rows if isinstance(one, TokenRows) and one.is_of_its_text()]
+        if len(texts) < len(rows):
+            raise InputError("the pack changed the tokens of a text; only tokens as `clip.tokenize` gives them can be encoded")
+        return Prompt(self._learned(*texts), texts[0], texts[-1] if texts[-1] != texts[0] else None)
+
+    def _learned(self, *texts: str) -> ClipRecipe:
+        """With the textual inversions that the texts name."""
+        from katz_graph.models.text.textual_inversion import with_learned_words
+
+        now = current()
+        return self.recipe if now is None else with_learned_words(self.recipe, texts, now.context)
+
+
+def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple[Any, ...]]]]:
+    """For each encoder its rows of (token, weight), with words a third number that says no word."""
+    from katz_graph.models.family import config
+    from katz_graph.models.text.prompt import weighted_segments
+    from katz_graph.models.text.textual_inversion import vectors
+    from katz_graph.models.text.tokens import load_tokenizer, row_length, token_rows
+
+    ending = (0,) if with_words else ()
+    found = []
+    for number, encoder in enumerate(clip.encoders):
+        tokenizer, values = load_tokenizer(encoder.tokenizer), config(encoder.encoder)
+        positions = values.get("max_position_embeddings", 77)
+        learned = vectors(clip.learned, number, values["hidden_size"])
+        start, end, filler = ((token, 1.0, *ending) for token in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id))
+        rows = token_rows(tokenizer, positions, weighted_segments(text), learned)
+        whole = [[start, *((*token, *ending) for token in row), end] for row in rows]
+        found.append([row + [filler] * (row_length(tokenizer, positions) - len(row)) for row in whole])
+    return found

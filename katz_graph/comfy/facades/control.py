@@ -1,0 +1,77 @@
+"""A ControlNet as packs see it: copied, given a reference picture, and chained to the one before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from katz_graph.comfy.missing import refuse
+from katz_graph.errors import InputError
+from katz_graph.recipe import ControlNetRecipe, ControlUse, Picture
+
+
+class ControlNetFacade:
+    """What `set_cond_hint` and `set_previous_controlnet` say of it becomes a ControlUse."""
+
+    def __init__(self, recipe: ControlNetRecipe) -> None:
+        self.recipe = recipe
+        self.cond_hint_original: Any = None  # [B, 3, H, W], 0..1
+        self.strength = 1.0
+        self.timestep_percent_range = (0.0, 1.0)
+        self.previous_controlnet: ControlNetFacade | None = None
+        self.use: ControlUse | None = None  # how it was used before a pack saw it
+
+    def copy(self) -> ControlNetFacade:
+        return ControlNetFacade(self.recipe)
+
+    def set_cond_hint(
+        self,
+        cond_hint: Any,
+        strength: float = 1.0,
+        timestep_percent_range: tuple[float, float] = (0.0, 1.0),
+        vae: Any = None,
+        extra_concat: Any = (),
+        **_: Any,
+    ) -> ControlNetFacade:
+        """The reference picture [B, 3, H, W], and how it acts."""
+        self.cond_hint_original, self.strength, self.timestep_percent_range = cond_hint, strength, timestep_percent_range
+        return self
+
+    def set_previous_controlnet(self, controlnet: ControlNetFacade | None) -> ControlNetFacade:
+        self.previous_controlnet = controlnet
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        refuse(f"comfy.controlnet.ControlNet.{name}")
+
+
+def chain(applied: tuple[ControlUse, ...]) -> ControlNetFacade | None:
+    """The last of several, each linked to the one before."""
+    last: ControlNetFacade | None = None
+    for use in applied:
+        made = ControlNetFacade(use.control_net)
+        made.set_cond_hint(use.image.pixels.movedim(-1, 1), use.strength, (use.start_percent, use.end_percent))
+        made.use = use
+        last = made.set_previous_controlnet(last)
+    return last
+
+
+def uses(last: Any, spreads: bool) -> tuple[ControlUse, ...]:
+    """The chain that ends at `last`, the first one first. InputError for what is not of this engine's make."""
+    found: list[ControlUse] = []
+    while last is not None:
+        if not isinstance(last, ControlNetFacade):
+            raise InputError(f"the conditioning has a {type(last).__name__} for a ControlNet, expected one that came from a loader")
+        found.append(_use(last, spreads))
+        last = last.previous_controlnet
+    return tuple(reversed(found))
+
+
+def _use(control: ControlNetFacade, spreads: bool) -> ControlUse:
+    if control.cond_hint_original is None:
+        raise InputError("the conditioning has a ControlNet without a reference picture")
+    start, end = control.timestep_percent_range
+    image = Picture.of(control.cond_hint_original.movedim(1, -1))
+    as_before = control.use is not None and control.use.spreads
+    return ControlUse(control.recipe, image, float(control.strength), float(start), float(end), spreads or as_before)

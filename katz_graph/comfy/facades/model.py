@@ -1,0 +1,241 @@
+"""A model as packs see it: cloned, and given functions that act on guidance or call the UNet. Its insides are not there.
+
+Such a function becomes an opaque patch of the recipe: only this process can run it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+from katz_graph.comfy.missing import refuse
+from katz_graph.errors import InputError
+from katz_graph.patches import OpaquePatch, Patch, opaque_patches
+from katz_graph.recipe import ModelRecipe
+from katz_graph.scope import acting_as, current
+
+if TYPE_CHECKING:
+    import torch
+
+    from katz_graph.sampling.noise_table import NoiseTable
+
+Kind = Literal["cfg_function", "post_cfg_function", "unet_wrapper"]
+CFG, POST_CFG, WRAPPER = "sampler_cfg_function", "sampler_post_cfg_function", "model_function_wrapper"
+UNCOND_AT_ONE = "disable_cfg1_optimization"  # the negative side is wanted even at guidance 1
+KINDS: Mapping[str, Kind] = {CFG: "cfg_function", POST_CFG: "post_cfg_function", WRAPPER: "unet_wrapper"}
+PATCHER = "comfy.model_patcher.ModelPatcher"
+
+
+class ModelFacade:
+    """The UNet of a recipe. `model_options` holds its functions, as packs set them there or through methods."""
+
+    def __init__(self, recipe: ModelRecipe) -> None:
+        self.recipe = recipe
+        self.model_options: dict[str, Any] = {"transformer_options": {}, **_functions(recipe)}
+
+    def clone(self, *_: Any, **__: Any) -> ModelFacade:
+        other = ModelFacade(self.recipe)
+        for name, value in self.model_options.items():
+            other.model_options[name] = value.copy() if isinstance(value, (dict, list)) else value
+        return other
+
+    def is_clone(self, other: Any) -> bool:
+        return isinstance(other, ModelFacade) and other.recipe.unet == self.recipe.unet
+
+    def set_model_sampler_cfg_function(self, sampler_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False) -> None:
+        """In place of plain guidance; it takes one dictionary, or (cond, uncond, scale)."""
+        if len(inspect.signature(sampler_cfg_function).parameters) == 3:
+            self.model_options[CFG] = lambda given: sampler_cfg_function(given["cond"], given["uncond"], given["cond_scale"])
+        else:
+            self.model_options[CFG] = sampler_cfg_function
+        self._wants_uncond(disable_cfg1_optimization)
+
+    def set_model_sampler_post_cfg_function(self, post_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False) -> None:
+        """After guidance, and after what was set before."""
+        self.model_options[POST_CFG] = [*self.model_options.get(POST_CFG, ()), post_cfg_function]
+        self._wants_uncond(disable_cfg1_optimization)
+
+    def set_model_unet_function_wrapper(self, unet_wrapper_function: Callable[..., Any]) -> None:
+        """What calls the UNet."""
+        self.model_options[WRAPPER] = unet_wrapper_function
+
+    def get_model_object(self, name: str) -> Any:
+        """`latent_format` or `model_sampling`."""
+        known: Mapping[str, Callable[[ModelRecipe], Any]] = {"latent_format": LatentFormat, "model_sampling": ModelSampling}
+        return known[name](self.recipe) if name in known else refuse(f"{PATCHER}.get_model_object({name!r})")
+
+    @property
+    def model(self) -> InnerModel:
+        return InnerModel(self.recipe)
+
+    @property
+    def load_device(self) -> torch.device:
+        from katz_graph.comfy.device import compute_device
+
+        return compute_device()
+
+    @property
+    def offload_device(self) -> torch.device:
+        import torch
+
+        return torch.device("cpu")
+
+    def model_dtype(self) -> torch.dtype:
+        import torch
+
+        return torch.float16 if self.load_device.type == "cuda" else torch.float32
+
+    def model_size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.size for file in self.recipe.unet.files)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        refuse(f"{PATCHER}.{name}")
+
+    def _wants_uncond(self, wanted: bool) -> None:
+        if wanted:
+            self.model_options[UNCOND_AT_ONE] = True
+
+
+class LatentFormat:
+    """How a latent on a wire becomes what the UNet was trained on."""
+
+    def __init__(self, recipe: ModelRecipe) -> None:
+        from katz_graph.models.family import architecture
+
+        self.scale_factor = recipe.latent_scale
+        self.latent_channels = architecture(recipe.unet).latent_channels
+        self.spacial_downscale_ratio = 8
+        self.latent_dimensions = 2
+
+    def process_in(self, latent: Any) -> Any:
+        return latent * self.scale_factor
+
+    def process_out(self, latent: Any) -> Any:
+        return latent / self.scale_factor
+
+    def __getattr__(self, name: str) -> Any:
+        refuse(f"comfy.latent_formats.LatentFormat.{name}")
+
+
+class ModelSampling:
+    """The noise levels of a model."""
+
+    def __init__(self, recipe: ModelRecipe) -> None:
+        from katz_graph.planner.sampling import table_of
+
+        self.table: NoiseTable = table_of(recipe)
+
+    @property
+    def sigmas(self) -> Any:
+        return self.table.sigmas
+
+    @property
+    def sigma_min(self) -> Any:
+        return self.table.sigmas[0]
+
+    @property
+    def sigma_max(self) -> Any:
+        return self.table.sigmas[-1]
+
+    def sigma(self, timestep: Any) -> Any:
+        import torch
+
+        return self.table.sigma_at(torch.as_tensor(timestep))
+
+    def timestep(self, sigma: Any) -> Any:
+        import torch
+
+        levels = torch.as_tensor(sigma)
+        return torch.tensor([self.table.timestep_at(level) for level in levels.flatten()]).reshape(levels.shape)
+
+    def percent_to_sigma(self, percent: float) -> float:
+        return min(self.table.percent_to_sigma(percent), 999999999.9)  # packs compute with what stands for infinity
+
+    def __getattr__(self, name: str) -> Any:
+        refuse(f"comfy.model_sampling.ModelSampling.{name}")
+
+
+class InnerModel:
+    """What of the model inside packs may read."""
+
+    def __init__(self, recipe: ModelRecipe) -> None:
+        self._recipe = recipe
+
+    @property
+    def latent_format(self) -> LatentFormat:
+        return LatentFormat(self._recipe)
+
+    @property
+    def model_sampling(self) -> ModelSampling:
+        return ModelSampling(self._recipe)
+
+    def __getattr__(self, name: str) -> Any:
+        refuse(f"{PATCHER}.model.{name}")
+
+
+class PackFunction:
+    """A pack's function, called as that pack wherever the engine calls it; under `model` it finds what packs may read of the model."""
+
+    def __init__(self, function: Callable[..., Any], pack: str) -> None:
+        self.function, self.pack = function, pack
+
+    def __call__(self, *arguments: Any) -> Any:
+        *before, given = arguments
+        shown = {**given, "model": InnerModel(given["model"])} if "model" in given else given
+        with acting_as(self.pack):
+            return self.function(*before, shown)
+
+
+def patched_recipe(model: ModelFacade) -> ModelRecipe:
+    """The recipe with the functions that a pack put into `model_options`. InputError for what would act on the insides of the model."""
+    options = dict(model.model_options)
+    inside = options.pop("transformer_options", {})
+    foreign = [f"model_options[{name!r}]" for name in options if name not in (*KINDS, UNCOND_AT_ONE)]
+    foreign += [f"model_options['transformer_options'][{name!r}]" for name, value in inside.items() if value]
+    if foreign:
+        raise InputError(f"the pack set {', '.join(foreign)} on the model, which Katz Graph does not have")
+    wants_uncond = bool(options.get(UNCOND_AT_ONE))
+    known = {(patch.kind, id(_as_given(patch))): patch for patch in opaque_patches(model.recipe.patches)}
+    patches: list[Patch] = list(model.recipe.patches)
+    for name, kind in KINDS.items():
+        given = options.get(name)
+        functions = (given if isinstance(given, list) else [given]) if given is not None else []
+        wanted = [known.get((kind, id(function))) or _patch(kind, function, wants_uncond) for function in functions]
+        patches = _with_all(patches, kind, wanted)
+    return replace(model.recipe, patches=tuple(patches))
+
+
+def _with_all(patches: Iterable[Patch], kind: Kind, wanted: Sequence[OpaquePatch]) -> list[Patch]:
+    """The patches with these of one kind. Those that were there keep their place, unless their own order changed; new ones come last."""
+    others = [patch for patch in patches if not (isinstance(patch, OpaquePatch) and patch.kind == kind)]
+    stay = [patch for patch in patches if patch in others or patch in wanted]
+    there = [patch for patch in stay if patch in wanted]
+    return [*stay, *wanted[len(there) :]] if there == list(wanted[: len(there)]) else [*others, *wanted]
+
+
+def _patch(kind: Kind, function: Callable[..., Any], wants_uncond: bool) -> OpaquePatch:
+    now = current()
+    pack = now.pack if now is not None else ""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    return OpaquePatch(kind, f"{pack or 'pack'}:{name}:{uuid4().hex}", PackFunction(function, pack), wants_uncond)
+
+
+def _as_given(patch: OpaquePatch) -> Callable[..., Any]:
+    """The function as its pack set it."""
+    return patch.function.function if isinstance(patch.function, PackFunction) else patch.function
+
+
+def _functions(recipe: ModelRecipe) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for patch in opaque_patches(recipe.patches):
+        name = next(name for name, kind in KINDS.items() if kind == patch.kind)
+        options[name] = [*options.get(name, ()), _as_given(patch)] if name == POST_CFG else _as_given(patch)
+        if patch.needs_uncond:
+            options[UNCOND_AT_ONE] = True
+    return options

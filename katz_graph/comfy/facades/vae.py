@@ -1,0 +1,89 @@
+"""A VAE as packs see it. Latents are its own, not multiplied by its scaling factor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from katz_graph.comfy.missing import refuse
+from katz_graph.recipe import Tile, VaeRecipe
+from katz_graph.scope import current_context
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class VaeFacade:
+    """The VAE of a recipe, run by the engine."""
+
+    def __init__(self, recipe: VaeRecipe) -> None:
+        self.recipe = recipe
+
+    def encode(self, pixel_samples: Tensor) -> Tensor:
+        """[B, H, W, C] in 0..1 -> [B, C, h, w]; a size that is no multiple of the factor is cropped around the centre."""
+        return self._encode(pixel_samples, None)
+
+    def decode(self, samples_in: Tensor, *_: Any, **__: Any) -> Tensor:
+        """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1"""
+        return self._decode(samples_in, None)
+
+    def encode_tiled(
+        self, pixel_samples: Tensor, tile_x: int | None = None, tile_y: int | None = None, overlap: int | None = None, **_: Any
+    ) -> Tensor:
+        """As `encode`, in square tiles; tile and overlap are in pixels."""
+        return self._encode(pixel_samples, _tile(tile_x, tile_y, overlap, 1))
+
+    def decode_tiled(
+        self, samples: Tensor, tile_x: int | None = None, tile_y: int | None = None, overlap: int | None = None, **_: Any
+    ) -> Tensor:
+        """As `decode`, in square tiles; tile and overlap are in latent cells."""
+        return self._decode(samples, _tile(tile_x, tile_y, overlap, self.downscale_ratio))
+
+    @property
+    def downscale_ratio(self) -> int:
+        """Pixels per latent, along one side."""
+        from katz_graph.models.family import vae_shape
+
+        return vae_shape(self.recipe).factor
+
+    upscale_ratio = downscale_ratio
+
+    @property
+    def latent_channels(self) -> int:
+        from katz_graph.models.family import vae_shape
+
+        return vae_shape(self.recipe).latent_channels
+
+    def spacial_compression_encode(self) -> int:
+        return self.downscale_ratio
+
+    def spacial_compression_decode(self) -> int:
+        return self.downscale_ratio
+
+    def vae_encode_crop_pixels(self, pixels: Tensor) -> Tensor:
+        return self._cropped(pixels)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        refuse(f"comfy.sd.VAE.{name}")
+
+    def _encode(self, pixels: Tensor, tile: Tile | None) -> Tensor:
+        context = current_context("encoding a picture")
+        return context.engine.encode_image(self.recipe, self._cropped(pixels), context, tile)
+
+    def _decode(self, samples: Tensor, tile: Tile | None) -> Tensor:
+        context = current_context("decoding a latent")
+        return context.engine.decode_latent(self.recipe, samples, context, tile)
+
+    def _cropped(self, pixels: Tensor) -> Tensor:
+        factor = self.downscale_ratio
+        height, width = pixels.shape[1] // factor * factor, pixels.shape[2] // factor * factor
+        top, left = (pixels.shape[1] - height) // 2, (pixels.shape[2] - width) // 2
+        return pixels[:, top : top + height, left : left + width, :3]
+
+
+def _tile(width: int | None, height: int | None, overlap: int | None, pixels: int) -> Tile:
+    """A tile of the shorter side that is given, with at most a quarter of it in common; `pixels` in one unit of what is given."""
+    usual = Tile()
+    side = min((one * pixels for one in (width, height) if one), default=usual.side)
+    return Tile(side, min(usual.overlap if overlap is None else overlap * pixels, side // 4))

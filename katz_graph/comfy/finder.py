@@ -1,0 +1,137 @@
+"""The import finder that answers for the modules packs expect around them. Each is a file in `shims/`, loaded when it is first imported.
+
+It stands before the other finders, because names like `nodes` and `server` are also those of pack files; where ComfyUI itself can be
+imported it is not installed at all.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from katz_graph.comfy.missing import missing_names
+from katz_graph.errors import RunError
+from katz_graph.files.folders import Folders
+from katz_graph.node import NodeType
+
+SHIMS = Path(__file__).parent / "shims"
+HOLLOW = frozenset(
+    (
+        "app",
+        "comfy.checkpoint_pickle",
+        "comfy.cldm",
+        "comfy.clip_vision",
+        "comfy.conds",
+        "comfy.diffusers_convert",
+        "comfy.diffusers_load",
+        "comfy.extra_samplers",
+        "comfy.float",
+        "comfy.gligen",
+        "comfy.hooks",
+        "comfy.image_encoders",
+        "comfy.k_diffusion",
+        "comfy.latent_formats",
+        "comfy.ldm",
+        "comfy.lora",
+        "comfy.lora_convert",
+        "comfy.model_base",
+        "comfy.model_detection",
+        "comfy.model_patcher",
+        "comfy.model_sampling",
+        "comfy.ops",
+        "comfy.patcher_extension",
+        "comfy.sampler_helpers",
+        "comfy.sd1_clip",
+        "comfy.sdxl_clip",
+        "comfy.supported_models",
+        "comfy.supported_models_base",
+        "comfy.t2i_adapter",
+        "comfy.taesd",
+        "comfy.text_encoders",
+        "comfy.weight_adapter",
+        "comfy_extras",
+        "cuda_malloc",
+        "execution",
+        "protocol",
+    )
+)
+"""Modules, with all that is below them, of which only the names exist."""
+
+
+class Shims(MetaPathFinder, Loader):
+    """What the shims stand on: model folders, the node types that are loaded, and what packs said to the shims while they were loaded.
+
+    `packs` are the folders that packs lie in, `classes` node classes by name, `model_folders` what packs know as
+    `folder_names_and_paths`, `routes` the handlers that packs want served as (method, path, handler).
+    """
+
+    def __init__(self, folders: Folders, types: Mapping[str, NodeType]) -> None:
+        self.folders, self.types = folders, types
+        self.packs: list[str] = []
+        self.classes: dict[str, type] = {}
+        self.model_folders: dict[str, tuple[list[str], set[str]]] = {}
+        self.routes: list[tuple[str, str, Callable[..., Any]]] = []
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        file = SHIMS.joinpath(*fullname.split("."))
+        if file.with_suffix(".py").is_file():
+            return importlib.util.spec_from_file_location(fullname, file.with_suffix(".py"))
+        if (file / "__init__.py").is_file():
+            return importlib.util.spec_from_file_location(fullname, file / "__init__.py", submodule_search_locations=[])
+        return ModuleSpec(fullname, self, is_package=True) if _is_hollow(fullname) else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """A module of which only the names exist: submodules, core nodes of that name, and stand-ins for all else."""
+        name = module.__name__
+        stand_in = missing_names(name, None)
+
+        def get(attribute: str) -> Any:
+            if f"{name}.{attribute}" in HOLLOW:
+                return importlib.import_module(f"{name}.{attribute}")
+            if attribute in self.types and name.startswith("comfy_extras"):
+                return getattr(importlib.import_module("nodes"), attribute)
+            return stand_in(attribute)
+
+        vars(module)["__getattr__"] = get
+
+
+def install(folders: Folders, types: Mapping[str, NodeType]) -> Shims | None:
+    """Answer for the ecosystem's modules from now on, with these folders and node types; what packs said before is forgotten.
+
+    Nothing happens where this is how it is already, or where ComfyUI itself can be imported (None).
+    """
+    shims = _found()
+    if shims is None:
+        if importlib.util.find_spec("comfy") is not None:
+            return None
+        shims = Shims(folders, types)
+        sys.meta_path.insert(0, shims)
+    elif shims.types is not types:
+        shims.folders, shims.types = folders, types
+        for said in (shims.packs, shims.classes, shims.model_folders, shims.routes):
+            said.clear()
+    return shims
+
+
+def installed() -> Shims:
+    """The finder. RunError when no pack has been loaded that needs it."""
+    shims = _found()
+    if shims is None:
+        raise RunError("no pack of the ecosystem has been loaded")
+    return shims
+
+
+def _found() -> Shims | None:
+    return next((finder for finder in sys.meta_path if isinstance(finder, Shims)), None)
+
+
+def _is_hollow(name: str) -> bool:
+    parts = name.split(".")
+    return any(".".join(parts[:length]) in HOLLOW for length in range(1, len(parts) + 1))

@@ -1,0 +1,13 @@
+"""`comfy.comfy_types.node_typing` as packs import it."""
+
+from katz_graph.comfy.v1.node_typing import (
+    IO,
+    CheckLazyMixin,
+    ComfyNodeABC,
+    FileLocator,
+    HiddenInputTypeDict,
+    InputTypeDict,
+    InputTypeOptions,
+)
+
+__all__ = ("IO", "CheckLazyMixin", "ComfyNodeABC", "FileLocator", "HiddenInputTypeDict", "InputTypeDict", "InputTypeOptions")

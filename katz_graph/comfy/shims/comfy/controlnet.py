@@ -1,0 +1,16 @@
+"""`comfy.controlnet` as packs import it: ControlNets by path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from katz_graph.comfy.facades.control import ControlNetFacade
+from katz_graph.comfy.missing import missing_names
+from katz_graph.models.loading.sources import controlnet_recipe
+
+__getattr__ = missing_names(__name__, None)
+
+
+def load_controlnet(ckpt_path: str, model: Any = None, *_: Any, **__: Any) -> ControlNetFacade:
+    """A ControlNet; `model` is what a file of differences is added to."""
+    return ControlNetFacade(controlnet_recipe(ckpt_path, None if model is None else model.recipe.unet))

@@ -1,0 +1,11 @@
+"""`comfy_api.latest._io` as packs import it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from katz_graph.comfy.v3 import io
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(io, name)

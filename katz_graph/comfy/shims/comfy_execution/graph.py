@@ -1,0 +1,7 @@
+"""`comfy_execution.graph` as packs import it."""
+
+from katz_graph.blocker import ExecutionBlocker
+from katz_graph.comfy.missing import missing_names
+
+__all__ = ["ExecutionBlocker"]
+__getattr__ = missing_names(__name__, "DynamicPrompt ExecutionList TopologicalSort get_input_info NodeNotFoundError")

@@ -1,0 +1,24 @@
+"""`comfy_execution.utils` as packs import it: which node runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from katz_graph.comfy.missing import missing_names
+from katz_graph.scope import current
+
+__getattr__ = missing_names(__name__, "CurrentNodeContext")
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionContext:
+    """A node at work."""
+
+    prompt_id: str
+    node_id: str
+    list_index: int | None = None
+
+
+def get_executing_context() -> ExecutionContext | None:
+    now = current()
+    return None if now is None else ExecutionContext("", now.node)

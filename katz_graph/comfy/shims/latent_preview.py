@@ -1,0 +1,53 @@
+"""`latent_preview` as packs import it: pictures of latents by the linear map that our own samplers show themselves with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from katz_graph.comfy.missing import missing_names
+from katz_graph.comfy.progress import ProgressBar
+from katz_graph.picture.latent_spaces import LinearMap, linear_map
+from katz_graph.picture.preview import LONGEST, latent_picture
+from katz_graph.scope import current
+
+__getattr__ = missing_names(__name__, "Latent2RGBPreviewer LatentPreviewer LatentPreviewMethod TAESDPreviewerImpl")
+
+
+class _Previewer:
+    def __init__(self, colours: LinearMap) -> None:
+        self._colours = colours
+
+    def decode_latent_to_preview(self, x0: Any) -> Any:
+        """A scaled latent [B, C, h, w] as Pillow's image."""
+        from PIL import Image
+
+        return Image.fromarray(latent_picture(x0, self._colours).numpy())
+
+    def decode_latent_to_preview_image(self, preview_format: str, x0: Any) -> tuple[str, Any, int]:
+        return preview_format, self.decode_latent_to_preview(x0), LONGEST
+
+
+def get_previewer(device: Any, latent_format: Any) -> _Previewer | None:
+    """None where nobody watches the run, and for latents of a space that is not known."""
+    colours = linear_map(latent_format.scale_factor, latent_format.latent_channels) if _watched() else None
+    return None if colours is None else _Previewer(colours)
+
+
+def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None) -> Callable[[int, Any, Any, int], None]:
+    """What a sampling loop calls after each step: it moves the progress of the node and shows its picture."""
+    progress = ProgressBar(steps)
+    previewer = get_previewer(None, model.model.latent_format) if _watched() else None
+
+    def step(number: int, denoised: Any, x: Any, total: int) -> None:
+        if x0_output_dict is not None:
+            x0_output_dict["x0"] = denoised
+        preview = None if previewer is None else previewer.decode_latent_to_preview_image("JPEG", denoised)
+        progress.update_absolute(number + 1, total, preview)
+
+    return step
+
+
+def _watched() -> bool:
+    now = current()
+    return now is not None and now.context.previews

@@ -1,0 +1,106 @@
+"""`server` as packs import it: routes are collected for the server to come, messages become events of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from katz_graph.comfy.finder import installed
+from katz_graph.comfy.missing import missing_names, refuse
+from katz_graph.events import PackMessage
+from katz_graph.scope import current
+
+Handler = Callable[..., Any]
+__getattr__ = missing_names(__name__, "BinaryEventTypes create_cors_middleware get_comfy_package_versions is_loopback node_info")
+
+
+class Routes:
+    """The decorators by which packs say what they want served."""
+
+    def route(self, method: str, path: str, **_: Any) -> Callable[[Handler], Handler]:
+        def keep(handler: Handler) -> Handler:
+            installed().routes.append((method, path, handler))
+            return handler
+
+        return keep
+
+    def get(self, path: str, **_: Any) -> Callable[[Handler], Handler]:
+        return self.route("GET", path)
+
+    def post(self, path: str, **_: Any) -> Callable[[Handler], Handler]:
+        return self.route("POST", path)
+
+    def put(self, path: str, **_: Any) -> Callable[[Handler], Handler]:
+        return self.route("PUT", path)
+
+    def patch(self, path: str, **_: Any) -> Callable[[Handler], Handler]:
+        return self.route("PATCH", path)
+
+    def delete(self, path: str, **_: Any) -> Callable[[Handler], Handler]:
+        return self.route("DELETE", path)
+
+    def head(self, path: str, **_: Any) -> Callable[[Handler], Handler]:
+        return self.route("HEAD", path)
+
+    def static(self, prefix: str, path: Any, **_: Any) -> None:
+        """Serve the files of a folder."""
+        installed().routes.append(("STATIC", prefix, lambda: path))
+
+
+class App:
+    """What packs do with the web application besides its routes."""
+
+    def add_routes(self, routes: Any) -> None:
+        """Take route definitions as aiohttp makes them."""
+        for route in routes:
+            static = getattr(route, "prefix", None)
+            if static is not None:
+                PromptServer.instance.routes.static(static, route.path)
+            else:
+                PromptServer.instance.routes.route(route.method, route.path)(route.handler)
+
+    def __getattr__(self, name: str) -> Any:
+        refuse(f"server.PromptServer.instance.app.{name}")
+
+
+class PromptServer:
+    """The server, as far as packs talk to it while they are loaded and while their nodes run."""
+
+    instance: ClassVar[PromptServer]
+
+    def __init__(self) -> None:
+        self.routes = Routes()
+        self.app = App()
+        self.supports: list[str] = ["custom_nodes_from_web"]
+        self.client_id: str | None = None
+        self.last_node_id: str | None = None
+        self.number = 0
+        self.on_prompt_handlers: list[Handler] = []
+
+    def send_sync(self, event: Any, data: Any, sid: str | None = None) -> None:
+        """Tell the editor; nobody hears it outside of a run."""
+        now = current()
+        if now is not None:
+            now.context.report(PackMessage(str(event), data, sid))
+
+    async def send(self, event: Any, data: Any, sid: str | None = None) -> None:
+        self.send_sync(event, data, sid)
+
+    async def send_json(self, event: Any, data: Any, sid: str | None = None) -> None:
+        self.send_sync(event, data, sid)
+
+    def send_progress_text(self, text: str | bytes, node_id: str, sid: str | None = None) -> None:
+        self.send_sync("progress_text", {"node": node_id, "text": text.decode() if isinstance(text, bytes) else text}, sid)
+
+    def add_on_prompt_handler(self, handler: Handler) -> None:
+        """A function over what a client submits."""
+        self.on_prompt_handlers.append(handler)
+
+    def add_routes(self) -> None:
+        """Routes are taken when a server starts."""
+
+    def __getattr__(self, name: str) -> Any:
+        refuse(f"server.PromptServer.instance.{name}")
+
+
+PromptServer.instance = PromptServer()

@@ -1,0 +1,169 @@
+"""Classes with a schema as classes of the first convention, whose adapter makes node types of both. Knows nothing of how nodes run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from katz_graph.blocker import ExecutionBlocker
+from katz_graph.comfy.v1.adapter import V1Class
+from katz_graph.comfy.v3.extension import ComfyExtension
+from katz_graph.comfy.v3.inputs import Input, Output, WidgetInput
+from katz_graph.comfy.v3.schema import ComfyNode, Hidden, HiddenHolder, NodeOutput, Schema
+from katz_graph.comfy.v3.ui import as_dict
+from katz_graph.host.run_sync import settled
+from katz_graph.node import NodeType
+
+HIDDEN = "hidden_"  # before the names of hidden values, so that an input may have the same name
+SAID = {
+    "is_deprecated": "DEPRECATED",
+    "is_experimental": "EXPERIMENTAL",
+    "is_dev_only": "DEV_ONLY",
+    "is_api_node": "API_NODE",
+    "not_idempotent": "NOT_IDEMPOTENT",
+    "has_intermediate_output": "HAS_INTERMEDIATE_OUTPUT",
+    "search_aliases": "SEARCH_ALIASES",
+    "essentials_category": "ESSENTIALS_CATEGORY",
+}
+RENAMED = {"display_mode": "display", "dynamic_prompts": "dynamicPrompts", "widget_type": "widgetType"}  # options, for editors
+OPTIONAL_METHODS = {"validate_inputs": "VALIDATE_INPUTS", "fingerprint_inputs": "IS_CHANGED", "check_lazy_status": "check_lazy_status"}
+
+
+def v3_nodes(module: ModuleType) -> list[V3Class] | None:
+    """The node classes of a module's extension; None when it has no extension. TypeError where its entry point gives something else."""
+    entry = getattr(module, "comfy_entrypoint", None)
+    if entry is None:
+        return None
+    extension = settled(entry())
+    if not isinstance(extension, ComfyExtension):
+        raise TypeError(f"comfy_entrypoint gave a {type(extension).__name__}, expected a ComfyExtension")
+    settled(extension.on_load())
+    return [V3Class(kind) for kind in settled(extension.get_node_list())]
+
+
+@dataclass(frozen=True, slots=True)
+class V3Class:
+    """A class with a schema."""
+
+    node_class: type[ComfyNode]
+
+    def describe(self) -> NodeType:
+        """The node type. TypeError, or what the pack raises, for a schema that cannot be read."""
+        schema = self.node_class.GET_SCHEMA()
+        described = V1Class(schema.node_id, first_convention(self.node_class, schema), schema.display_name or schema.node_id).describe()
+        return replace(described, undeclared="all") if schema.accept_all_inputs else described
+
+
+def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
+    """A class of the first convention that does what `kind` does. TypeError names the dynamic inputs, which there are not."""
+    dynamic = [f"{port.id} (io.{port.dynamic})" for port in schema.inputs if port.dynamic]
+    if dynamic:
+        raise TypeError(f"node {schema.node_id}: inputs that only an editor can unfold are not supported: {', '.join(dynamic)}")
+
+    def execute(self: Any, **values: Any) -> Any:
+        given, hidden = _parted(values)
+        return _result(schema, _bound(kind, hidden).execute(**given))
+
+    async def execute_async(self: Any, **values: Any) -> Any:
+        given, hidden = _parted(values)
+        return _result(schema, await _bound(kind, hidden).execute(**given))
+
+    members: dict[str, Any] = {
+        "INPUT_TYPES": classmethod(lambda cls: _input_types(kind.GET_SCHEMA())),
+        "RETURN_TYPES": tuple(output.get_io_type() for output in schema.outputs),
+        "RETURN_NAMES": tuple(_output_name(output) for output in schema.outputs),
+        "OUTPUT_TOOLTIPS": tuple(output.tooltip or "" for output in schema.outputs),
+        "OUTPUT_IS_LIST": tuple(output.is_output_list for output in schema.outputs),
+        "INPUT_IS_LIST": schema.is_input_list,
+        "OUTPUT_NODE": schema.is_output_node,
+        "CATEGORY": schema.category,
+        "DESCRIPTION": schema.description,
+        "FUNCTION": "execute",
+        "execute": execute_async if inspect.iscoroutinefunction(kind.execute) else execute,
+        "__module__": kind.__module__,
+        **{theirs: value for ours, theirs in SAID.items() if (value := getattr(schema, ours))},
+        **{theirs: _method(getattr(kind, ours), theirs) for ours, theirs in OPTIONAL_METHODS.items() if hasattr(kind, ours)},
+    }
+    return type(schema.node_id, (), members)
+
+
+def _bound(kind: type[ComfyNode], hidden: Mapping[str, Any]) -> type[ComfyNode]:
+    """A copy of the class that carries the hidden values of one call."""
+    return type(kind.__name__, (kind,), {"hidden": HiddenHolder(hidden)})
+
+
+def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs, and hidden values by their name."""
+    hidden = {name.removeprefix(HIDDEN): value for name, value in values.items() if name.startswith(HIDDEN)}
+    return {name: value for name, value in values.items() if not name.startswith(HIDDEN)}, hidden
+
+
+def _method(theirs: Callable[..., Any], name: str) -> Any:
+    """A class method with the same parameters, which tell the first convention what it checks."""
+    parameters = [inspect.Parameter("cls", inspect.Parameter.POSITIONAL_OR_KEYWORD), *inspect.signature(theirs).parameters.values()]
+
+    def call(cls: Any, *given: Any, **named: Any) -> Any:
+        return theirs(*given, **{key: value for key, value in named.items() if not key.startswith(HIDDEN)})
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return classmethod(call)
+
+
+def _result(schema: Schema, given: Any) -> Any:
+    """What the first convention returns for what `execute` gave."""
+    if given is None:
+        given = NodeOutput()
+    elif isinstance(given, Mapping):
+        given = NodeOutput.from_dict(given)
+    elif isinstance(given, tuple):
+        given = NodeOutput(*given)
+    elif isinstance(given, ExecutionBlocker):
+        given = NodeOutput(block_execution=given.message)
+    if not isinstance(given, NodeOutput):
+        raise TypeError(f"execute gave a {type(given).__name__}, expected an io.NodeOutput")
+    values = tuple(ExecutionBlocker(given.block_execution) for _ in schema.outputs) if given.block_execution is not None else given.args
+    result: dict[str, Any] = {"result": values}
+    if given.ui is not None:
+        result["ui"] = as_dict(given.ui)
+    if given.expand is not None:
+        result["expand"] = given.expand
+    return result
+
+
+def _input_types(schema: Schema) -> dict[str, Any]:
+    groups: dict[str, dict[str, Any]] = {"required": {}, "optional": {}}
+    for port in schema.inputs:
+        groups["optional" if port.optional else "required"][port.id] = _declared(port)
+    groups["hidden"] = {f"{HIDDEN}{hidden.name}": hidden.value for hidden in map(Hidden, schema.hidden)}
+    return groups
+
+
+def _declared(port: Input) -> tuple[Any, dict[str, Any]]:
+    """Type and options of an input as the first convention writes them."""
+    widget = getattr(port, "widget", None)
+    said = {**(widget.options if widget is not None else {}), **port.options}
+    options = {RENAMED.get(name, name): getattr(value, "value", value) for name, value in said.items() if value is not None}
+    flags = {"lazy": port.lazy, "rawLink": port.raw_link, "advanced": port.advanced}
+    texts = {"tooltip": port.tooltip, "display_name": port.display_name}
+    options |= {name: True for name, is_so in flags.items() if is_so} | {name: text for name, text in texts.items() if text}
+    knob = port if isinstance(port, WidgetInput) else widget
+    if isinstance(knob, WidgetInput):
+        options |= {"default": knob.default} if knob.default is not None else {}
+        options |= {"forceInput": True} if knob.force_input else {}
+    upload = options.pop("upload", None)
+    if upload is not None:
+        options[str(upload)] = True
+    choices = getattr(knob, "choices", None)
+    if not choices and "remote" in options:  # only a client asks for them
+        choices = None
+    if widget is not None:  # one of several types, drawn as this one
+        options |= {"widgetType": widget.get_io_type()} | ({} if choices is None else {"options": choices})
+        choices = None
+    return (port.get_io_type() if choices is None else choices), options
+
+
+def _output_name(output: Output) -> str:
+    return output.display_name or output.id or output.get_io_type()

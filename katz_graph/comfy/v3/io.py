@@ -1,0 +1,69 @@
+"""The names that packs know as `io`: all that a node class is declared with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from katz_graph.comfy.missing import missing_names
+from katz_graph.comfy.v3.inputs import (
+    DYNAMIC,
+    WIRES,
+    AnyType,
+    Boolean,
+    Color,
+    Combo,
+    ComfyType,
+    ControlAfterGenerate,
+    Custom,
+    Float,
+    FolderType,
+    Input,
+    Int,
+    MultiCombo,
+    MultiType,
+    NumberDisplay,
+    Output,
+    RemoteOptions,
+    String,
+    UploadType,
+    WidgetInput,
+    comfytype,
+)
+from katz_graph.comfy.v3.schema import ComfyNode, Hidden, HiddenHolder, NodeOutput, Schema
+
+__all__ = [
+    "AnyType",
+    "Boolean",
+    "Color",
+    "Combo",
+    "ComfyNode",
+    "ComfyType",
+    "ControlAfterGenerate",
+    "Custom",
+    "Float",
+    "FolderType",
+    "Hidden",
+    "HiddenHolder",
+    "Input",
+    "Int",
+    "MultiCombo",
+    "MultiType",
+    "NodeOutput",
+    "NumberDisplay",
+    "Output",
+    "RemoteOptions",
+    "Schema",
+    "String",
+    "UploadType",
+    "WidgetInput",
+    "comfytype",
+]
+ComfyTypeIO = ComfyTypeI = ComfyType
+Remote = RemoteOptions
+Upload = UploadType
+_missing = missing_names("comfy_api.latest.io", "PriceBadge PriceBadgeDepends NodeReplace ImageCompare BoundingBox File3D AnyFile3D")
+
+
+def __getattr__(name: str) -> Any:
+    """The wire types that are nothing but a name."""
+    return WIRES[name] if name in WIRES else DYNAMIC[name] if name in DYNAMIC else _missing(name)

@@ -1,0 +1,95 @@
+"""Defines the parts of a class of the third convention: its schema, its return value, and its base class. Knows nothing of running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from katz_graph.blocker import ExecutionBlocker
+from katz_graph.comfy.v3.inputs import Input, Output
+
+
+class Hidden(StrEnum):
+    """What the graph run tells a node besides its inputs."""
+
+    unique_id = "UNIQUE_ID"
+    prompt = "PROMPT"
+    extra_pnginfo = "EXTRA_PNGINFO"
+    dynprompt = "DYNPROMPT"
+    auth_token_comfy_org = "AUTH_TOKEN_COMFY_ORG"
+    api_key_comfy_org = "API_KEY_COMFY_ORG"
+
+
+class HiddenHolder:
+    """The hidden values of one call; None for those that the schema does not ask for, or that there are not."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> Any:
+        return None
+
+
+@dataclass(slots=True)
+class Schema:
+    """What a node says of itself."""
+
+    node_id: str
+    display_name: str | None = None
+    category: str = "sd"
+    inputs: list[Input] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    hidden: list[Hidden] = field(default_factory=list)
+    description: str = ""
+    search_aliases: list[str] = field(default_factory=list)
+    is_input_list: bool = False
+    is_output_node: bool = False
+    is_deprecated: bool = False
+    is_experimental: bool = False
+    is_dev_only: bool = False
+    is_api_node: bool = False
+    price_badge: Any = None
+    not_idempotent: bool = False
+    enable_expand: bool = False
+    accept_all_inputs: bool = False
+    essentials_category: str | None = None
+    has_intermediate_output: bool = False
+
+
+class NodeOutput:
+    """What `execute` returns: values, something to show, a graph to expand to, or a message that blocks what reads it."""
+
+    def __init__(self, *args: Any, ui: Any = None, expand: Mapping[str, Any] | None = None, block_execution: str | None = None) -> None:
+        self.args, self.ui, self.expand, self.block_execution = args, ui, expand, block_execution
+
+    @property
+    def result(self) -> tuple[Any, ...] | None:
+        return self.args or None
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> NodeOutput:
+        """From a result of the first convention."""
+        result = data.get("result", ())
+        if isinstance(result, ExecutionBlocker):
+            return cls(ui=data.get("ui"), expand=data.get("expand"), block_execution=result.message)
+        return cls(*result, ui=data.get("ui"), expand=data.get("expand"))
+
+
+class ComfyNode:
+    """The base class. Everything is a class method; `hidden` is set on a copy of the class for each call."""
+
+    hidden: ClassVar[HiddenHolder] = HiddenHolder({})
+
+    @classmethod
+    def define_schema(cls) -> Schema:
+        raise NotImplementedError
+
+    @classmethod
+    def GET_SCHEMA(cls) -> Schema:
+        return cls.define_schema()
+
+    @classmethod
+    def execute(cls, **kwargs: Any) -> Any:
+        raise NotImplementedError

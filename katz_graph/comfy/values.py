@@ -1,0 +1,50 @@
+"""What flows on wires as packs see it: recipes behind façades on the way in, recipes again on the way out. Knows nothing of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from katz_graph.comfy.facades.clip import ClipFacade
+from katz_graph.comfy.facades.conditioning import ConditioningList, from_list, to_list
+from katz_graph.comfy.facades.control import ControlNetFacade
+from katz_graph.comfy.facades.model import ModelFacade, patched_recipe
+from katz_graph.comfy.facades.vae import VaeFacade
+from katz_graph.recipe import ClipRecipe, ConditioningEntry, ControlNetRecipe, ModelRecipe, VaeRecipe
+
+CONDITIONING = "CONDITIONING"
+
+
+def to_pack(value: Any, socket: str) -> Any:
+    """A value on a wire of this socket type as the code of a pack expects it."""
+    match value:
+        case ModelRecipe():
+            return ModelFacade(value)
+        case ClipRecipe():
+            return ClipFacade(value)
+        case VaeRecipe():
+            return VaeFacade(value)
+        case ControlNetRecipe():
+            return ControlNetFacade(value)
+        case tuple() if socket == CONDITIONING or (value and all(isinstance(entry, ConditioningEntry) for entry in value)):
+            return to_list(value)
+    return value
+
+
+def from_pack(value: Any, socket: str) -> Any:
+    """What the code of a pack gave for an output of this socket type, as it flows on wires. InputError for what cannot be carried."""
+    match value:
+        case ModelFacade():
+            return patched_recipe(value)
+        case ClipFacade() | VaeFacade() | ControlNetFacade():
+            return value.recipe
+        case ConditioningList():
+            return from_list(value)
+        case list() if socket == CONDITIONING or _is_conditioning(value):
+            return from_list(value)
+    return value
+
+
+def _is_conditioning(value: list[Any]) -> bool:
+    pairs = all(isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[1], Mapping) for pair in value)
+    return bool(value) and pairs and all("pooled_output" in pair[1] for pair in value)

@@ -1,0 +1,271 @@
+"""Model and picture folders as people have them: what can be chosen, and where a chosen name lies.
+
+Knows nothing of what is in the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from katz_graph.errors import InputError
+from katz_graph.files.extra_paths import ExtraPaths
+from katz_graph.messages import listed, show, suggest
+
+WEIGHTS = (".safetensors",)
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+PICKLES = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
+PICKLED = (
+    "is a pickle, which can run code when it is opened, so it is never loaded; "
+    "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
+)
+MINI = Path(__file__).parent / "mini" / "weights"
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+ANNOTATED = re.compile(r"(.*\S)\s+\[(input|output|temp)\]", re.DOTALL)  # a name that says which folder of people's files it lies in
+TEMP = "temp"  # inside the output folder: what is only looked at
+OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:")  # how a name begins that is no relative one
+LONGEST_NAME = 100  # characters that are kept of a fetched file's name
+SETTLED = 2.0  # seconds after which a folder's time of change surely tells of the next change
+
+
+@dataclass(frozen=True, slots=True)
+class FolderKind:
+    """What one kind of choice is: the folders it lies in, file endings, and the file that marks a whole folder as one choice.
+
+    fetched: whether a choice may also be a file that a URL names.
+    """
+
+    folders: tuple[str, ...]
+    endings: tuple[str, ...] = WEIGHTS
+    marker: str | None = None
+    fetched: bool = False
+
+
+KINDS: Mapping[str, FolderKind] = {
+    "checkpoints": FolderKind(("checkpoints",), marker="model_index.json"),
+    "controlnet": FolderKind(("controlnet", "t2i_adapter"), marker="config.json", fetched=True),
+    "vae": FolderKind(("vae",), marker="config.json"),
+    "clip": FolderKind(("text_encoders", "clip"), marker="config.json"),
+    "unet": FolderKind(("diffusion_models", "unet"), marker="config.json"),
+    "diffusers": FolderKind(("diffusers",), (), marker="model_index.json"),
+    "configs": FolderKind(("configs",), (".yaml",)),
+    "input": FolderKind(("",), PICTURES),
+    "latents": FolderKind(("",), (".latent",)),
+}
+USUAL = (
+    *("checkpoints", "loras", "vae", "clip", "unet", "controlnet", "embeddings", "clip_vision", "style_models", "upscale_models"),
+    *("hypernetworks", "gligen", "configs", "vae_approx", "photomaker", "diffusers", "classifiers", "model_patches", "audio_encoders"),
+)
+SAME_AS = {"text_encoders": "clip", "diffusion_models": "unet", "t2i_adapter": "controlnet"}  # other names of kinds
+PEOPLES_FILES = ("input", "latents")  # kinds that lie in the input folder unless their name says otherwise: `x.png [output]`
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    files: Mapping[str, Path]
+    visited: tuple[tuple[Path, int], ...]  # folder, time of its last change
+    taken: float  # seconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Roots of model folders in order, and the folders of pictures. The models that the package ships come last.
+
+    A root may be the folder of a ComfyUI, whose models lie in `models`. `extra`: further folders of single kinds. `paths`: whether a
+    model may also be named by a path outside of the roots, a hub id or a URL; a server says no. `downloads`: where files that URLs name
+    are kept.
+    """
+
+    models: tuple[Path, ...] = ()
+    input: Path = Path("input")
+    output: Path = Path("output")
+    paths: bool = True
+    extra: ExtraPaths = field(default_factory=ExtraPaths)
+    downloads: Path | None = None
+    _listings: dict[str, _Listing] = field(default_factory=dict, compare=False, repr=False)
+
+    def choices(self, kind: str) -> tuple[str, ...]:
+        """Names of one kind, '/'-separated and sorted. Listed again when a folder has changed."""
+        return tuple(sorted(self._files(kind)))
+
+    def resolve(self, kind: str, name: str) -> Path:
+        """The file or diffusers folder called `name`. InputError names near names and where was searched.
+
+        A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to fetch; for a URL it is where the loader
+        fetches the file to. A picture's name may end in `[input]`, `[output]` or `[temp]`, for the folder that it lies in.
+        """
+        if is_url(name):
+            return self._fetched(kind, name)
+        annotated = ANNOTATED.fullmatch(name) if kind in PEOPLES_FILES else None
+        if annotated:
+            name, kind = annotated[1], kind if annotated[2] == "input" else f"{kind} [{annotated[2]}]"
+        found = self._local(kind, name)
+        if found is not None:
+            return found
+        if self._may_be_on_hub(kind, name):
+            return Path(name)
+        raise InputError(self._unknown(kind, name))
+
+    def _local(self, kind: str, name: str) -> Path | None:
+        files = self._files(kind)
+        found = files.get(name) or files.get(name.replace("\\", "/"))
+        if found is not None:
+            return found
+        marker = _kind(kind).marker
+        if self.paths and marker and _holds(Path(name), marker):
+            return Path(name)
+        if "\0" in name or ".." in re.split(r"[/\\]", name) or OUTSIDE.match(name):
+            folder = f", or a folder that holds {marker}" if self.paths and marker else ""
+            raise InputError(f"{show(name)} points outside of the {kind} folders; use a name inside them{folder}")
+        return None
+
+    def _fetched(self, kind: str, url: str) -> Path:
+        """Where a file lies, or will lie when it is fetched: its URL's digest keeps equal names apart."""
+        if not self.paths or not _kind(kind).fetched:
+            raise InputError(f"{show(url)}: {kind} cannot be named by a URL here: use a name inside the {kind} folders")
+        path = unquote(urlsplit(url).path)
+        if path.lower().endswith(PICKLES):
+            raise InputError(f"{show(url)} {PICKLED}")
+        if urlsplit(url).scheme.lower() == "file":
+            return Path(path)
+        if self.downloads is None:
+            raise InputError(f"{show(url)}: there is no folder to fetch it to: use a name inside the {kind} folders")
+        name = re.sub(r"[^\w.-]", "_", path.rpartition("/")[2])[-LONGEST_NAME:].removesuffix(WEIGHTS[0]) or "file"
+        return self.downloads / hashlib.sha256(url.encode()).hexdigest()[:16] / f"{name}{WEIGHTS[0]}"
+
+    def _may_be_on_hub(self, kind: str, name: str) -> bool:
+        is_file = name.endswith((*WEIGHTS, *PICKLES))
+        return self.paths and _kind(kind).marker is not None and not is_file and HUB_ID.fullmatch(name) is not None
+
+    def _unknown(self, kind: str, name: str) -> str:
+        if name.lower().endswith(PICKLES) and _base(kind) not in PEOPLES_FILES:
+            return f"{show(name)} {PICKLED}"
+        choices = self.choices(kind)
+        suggestion = suggest(name, choices) or (f"; there is {listed(choices)}" if choices else "; there is none")
+        searched = ", ".join(map(str, self._roots(kind))) or "nothing: no model folder is given"
+        return f"{show(name)} is not in {kind}{suggestion}" + (f" (searched {searched})" if self.paths else "")
+
+    def _roots(self, kind: str) -> list[Path]:
+        if _base(kind) in PEOPLES_FILES:
+            place = kind.removeprefix(_base(kind)).strip(" []") or "input"
+            return [{"input": self.input, "output": self.output, "temp": self.output / TEMP}[place]]
+        folders = _kind(kind).folders
+        before, after = ([path for folder in folders for path in extra.get(folder, ())] for extra in (self.extra.before, self.extra.after))
+        return [*before, *(_models_of(root) / folder for root in self.models for folder in folders), *after]
+
+    def searched(self, kind: str) -> tuple[Path, ...]:
+        """The folders that files of a kind are looked for in, in order; they need not exist."""
+        return tuple(self._roots(kind))
+
+    def kinds(self) -> tuple[str, ...]:
+        """All kinds of models that have a folder, or usually have one."""
+        there = [entry.name for root in self.models for entry in _folders_in(_models_of(root))]
+        return tuple(dict.fromkeys(SAME_AS.get(kind, kind) for kind in (*USUAL, *self.extra.before, *self.extra.after, *there)))
+
+    def _files(self, kind: str) -> Mapping[str, Path]:
+        kind = SAME_AS.get(kind, kind)
+        known = self._listings.get(kind)
+        if known is not None and _current(known):
+            return known.files
+        taken = time.time()
+        files: dict[str, Path] = {}
+        visited: list[tuple[Path, int]] = []
+        for root in self._roots(kind):
+            for name, path in _walk(root, _kind(kind), visited):
+                files.setdefault(name, path)
+        for name, path in _shipped(kind):
+            files.setdefault(name, path)
+        self._listings[kind] = _Listing(files, tuple(visited), taken)
+        return files
+
+
+def is_url(name: str) -> bool:
+    """Whether a name says how it is reached: `https://...`."""
+    return URL.fullmatch(name) is not None
+
+
+def _base(kind: str) -> str:
+    """A kind without the folder that a name asked for: `input [output]` -> `input`."""
+    return kind.partition(" [")[0]
+
+
+def _kind(kind: str) -> FolderKind:
+    kind = SAME_AS.get(kind, kind)
+    return KINDS.get(_base(kind)) or FolderKind((kind,))
+
+
+def _models_of(root: Path) -> Path:
+    inner = root / "models"
+    return inner if inner.is_dir() and not (root / "checkpoints").is_dir() else root
+
+
+def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        return sorted((entry for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."), key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
+def _holds(folder: Path, marker: str) -> bool:
+    try:
+        return (folder / marker).is_file()
+    except (OSError, ValueError):  # a name that is too long, or holds a zero byte
+        return False
+
+
+def _walk(root: Path, kind: FolderKind, visited: list[tuple[Path, int]]) -> Iterator[tuple[str, Path]]:
+    """Choices below `root`. Links to folders are followed once each, so that a loop ends."""
+    pending = [root]
+    seen: set[tuple[int, int]] = set()
+    while pending:
+        folder = pending.pop()
+        try:
+            state = folder.stat()
+            entries = [] if (state.st_dev, state.st_ino) in seen else sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            visited.append((folder, 0))
+            continue
+        seen.add((state.st_dev, state.st_ino))
+        visited.append((folder, state.st_mtime_ns))
+        names = {entry.name for entry in entries}
+        if kind.marker in names and folder != root:
+            yield folder.relative_to(root).as_posix(), folder
+            continue
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            path = Path(entry.path)
+            if entry.is_dir():
+                pending.append(path)
+            elif entry.name.lower().endswith(kind.endings) and entry.is_file():
+                yield path.relative_to(root).as_posix(), path
+
+
+def _current(listing: _Listing) -> bool:
+    return all(_changed_ns(folder) == then and listing.taken - then / 1e9 > SETTLED for folder, then in listing.visited)
+
+
+def _changed_ns(folder: Path) -> int:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _shipped(kind: str) -> Iterator[tuple[str, Path]]:
+    """The miniature models and example pictures that the package brings."""
+    if kind == "checkpoints" and (MINI / "pipeline").is_dir():
+        yield "katz-mini", MINI / "pipeline"
+    elif kind == "controlnet":
+        yield from ((f"katz-mini-{folder.name}", folder) for folder in sorted((MINI / kind).glob("*")) if folder.is_dir())
+    elif kind == "loras":
+        yield from ((f"katz-mini-{file.name}", file) for file in sorted((MINI / kind).glob("*.safetensors")))
+    elif kind == "input":
+        yield from ((file.name, file) for file in sorted((MINI / "examples").glob("*.png")))

@@ -1,0 +1,151 @@
+"""Pictures as tensors [B, H, W, C] in 0..1: from files of any kind that Pillow reads, to PNG files, and to other sizes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy
+import torch
+from PIL import Image, ImageOps, ImageSequence, PngImagePlugin
+from torch import Tensor
+
+from katz_graph.errors import InputError, RunError
+from katz_graph.files.output_files import filled_prefix, write_numbered
+
+DEEP = {"I": 65535.0, "I;16": 65535.0, "I;16B": 65535.0, "I;16L": 65535.0, "F": 1.0}  # grey of more than 8 bits: the value of white
+STILL = ("MPO",)  # formats whose further frames are other views of the same picture
+MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)  # of all frames together; Pillow's own bound for one
+WITHOUT_ALPHA = 64  # side of the empty mask of pictures without transparency
+SAVED_BANDS = {1: "L", 3: "RGB", 4: "RGBA"}
+
+Channel = Literal["alpha", "red", "green", "blue"]
+
+
+def load_image(path: Path) -> tuple[Tensor, Tensor]:
+    """A picture file as [B, H, W, 3], and 1 - alpha as [B, H, W] (64x64 zeros without alpha).
+
+    An animation or a file of pages gives its frames, those of another size than the first left out. The camera's orientation is applied.
+    InputError when it is not a picture.
+    """
+    frames = _frames(path, all_of_them=True)
+    pixels = torch.stack([_colours(frame) for frame in frames])
+    if not any(map(_has_alpha, frames)):
+        return pixels, torch.zeros(len(frames), WITHOUT_ALPHA, WITHOUT_ALPHA)
+    return pixels, 1.0 - torch.stack([_alpha(frame) for frame in frames])
+
+
+def load_channel(path: Path, channel: Channel) -> Tensor:
+    """One channel of a picture's first frame as a mask [1, H, W]; of transparency 1 - alpha. InputError when it is not a picture."""
+    (frame,) = _frames(path, all_of_them=False)
+    if channel == "alpha":
+        return 1.0 - _alpha(frame).unsqueeze(0)
+    return _colours(frame)[..., ("red", "green", "blue").index(channel)].unsqueeze(0)
+
+
+def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
+    frames: list[Image.Image] = []
+    try:
+        with Image.open(path) as opened:
+            for frame in ImageSequence.Iterator(opened):
+                upright = ImageOps.exif_transpose(frame)
+                if not frames or upright.size == frames[0].size:
+                    frames.append(upright)
+                if len(frames) * upright.width * upright.height > MOST_PIXELS:
+                    raise ValueError(f"its frames have more than {MOST_PIXELS:,} pixels")
+                if not all_of_them or opened.format in STILL:
+                    break
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such picture") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's readers raise many kinds for damaged files
+        raise InputError(f"{path}: not a picture that can be read ({error})") from None
+    return frames
+
+
+def _colours(frame: Image.Image) -> Tensor:
+    """[H, W, 3]"""
+    if frame.mode in DEEP:
+        grey = torch.from_numpy(numpy.array(frame).astype(numpy.float32)).div(DEEP[frame.mode]).clamp(0, 1)
+        return grey.unsqueeze(-1).repeat(1, 1, 3)
+    return torch.from_numpy(numpy.array(frame.convert("RGB"))).float().div(255)
+
+
+def _has_alpha(frame: Image.Image) -> bool:
+    return frame.mode not in DEEP and ("A" in frame.getbands() or "transparency" in frame.info)
+
+
+def _alpha(frame: Image.Image) -> Tensor:
+    """[H, W], 1 where the picture is opaque."""
+    if not _has_alpha(frame):
+        return torch.ones(frame.height, frame.width)
+    return torch.from_numpy(numpy.array(frame.convert("RGBA").getchannel("A"))).float().div(255)
+
+
+def save_images(images: Tensor, directory: Path, prefix: str, metadata: Mapping[str, str]) -> Iterator[Path]:
+    """Write each of [B, H, W, C] as `<prefix>_<number>_.png`, numbered on from what is there; each path as soon as it is written.
+
+    RunError when the disk refuses.
+    """
+    check_pictures(images)
+    height, width = images.shape[1:3]
+    for number, image in enumerate(images):
+        name = filled_prefix(prefix, width, height, number)
+        yield write_numbered(directory, name, ".png", lambda file, image=image: file.write(png(image, metadata)))  # type: ignore[misc]
+
+
+def check_pictures(images: Tensor) -> None:
+    """InputError unless [B, H, W, C] of 1, 3 or 4 channels; RunError when a value is NaN or infinite."""
+    if images.ndim != 4 or images.shape[-1] not in SAVED_BANDS or 0 in images.shape:
+        raise InputError(f"got pictures of shape {list(images.shape)}, expected [batch, height, width, channels] of 1, 3 or 4 channels")
+    if not torch.isfinite(images).all():
+        raise RunError("the picture holds NaN or infinity, so it was not saved")
+
+
+def png(image: Tensor, metadata: Mapping[str, str]) -> bytes:
+    """[H, W, C] as a PNG file with text chunks."""
+    chunks = PngImagePlugin.PngInfo()
+    for key, text in metadata.items():
+        chunks.add_text(key, text)
+    file = io.BytesIO()
+    to_pillow(image).save(file, format="png", pnginfo=chunks, compress_level=4)
+    return file.getvalue()
+
+
+def to_pillow(image: Tensor) -> Image.Image:
+    """[H, W, C] of 1, 3 or 4 channels as 8 bits. Values are truncated, as the ecosystem does."""
+    pixels = (image.detach().cpu().float().clamp(0, 1) * 255).to(torch.uint8).numpy()
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else numpy.ascontiguousarray(pixels))
+
+
+def resize(image: Tensor, width: int, height: int, method: str, crop: str = "disabled") -> Tensor:
+    """[B, H, W, C] -> [B, height, width, C]; `center` crops to the new proportions first.
+
+    Methods: those of torch's interpolate, and `lanczos` (Pillow's, in 8 bits).
+    """
+    if crop == "center":
+        image = middle(image, width, height)
+    if method == "lanczos":
+        return torch.stack([_lanczos(picture, width, height) for picture in image]).to(image.device)
+    moved = image.movedim(-1, 1)
+    align = {"align_corners": False} if method in ("bilinear", "bicubic") else {}
+    return torch.nn.functional.interpolate(moved, size=(height, width), mode=method, **align).movedim(1, -1)
+
+
+def middle(image: Tensor, width: int, height: int) -> Tensor:
+    """The middle of [B, H, W, C] in the proportions width : height."""
+    high, wide = image.shape[1:3]
+    cut_x = min(max(0, round((wide - high * width / height) / 2)), (wide - 1) // 2)
+    cut_y = min(max(0, round((high - wide * height / width) / 2)), (high - 1) // 2)
+    return image[:, cut_y : high - cut_y, cut_x : wide - cut_x]
+
+
+def _lanczos(picture: Tensor, width: int, height: int) -> Tensor:
+    """[H, W, C] -> [height, width, C]. With four channels Pillow weighs colours by alpha, the last one."""
+    channels = picture.shape[-1]
+    bands = [picture] if channels in SAVED_BANDS else [picture[..., band : band + 1] for band in range(channels)]
+    resized = [to_pillow(band).resize((width, height), Image.Resampling.LANCZOS) for band in bands]
+    return torch.cat([torch.from_numpy(numpy.array(band)).reshape(height, width, -1) for band in resized], dim=-1).float() / 255

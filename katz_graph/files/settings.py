@@ -1,0 +1,91 @@
+"""Where things are on this machine. The only module that reads the environment, but for variables that a file of extra paths names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from katz_graph.files.extra_paths import ExtraPaths, read_extra_paths
+from katz_graph.files.folders import Folders
+
+TOKEN = "KATZ_TOKEN"
+WAITING = {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
+"""How OpenMP's threads wait for each other: as they do by themselves, GNU's for 300,000 looks, others' for 200 ms. ACTIVE means, beside the
+others, that GNU's look 1,000 times instead of 100 where there are more threads than processors: a third faster there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`models` and `packs` are searched in order; `cache` holds what can be made again (measured costs, downloads).
+
+    `extra` is what files of further model folders say; the packs in it stand in `packs` already.
+    """
+
+    models: tuple[Path, ...]
+    packs: tuple[Path, ...]
+    input: Path
+    output: Path
+    cache: Path
+    extra: ExtraPaths = field(default_factory=ExtraPaths)
+
+    @classmethod
+    def read(
+        cls,
+        models: Sequence[Path] = (),
+        packs: Sequence[Path] = (),
+        input: Path | None = None,
+        output: Path | None = None,
+        cache: Path | None = None,
+        extra_model_paths: Sequence[Path] = (),
+    ) -> Settings:
+        """What is given goes before KATZ_MODELS, KATZ_PACKS and KATZ_EXTRA_MODEL_PATHS (lists, as in PATH), KATZ_INPUT, KATZ_OUTPUT and
+        KATZ_CACHE. InputError when a file of extra model paths cannot be read.
+
+        Without either: `models`, `input` and `output` in the current folder, no packs, and a folder in the user's cache.
+        """
+        extra = read_extra_paths(tuple(extra_model_paths) or _listed("KATZ_EXTRA_MODEL_PATHS"))
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cls(
+            models=tuple(models) or _listed("KATZ_MODELS") or (Path("models"),),
+            packs=(*(tuple(packs) or _listed("KATZ_PACKS")), *extra.packs),
+            input=input or _one("KATZ_INPUT") or Path("input"),
+            output=output or _one("KATZ_OUTPUT") or Path("output"),
+            cache=cache or _one("KATZ_CACHE") or home / "katz_graph",
+            extra=extra,
+        )
+
+    def folders(self) -> Folders:
+        """Model folders, and those of pictures."""
+        return Folders(self.models, self.input, self.output, extra=self.extra, downloads=self.cache / "fetched")
+
+
+def prepare_to_compute(threads: int | None = None) -> None:
+    """Decide how OpenMP's threads wait for each other in this process and in those that it starts, unless a person has said it, and how
+    many there are in this one. To be called before torch is imported: the library reads the environment when it is loaded.
+    """
+    if not any(variable in os.environ for variable in WAITING):
+        os.environ.update(WAITING)
+    if threads is not None:
+        os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)))
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # it warns of addresses that have no names
+
+
+def waiting_is_ours() -> bool:
+    """Whether nobody has said how OpenMP's threads wait."""
+    return all(os.environ.get(variable, value) == value for variable, value in WAITING.items())
+
+
+def environment_of_children() -> dict[str, str]:
+    """This process's environment for processes that run packs: without the token, which is for who talks to the server."""
+    return {name: value for name, value in os.environ.items() if name != TOKEN}
+
+
+def _one(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    return Path(value).expanduser() if value else None
+
+
+def _listed(variable: str) -> tuple[Path, ...]:
+    return tuple(Path(part).expanduser() for part in os.environ.get(variable, "").split(os.pathsep) if part)

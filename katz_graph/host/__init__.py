@@ -1,0 +1,1 @@
+"""Deals with the process and its machine: memory, garbage, time limits. Must not know graphs and models."""

@@ -1,0 +1,34 @@
+"""Which instance a value of an evaluation is: loop-carried slots followed back to the evaluation that made what they hold.
+
+Plain data: the simulator, `emit` and the workers that carry instructions out read the same answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from katz_graph.ir.program import Instance, Program, Variant
+from katz_graph.ir.region import Previous, Ref
+
+
+class Instances:
+    """Resolves the values of a program's evaluations."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._before = frozenset(operation.id for operation in program.before)
+        self._variants = {index: variant for variant in program.variants for index in variant.evaluations}
+
+    def variant(self, evaluation: int) -> Variant:
+        return self._variants[evaluation]
+
+    def of(self, value: Any, evaluation: int) -> Instance | Any:
+        """The instance that `value` of this evaluation is; a constant is itself, also one that a slot began with."""
+        while isinstance(value, Previous):
+            evaluation -= 1
+            if evaluation < 0:
+                return self._program.region.begin.inputs[f"initial_{value.slot}"]
+            value = self._variants[evaluation].carried[value.slot]
+        if not isinstance(value, Ref):
+            return value
+        return Instance(value, None if value.operation in self._before else evaluation)

@@ -1,0 +1,136 @@
+"""The one data structure that every planner pass takes and returns: a sampling program, from bound region to instruction lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from katz_graph.ir.device import Device, NetworkLink, Work
+from katz_graph.ir.region import Operation, Previous, Ref, Region
+
+
+class EvaluationPoint(Protocol):
+    """One call of the model, known before the run."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def sigma(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What one kind of evaluation does, with every switch decided: operations in topological order, and which evaluations are of this kind.
+
+    `prediction` and `carried` (slot -> value) are what StepEnd reads.
+    """
+
+    name: str
+    operations: tuple[Operation, ...]
+    prediction: Any
+    carried: Mapping[int, Any]
+    evaluations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One or several equal operations run as one call on one device (several: concatenated along the batch)."""
+
+    operations: tuple[str, ...]
+    stage: str
+    device: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of calls on one device with nothing arriving, leaving or being patched in between: one CUDA graph.
+
+    `reads`: what its calls take that none of them made; `writes`: what of theirs others take.
+    """
+
+    name: str
+    device: str
+    calls: tuple[Call, ...]
+    reads: tuple[Ref | Previous, ...] = ()
+    writes: tuple[Ref, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An output of an operation as one evaluation made it; evaluation None: before the loop."""
+
+    ref: Ref
+    evaluation: int | None
+
+
+InstructionKind = Literal["patch", "prepare", "begin", "receive", "run", "send", "advance", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One entry of a device's list.
+
+    `patch` makes a weight set resident; `prepare` computes something once; `receive` and `send` move an instance (`target`, `output`,
+    `evaluation`) from or to `peer`; `run` a segment; `advance` hands the prediction to the sampler, on the device that owns it; `begin`
+    and `end` enclose an evaluation on this device, which keeps the instances `keeps` for later ones.
+    """
+
+    kind: InstructionKind
+    target: str  # operation, weight set or segment
+    evaluation: int | None = None
+    output: int = 0
+    peer: str | None = None
+    keeps: tuple[Instance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds for the whole request: as planned, with free communication and endless devices, and one operation after the other."""
+
+    planned: float
+    ideal: float
+    sequential: float
+    period: float  # of the commonest variant's evaluation, once it repeats
+    binding: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A region on its way to instruction lists. A pass fills the fields after its own name and leaves the others."""
+
+    region: Region
+    schedule: tuple[EvaluationPoint, ...]
+    devices: tuple[Device, ...]
+    name: str = ""
+    links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)  # given: by source and target device; none is free
+    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # given: stage, or one operation -> devices that it may run on
+    allowed: frozenset[str] = frozenset()  # given: approximations by name
+    before: tuple[Operation, ...] = ()  # hoist: computed once per request, in topological order
+    variants: tuple[Variant, ...] = ()  # variants
+    trees: tuple[Any, ...] = ()  # decompose: one Tree per variant
+    work: Mapping[str, Work] = field(default_factory=dict)  # cost: by operation
+    keys: Mapping[str, str] = field(default_factory=dict)  # cost: what an operation's measured times are kept under
+    shape: tuple[int, ...] = ()  # cost: the latent's [B, C, h, w]
+    cells: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # cost: height and width that each operation works on
+    tokens: Mapping[str, int] = field(default_factory=dict)  # cost: length of the text of each operation that has one
+    placement: Mapping[str, str] = field(default_factory=dict)  # search: operation of the loop -> device
+    owner: str = ""  # search: the device that advances the sampler
+    delayed: tuple[str, ...] = ()  # search: ControlNet operations whose residuals are one evaluation old
+    calls: tuple[tuple[Call, ...], ...] = ()  # search: per variant, in topological order; a device's calls in its order
+    before_calls: tuple[Call, ...] = ()  # search: an operation that several devices need stands in a call of each
+    alternatives: Mapping[str, float] = field(default_factory=dict)  # search: what was considered -> seconds
+    notes: tuple[str, ...] = ()  # search: why it is so, in sentences
+    segments: tuple[tuple[Segment, ...], ...] = ()  # segment: per variant
+    instructions: Mapping[str, tuple[Instruction, ...]] = field(default_factory=dict)  # emit: per device
+    prediction: Prediction | None = None  # emit
+
+    def link(self, source: str, target: str) -> NetworkLink | None:
+        """None: nothing to pay, as on one device."""
+        return None if source == target else self.links.get((source, target))
+
+    def device(self, name: str) -> Device:
+        return next(device for device in self.devices if device.name == name)

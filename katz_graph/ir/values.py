@@ -1,0 +1,81 @@
+"""What one stage of a UNet hands to the next. Plain tensors, so that it can be sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The state inside a UNet between two blocks."""
+
+    hidden: Tensor  # [B, C, h, w]
+    embedding: Tensor  # [B, E]: time embedding with the added conditions
+    skips: tuple[Tensor, ...]  # by position: 0 is conv_in's output, then each down block's in order
+    step: Step  # the evaluation it belongs to
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """What a ControlNet adds: one tensor per skip position, and one for the mid block's output. Already multiplied by its strength."""
+
+    down: tuple[Tensor, ...]
+    mid: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TextEncoding:
+    """A prompt as a UNet takes it."""
+
+    hidden: Tensor  # [B, 77·chunks, D]
+    pooled: Tensor | None = None  # [B, P], SDXL
+    sizes: Tensor | None = None  # [B, 7], SDXL: original height and width, crop top and left, target height and width, aesthetic score
+
+
+Parametrisation = Literal["epsilon", "v_prediction", "sample", "consistency", "edm", "raw"]
+"""What the model's output means, see `prediction.to_denoised`; `raw` is left to a diffusers scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One call of the model, known before the run."""
+
+    index: int  # of the evaluation, from 0
+    step: int  # the interval of the schedule it belongs to, from 0
+    sigma: float  # the noise level the model sees
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """A sampler's question: what is the denoised picture in `x`?"""
+
+    x: Tensor  # [B, C, h, w] float32
+    sigma: Tensor  # 0-d
+    step: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """Holds what the model is given in one evaluation: tensors with a row for each picture, so that rows of different noise levels,
+    and of different requests, can share a call."""
+
+    x: Tensor  # [B, C, h, w], float32 in sigma space; under a mask, with its kept part replaced
+    model_input: Tensor  # [B, C, h, w] in the model's dtype, scaled as it was trained
+    sigma: Tensor  # [B] float64: the noise level
+    timestep: Tensor  # [B] float64: whole in our samplers; diffusers schedulers may give fractions
+
+    @classmethod
+    def of(cls, x: Tensor, model_input: Tensor, sigma: float, timestep: float) -> Self:
+        """Makes a step whose rows are all of one noise level."""
+        rows = partial(torch.full, (len(x),), dtype=torch.float64, device=x.device)
+        return cls(x, model_input, rows(sigma), rows(timestep))
+
+
+def per_row(values: Tensor, like: Tensor) -> Tensor:
+    """[B] -> [B, 1, ...] in the dtype of `like` [B, ...]: factors of its rows, rounded once."""
+    return values.to(like.dtype).reshape(-1, *(1 for _ in like.shape[1:]))

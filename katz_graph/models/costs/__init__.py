@@ -1,0 +1,1 @@
+"""Counts what stages cost, without memory or weights. Must not know devices."""

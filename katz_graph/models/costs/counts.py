@@ -1,0 +1,93 @@
+"""Counts the work of stages of models: each configuration once, for all sizes and processes. Loads no model library to count nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import version
+from typing import Any, Protocol
+
+from katz_graph.ir.device import Work
+from katz_graph.models.costs.formula import Formula, sizes
+from katz_graph.models.stages import stage as declared
+from katz_graph.recipe import digest
+
+COUNTING = 1  # another number when our stages compute otherwise, or formulas are written otherwise
+ROW = 77  # tokens of a text encoder's longest row
+
+
+class FormulaStore(Protocol):
+    """Where formulas outlast a process."""
+
+    def formula(self, key: str) -> str | None: ...
+
+    def keep_formula(self, key: str, text: str) -> None: ...
+
+
+def total(works: Sequence[Work]) -> Work:
+    """The sum of works done one after the other."""
+    return Work(
+        flops=sum(work.flops for work in works),
+        weight_bytes=sum(work.weight_bytes for work in works),
+        activation_bytes=sum(work.activation_bytes for work in works),
+        output_bytes=sum(work.output_bytes for work in works),
+        kernels=sum(work.kernels for work in works),
+    )
+
+
+class Counts:
+    """The work of stages by configuration. What is known is kept in this object and, if there is one, in `kept`."""
+
+    def __init__(self, kept: FormulaStore | None = None) -> None:
+        self._kept = kept
+        self._known: dict[str, Formula] = {}
+
+    def work(
+        self,
+        config: Mapping[str, Any],
+        stage: str,
+        batch: int,
+        height: int,
+        width: int,
+        tokens: int,
+        first_block: int = 0,
+        last_block: int | None = None,
+        value_bytes: int = 4,
+    ) -> Work:
+        """As `shapes.stage_work` says; not of VAEs."""
+        row = 0
+        if declared(stage).encodes_text:  # a row is never longer, so its length is not a size but a part of the stage
+            row, batch = min(ROW, tokens), batch * -(-tokens // ROW)
+        elif _is_tiny(config, height, width):
+            from katz_graph.models.costs.stage_cost import stage_work
+
+            return stage_work(config, stage, batch, height, width, tokens, first_block, last_block, value_bytes)
+        formula = self._formula(json.dumps(dict(config), sort_keys=True), stage, row, first_block, last_block)
+        return formula.work(sizes(batch, height, width, tokens), value_bytes)
+
+    def _formula(self, *asked: Any) -> Formula:
+        key = digest((*asked, _software()))
+        if key not in self._known:
+            text = self._kept.formula(key) if self._kept else None
+            self._known[key] = (Formula.read(text) if text else None) or self._counted(key, *asked)
+        return self._known[key]
+
+    def _counted(self, key: str, *asked: Any) -> Formula:
+        from katz_graph.models.costs.stage_cost import stage_formula
+
+        formula = stage_formula(*asked)
+        if self._kept is not None:
+            self._kept.keep_formula(key, formula.text())
+        return formula
+
+
+def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
+    """Whether the deepest resolution is one cell wide or high: then fewer copies are made than formulas know of."""
+    return min(height, width) <= 1 << (len(config["block_out_channels"]) - 1)
+
+
+@lru_cache(maxsize=1)
+def _software() -> tuple[Any, ...]:
+    """What besides a configuration decides the counts."""
+    return COUNTING, *(version(name) for name in ("torch", "diffusers", "transformers"))

@@ -1,0 +1,89 @@
+"""The work of a stage as a formula of batch, tokens, height and width, told from one count. Knows nothing of models.
+
+Every operation of a UNet computes and writes products of sizes: of the batch, the text's tokens, and the latent's height and width at
+each resolution, which are halved and rounded up from one to the next. Counted where these sizes are different primes, each product shows
+what it is made of; so one count gives a formula that is exact for all sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from katz_graph.ir.device import Work
+
+LEVELS = 5  # resolutions of a UNet, at most
+BATCH, TOKENS = 1009, 1013  # primes, as are all that HEIGHT and WIDTH are halved to
+HEIGHT, WIDTH = 24481, 109441
+
+Terms = Mapping[str, int]
+"""A sum of products: the names of sizes, as "batch h0 w0", with what their product is multiplied by."""
+
+
+def sizes(batch: int, height: int, width: int, tokens: int) -> dict[str, int]:
+    """By the names that formulas call them by; height and width of the latent."""
+    found = {"batch": batch, "tokens": tokens}
+    for level in range(LEVELS):
+        found |= {f"h{level}": height, f"w{level}": width}
+        height, width = -(-height // 2), -(-width // 2)
+    return found
+
+
+PRIMES: Mapping[str, int] = sizes(BATCH, HEIGHT, WIDTH, TOKENS)
+
+
+def terms(counted: Iterable[int]) -> Terms:
+    """The sum of numbers that were counted at PRIMES."""
+    found: dict[str, int] = {}
+    for number in counted:
+        names = []
+        for name, prime in PRIMES.items():
+            while number and number % prime == 0:
+                number //= prime
+                names.append(name)
+        key = " ".join(names)
+        found[key] = found.get(key, 0) + number
+    return found
+
+
+def value(of: Terms, at: Mapping[str, int]) -> int:
+    return sum(factor * math.prod(at[name] for name in names.split()) for names, factor in of.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """The work of one call in float32."""
+
+    flops: Terms
+    written: Terms  # bytes
+    copied: Terms  # bytes, in a batch of several only
+    outputs: Terms  # bytes
+    weight_bytes: int
+    kernels: int
+    copies: int  # kernels, in a batch of several only
+
+    def work(self, at: Mapping[str, int], value_bytes: int) -> Work:
+        """At `sizes`, in a number format of so many bytes."""
+        scale, alone = value_bytes / 4, at.get("batch") == 1
+        written = value(self.written, at) + (0 if alone else value(self.copied, at))
+        return Work(
+            flops=float(value(self.flops, at)),
+            weight_bytes=scale * self.weight_bytes,
+            activation_bytes=scale * 2 * written,  # what is written is read once
+            output_bytes=scale * value(self.outputs, at),
+            kernels=float(self.kernels + (0 if alone else self.copies)),
+        )
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """None for what `text` did not write."""
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError):
+            return None

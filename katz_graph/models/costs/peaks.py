@@ -1,0 +1,63 @@
+"""How much memory computing takes at once, counted on modules without memory (torch's meta device): no weights are read.
+
+What is alive at the same time is added up; attention is one fused operation, as on real devices (`shapes`). Measured on a processor in
+float32 with SD's VAE: decoding 1.24 times as much at 512 x 512 pixels and 1.30 at 768 x 768, encoding 1.00, for convolutions reorder what
+they are given.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from katz_graph.models.costs.stage_cost import FusedAttention, stage_call
+
+MARGIN = 1.3  # of what is counted
+
+
+def stage_peak(config: Mapping[str, Any], stage: str, batch: int, height: int, width: int, value_bytes: int) -> float:
+    """Bytes for one call on a latent [batch, C, height, width], or on pictures of that size, without the weights."""
+    return peak(stage_call(config, stage, batch, height, width)) * value_bytes / 4  # modules on the meta device are float32
+
+
+def peak(call: Callable[[], Any]) -> float:
+    """Bytes of all that `call` makes on the meta device and that is alive at the same time, with the margin."""
+    with torch.no_grad(), _Alive() as alive, FusedAttention():
+        call()
+    return MARGIN * float(alive.most)
+
+
+class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of storages from when an operation makes them until nobody holds them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.most = 0
+        self._now = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        made = any(not output.alias_info for output in function._schema.returns)
+        for tensor in tree_leaves(result):
+            if made and isinstance(tensor, Tensor):
+                self._note(tensor.untyped_storage())
+        return result
+
+    def _note(self, storage: torch.UntypedStorage) -> None:
+        number, size = storage._cdata, storage.nbytes()
+        if number not in self._known:
+            self._known.add(number)
+            self._now += size
+            self.most = max(self.most, self._now)
+            weakref.finalize(storage, self._gone, number, size)
+
+    def _gone(self, number: int, size: int) -> None:
+        self._known.discard(number)
+        self._now -= size

@@ -1,0 +1,194 @@
+"""What each stage costs in operations and bytes, from configurations alone.
+
+Modules without memory (torch's meta device) are run through the very functions that compute.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import diffusers
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from katz_graph.errors import InputError
+from katz_graph.ir.device import Work
+from katz_graph.models.costs.formula import BATCH, HEIGHT, LEVELS, TOKENS, WIDTH, Formula, Terms, terms
+from katz_graph.models.families.unet import attention
+from katz_graph.models.stages import Sized
+from katz_graph.models.stages import stage as declared
+
+
+def stage_work(
+    config: Mapping[str, Any],
+    stage: str,
+    batch: int,
+    height: int,
+    width: int,
+    tokens: int = 77,
+    first_block: int = 0,
+    last_block: int | None = None,
+    value_bytes: int = 4,
+    kept: bool = True,
+) -> Work:
+    """The work of one call of a stage of the module with this `config.json`.
+
+    height, width: of the latent, for the VAE too; tokens: of the text; value_bytes: 2 for half precision, 4 for float32; kept:
+    cross-attention reads keys and values made before. Blocks as in `unet.encode` and `unet.decode`. A multiply-add is two operations.
+    Counted at these sizes, which takes up to seconds; `counts.Counts` tells the same of all sizes from one count.
+    """
+    return _work(json.dumps(dict(config), sort_keys=True), stage, batch, height, width, tokens, first_block, last_block, value_bytes, kept)
+
+
+def stage_call(config: Mapping[str, Any], stage: str, batch: int, height: int, width: int) -> Callable[[], list[Tensor]]:
+    """A stage of the module with this `config.json`, without memory, as a function that gives its outputs; sizes as for `stage_work`."""
+    call, _ = declared(stage).sized(_module(json.dumps(dict(config), sort_keys=True)), Sized(batch, height, width))
+    return call
+
+
+@lru_cache(maxsize=1024)
+def _work(
+    config: str,
+    stage: str,
+    batch: int,
+    height: int,
+    width: int,
+    tokens: int,
+    first_block: int,
+    last_block: int | None,
+    value_bytes: int,
+    kept: bool,
+) -> Work:
+    counted = _counted(_module(config), stage, Sized(batch, height, width, tokens, first_block, last_block, kept))
+    return _formula(counted, lambda numbers: {"": sum(numbers)}).work({}, value_bytes)
+
+
+@lru_cache(maxsize=256)
+def stage_formula(config: str, stage: str, row: int, first_block: int, last_block: int | None) -> Formula:
+    """The work of a stage, but those of VAEs, of the module with this `config.json`; `row`: tokens of a text encoder's row.
+
+    It holds where no resolution is one cell wide or high. InputError for a UNet of more resolutions than formulas know.
+    """
+    module = _module(config)
+    levels = len(getattr(module.config, "block_out_channels", ()))
+    if levels > LEVELS:
+        raise InputError(f"a {type(module).__name__} of {levels} resolutions cannot be planned, expected at most {LEVELS}")
+    return _formula(_counted(module, stage, Sized(BATCH, HEIGHT, WIDTH, row or TOKENS, first_block, last_block)), terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A call on the meta device, where modules are float32: floating-point operations of each operation that has some, bytes of each
+    tensor that is written, of what is copied because the batch is of several, and of each output."""
+
+    flops: Sequence[int]
+    written: Sequence[int]
+    copied: Sequence[int]
+    outputs: Sequence[int]
+    weight_bytes: int
+    kernels: int
+
+
+def _counted(module: Any, stage: str, sizes: Sized) -> Counted:
+    with torch.no_grad(), FusedAttention():
+        call, used = declared(stage).sized(module, sizes)
+    operations = _Operations()
+    with torch.no_grad(), operations, _Functions(operations) as functions:
+        outputs = call()
+    return Counted(
+        flops=(*operations.flops, *functions.flops),
+        written=operations.written,
+        copied=operations.copied,
+        outputs=[tensor.nbytes for tensor in outputs],
+        weight_bytes=sum(parameter.nbytes for part in used for parameter in part.parameters()),
+        kernels=operations.kernels,
+    )
+
+
+def _formula(counted: Counted, summed: Callable[[Iterable[int]], Terms]) -> Formula:
+    return Formula(
+        summed(counted.flops),
+        summed(counted.written),
+        summed(counted.copied),
+        summed(counted.outputs),
+        counted.weight_bytes,
+        counted.kernels,
+        len(counted.copied),
+    )
+
+
+@lru_cache(maxsize=16)
+def _module(config: str) -> Any:
+    values = json.loads(config)
+    with torch.device("meta"):
+        if "_class_name" not in values:
+            projected = values.get("architectures") == ["CLIPTextModelWithProjection"]
+            model = transformers.CLIPTextModelWithProjection if projected else transformers.CLIPTextModel
+            return model(transformers.CLIPTextConfig(**values)).eval()
+        module = getattr(diffusers, values["_class_name"]).from_config(values).eval()
+    if values["_class_name"] != "AutoencoderKL":
+        attention.install(module)
+    return module
+
+
+class FusedAttention(TorchFunctionMode):
+    """Counts attention as the one fused operation that it is on real devices: on meta it would be taken apart, and write its scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops: list[int] = []
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is not F.scaled_dot_product_attention:
+            return function(*args, **(kwargs or {}))
+        query, key, value = args  # [B, heads, T, width]
+        self.flops.append(2 * query[..., 0].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1]))
+        return query.new_empty(*query.shape[:-1], value.shape[-1])
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what each operation computes and writes; views write nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.flops: list[int] = []
+        self.written: list[int] = []
+        self.copied: list[int] = []
+        self.kernels = 0
+        self.in_linear = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function._overloadpacket in flop_registry:
+            self.flops.append(flop_registry[function._overloadpacket](*args, **(kwargs or {}), out_val=result))
+        if self.in_linear and function is torch.ops.aten.clone.default:
+            self.copied.append(result.nbytes)
+        elif function is not torch.ops.aten._unsafe_view.default and not any(output.alias_info for output in function._schema.returns):
+            self.kernels += 1
+            self.written += [leaf.nbytes for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        return result
+
+
+class _Functions(FusedAttention):
+    """Also tells when a linear layer is at work: pictures whose channels come last it takes as they are, several of them it copies."""
+
+    def __init__(self, operations: _Operations) -> None:
+        super().__init__()
+        self._operations = operations
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._operations.in_linear = function is F.linear
+        try:
+            return super().__torch_function__(function, types, args, kwargs)
+        finally:
+            self._operations.in_linear = False

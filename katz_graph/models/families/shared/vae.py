@@ -1,0 +1,85 @@
+"""Latents to pictures and back, on diffusers' AutoencoderKL. Latents are the VAE's own, not multiplied by its scaling factor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError, RunError
+from katz_graph.picture.tiles import in_tiles
+from katz_graph.recipe import Tile
+
+
+class Overflowed(Exception):
+    """A VAE in half precision made NaN or infinity of what may be sound: it has to be done in float32."""
+
+
+def check_samples(vae: Any, samples: Tensor) -> None:
+    """InputError unless this is a latent that the VAE decodes."""
+    if samples.ndim != 4 or samples.shape[1] != vae.config.latent_channels:
+        raise InputError(
+            f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, {vae.config.latent_channels}, height, width]"
+        )
+
+
+def check_pixels(pixels: Tensor) -> None:
+    """InputError unless these are pictures that a VAE encodes."""
+    if pixels.ndim != 4 or pixels.shape[3] < 3:
+        raise InputError(f"VAE encode: the picture has shape {list(pixels.shape)}, expected [batch, height, width, 3]")
+
+
+def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
+    """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1.
+
+    In tiles, in one pass whose overlaps are blended linearly, it is not quite the whole's: a VAE's norms and attention see the tile only.
+    InputError for the wrong number of channels, Overflowed when half precision does not do; RunError when the picture has NaN or infinity
+    even in float32.
+    """
+    check_samples(vae, samples)
+    factor = factor_of(vae)
+
+    def run(z: Tensor) -> Tensor:
+        if tile is None:
+            return vae.decode(z).sample  # type: ignore[no-any-return]
+        return in_tiles(z, factor, tile.side // factor, tile.overlap // factor, lambda part: vae.decode(part).sample)
+
+    return (_finite(vae, samples, run, "VAE decode").movedim(1, -1).float() / 2 + 0.5).clamp(0, 1)
+
+
+def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
+    """[B, H, W, 3] in 0..1, sides multiples of the VAE's factor -> the posterior's mean float32 [B, C, h, w]. Errors as of `decode`."""
+    check_pixels(pixels)
+    factor = factor_of(vae)
+
+    def run(x: Tensor) -> Tensor:
+        if tile is None:
+            return vae.encode(x).latent_dist.mean  # type: ignore[no-any-return]
+        side, overlap = tile.side // factor * factor, tile.overlap // factor * factor
+        return in_tiles(x, Fraction(1, factor), side, overlap, lambda part: vae.encode(part).latent_dist.mean)
+
+    return _finite(vae, pixels[..., :3].movedim(-1, 1) * 2 - 1, run, "VAE encode").float()
+
+
+def factor_of(vae: Any) -> int:
+    """Pixels along one side of a latent cell."""
+    return int(2 ** (len(vae.config.block_out_channels) - 1))
+
+
+def _finite(vae: Any, x: Tensor, function: Callable[[Tensor], Tensor], name: str) -> Tensor:
+    weight = next(vae.parameters())
+    with torch.no_grad():
+        result = function(x.to(weight))
+    if result.isfinite().all():
+        return result
+    if weight.dtype != torch.float32:
+        raise Overflowed
+    given = (
+        "it was given NaN or infinity: look at what made them"
+        if not x.isfinite().all()
+        else "its input was finite: the VAE's weights may be broken"
+    )
+    raise RunError(f"{name}: the result holds NaN or infinity in float32 too; {given}")

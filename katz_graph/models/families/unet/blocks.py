@@ -1,0 +1,186 @@
+"""The UNet of diffusers in stages on the same module: encoder, middle and decoder, over any range of blocks.
+
+Together bit-equal to its `forward`. Knows nothing of samplers, guidance or devices. Skips are addressed by position: 0 is conv_in's output,
+then each down block's in order; a downsampler's entry closes its block's list but is read together with the next block's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, cat
+
+from katz_graph.errors import InputError
+from katz_graph.ir.values import Features, Residuals, TextEncoding
+from katz_graph.models.families.unet.attention import KeysValues
+from katz_graph.models.families.unet.embedding import conditioned, step_embedding
+
+if TYPE_CHECKING:
+    from katz_graph.ir.values import Step
+
+SkipHook = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(up block, hidden [B, C, h, w], skip [B, C', h, w]) -> both, before they are concatenated."""
+
+
+def encode(
+    unet: Any,
+    start: Step | Features,
+    text: TextEncoding,
+    kept: KeysValues | None = None,
+    first_block: int = 0,
+    last_block: int | None = None,
+    added: Tensor | None = None,
+    concatenated: Tensor | None = None,
+) -> Features:
+    """Down blocks first..last (None: the last there is), from a step's model input, or from features that stand right before first_block.
+
+    kept: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: further input channels [B, C', h, w].
+    InputError when the range does not fit.
+    """
+    blocks = _range("UNetEncoder", first_block, last_block, len(unet.down_blocks))
+    if isinstance(start, Features):
+        state = start
+        done = _skips_until(unet, blocks.start)
+        if len(state.skips) != done:
+            raise InputError(
+                f"UNetEncoder: first_block {first_block} needs features with {done} skips, these have {len(state.skips)}: "
+                "continue where they ended"
+            )
+    else:
+        if blocks.start != 0:
+            raise InputError(f"UNetEncoder: first_block is {first_block}, but a step enters at block 0: link features to continue from")
+        sample = start.model_input.to(unet.conv_in.weight.dtype)
+        if concatenated is not None:
+            sample = cat([sample, concatenated.to(sample)], dim=1)
+        hidden = unet.conv_in(sample)
+        state = Features(hidden, step_embedding(unet, sample, start.timestep, text, added), (hidden,), start)
+    hidden, skips = state.hidden, state.skips
+    for block in (unet.down_blocks[index] for index in blocks):
+        arguments = conditioned(text, kept) if has_cross_attention(block) else {}
+        hidden, new = block(hidden_states=hidden, temb=state.embedding, **arguments)
+        skips += new
+    return replace(state, hidden=hidden, skips=skips)
+
+
+def mid(unet: Any, features: Features, text: TextEncoding, kept: KeysValues | None = None) -> Features:
+    """The middle block, on the output of the last down block."""
+    if unet.mid_block is None:
+        return features
+    arguments = conditioned(text, kept) if has_cross_attention(unet.mid_block) else {}
+    return replace(features, hidden=unet.mid_block(features.hidden, features.embedding, **arguments))
+
+
+def decode(
+    unet: Any,
+    features: Features,
+    text: TextEncoding,
+    kept: KeysValues | None = None,
+    skips: Features | None = None,
+    residuals: Sequence[Residuals] = (),
+    first_block: int = 0,
+    last_block: int | None = None,
+    on_skip: SkipHook | None = None,
+) -> tuple[Features, Tensor | None]:
+    """Up blocks first..last (None: the last there is). After the last block there is, also the model's raw prediction [B, C, h, w].
+
+    `features.hidden` is the middle block's output, or what stands right before first_block. Skips, embedding and step are those of `skips`,
+    or its own. Residuals are summed in their order and added to each skip that is read; to the hidden state only when first_block is 0. The
+    features that come out carry the skips as they were, so each range of blocks is given the residuals again. InputError when range, skips
+    or widths do not fit.
+    """
+    blocks = _range("UNetDecoder", first_block, last_block, len(unet.up_blocks))
+    source = skips or features
+    hidden = features.hidden
+    if residuals and blocks.start == 0:
+        hidden = hidden + _sum([one.mid for one in residuals])
+    for index in blocks:
+        positions = skip_range(unet, index)
+        if positions.stop > len(source.skips):
+            raise InputError(
+                f"UNetDecoder: block {index} reads skips up to position {positions[-1]}, the features have {len(source.skips)}: "
+                "encode further down, or begin at a later block"
+            )
+        taken = [source.skips[position] for position in positions]
+        for offset, position in enumerate(positions) if residuals else ():
+            taken[offset] = taken[offset] + _sum([one.down[position] for one in residuals])
+        hidden = _up(
+            unet.up_blocks[index],
+            index,
+            hidden,
+            taken,
+            _upsample_size(unet, index, source),
+            source.embedding,
+            conditioned(text, kept),
+            on_skip,
+        )
+    state = replace(source, hidden=hidden)
+    if blocks.stop < len(unet.up_blocks):
+        return state, None
+    if unet.conv_norm_out:
+        hidden = unet.conv_act(unet.conv_norm_out(hidden))
+    return state, unet.conv_out(hidden)
+
+
+def skip_range(unet: Any, up_block: int) -> range:
+    """The positions of the skips that an up block reads; it takes the highest first."""
+    end = _skips_until(unet, len(unet.down_blocks)) - sum(len(block.resnets) for block in unet.up_blocks[:up_block])
+    return range(end - len(unet.up_blocks[up_block].resnets), end)
+
+
+def has_cross_attention(block: Any) -> bool:
+    return getattr(block, "has_cross_attention", False)
+
+
+def _up(
+    block: Any,
+    index: int,
+    hidden: Tensor,
+    skips: list[Tensor],
+    upsample_size: Any,
+    embedding: Tensor,
+    condition: dict[str, Any],
+    on_skip: SkipHook | None,
+) -> Tensor:
+    """An up block of diffusers, opened so that a hook sees hidden state and skip before they meet."""
+    attentions = block.attentions if has_cross_attention(block) else [None] * len(block.resnets)
+    for resnet, attention, skip in zip(block.resnets, attentions, reversed(skips), strict=True):
+        if hidden.shape[1] + skip.shape[1] != resnet.in_channels or hidden.shape[2:] != skip.shape[2:]:
+            raise InputError(
+                f"UNetDecoder: block {index} takes {resnet.in_channels} channels, hidden {list(hidden.shape)} and skip {list(skip.shape)} "
+                "do not give that: link features that stand right before this block"
+            )
+        if on_skip is not None:
+            hidden, skip = on_skip(index, hidden, skip)
+        hidden = resnet(cat([hidden, skip], dim=1), embedding)
+        if attention is not None:
+            hidden = attention(hidden, **condition, return_dict=False)[0]
+    for upsampler in block.upsamplers or ():
+        hidden = upsampler(hidden, upsample_size)
+    return hidden
+
+
+def _upsample_size(unet: Any, index: int, source: Features) -> Any:
+    """The next skip's size when the latent does not halve evenly all the way down, else None (twice the size), as in diffusers."""
+    even = all(side % 2**unet.num_upsamplers == 0 for side in source.skips[0].shape[2:])
+    if even or index == len(unet.up_blocks) - 1:
+        return None
+    return source.skips[skip_range(unet, index + 1).stop - 1].shape[2:]
+
+
+def _skips_until(unet: Any, block: int) -> int:
+    return 1 + sum(len(one.resnets) + len(one.downsamplers or ()) for one in unet.down_blocks[:block])
+
+
+def _range(node: str, first: int, last: int | None, count: int) -> range:
+    last = count - 1 if last is None or last == -1 else last
+    if not 0 <= first <= last < count:
+        raise InputError(f"{node}: blocks {first} to {last} do not exist: expected 0 <= first_block <= last_block <= {count - 1}")
+    return range(first, last + 1)
+
+
+def _sum(tensors: list[Tensor]) -> Tensor:
+    return reduce(add, tensors)

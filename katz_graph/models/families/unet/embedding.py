@@ -1,0 +1,45 @@
+"""What a UNet or ControlNet makes of a step's time and of SDXL's pooled text and picture sizes: one vector that all its blocks take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.ir.values import TextEncoding
+
+REFINER_NUMBERS = 5
+UNPOOLED = "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode the prompt with SDXL's text encoders"
+
+
+def step_embedding(module: Any, sample: Tensor, timestep: Tensor, text: TextEncoding, added: Tensor | None = None) -> Tensor:
+    """[B, E] for a model input [B, C, h, w] and timesteps [B]. `added` is `added_embedding` computed before; without it, it is computed
+    now."""
+    embedding: Tensor = module.time_embedding(module.time_proj(timestep.float()).to(sample.dtype))
+    added = added_embedding(module, text) if added is None else added
+    return embedding if added is None else embedding + added
+
+
+def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
+    """SDXL's embedding [B, E] of pooled text and picture sizes, the same at every step; None for models without it."""
+    if module.config.addition_embed_type is None:
+        return None
+    if text.pooled is None or text.sizes is None:
+        raise InputError(UNPOOLED)
+    numbers = _numbers(module, text.sizes, text.pooled.shape[1])
+    sizes = module.add_time_proj(numbers.flatten()).reshape(text.pooled.shape[0], -1)
+    result: Tensor = module.add_embedding(torch.cat([text.pooled, sizes], dim=-1).to(text.hidden.dtype))
+    return result
+
+
+def _numbers(module: Any, sizes: Tensor, pooled_width: int) -> Tensor:
+    """What of the sizes [B, 7] a model takes: SDXL the first six, its refiner the original size, the crop and the aesthetic score."""
+    taken = (module.add_embedding.linear_1.in_features - pooled_width) // module.config.addition_time_embed_dim
+    return sizes[:, [0, 1, 2, 3, 6]] if taken == REFINER_NUMBERS else sizes[:, :6]
+
+
+def conditioned(text: TextEncoding, kept: Any) -> dict[str, Any]:
+    """Arguments of a block with cross-attention: the text, and keys and values computed before."""
+    return {"encoder_hidden_states": text.hidden, "cross_attention_kwargs": {"kept": kept} if kept else None}

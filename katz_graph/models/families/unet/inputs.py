@@ -1,0 +1,49 @@
+"""The input channels beside the noisy latent of inpainting models and of models that edit by instruction."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.files.images import resize
+from katz_graph.picture.batch import repeated
+from katz_graph.picture.resample import resample
+from katz_graph.recipe import Concatenated
+from katz_graph.sampling.areas import fit_mask
+
+INPAINTING, EDITING = 5, 4  # mask and masked picture; the picture
+BLANK = (0.8223, -0.6876, 0.6364, 0.1380)  # an evenly grey picture as a scaled latent of Stable Diffusion's VAE
+
+
+def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: float) -> Tensor:
+    """[B, extra, h, w] for a latent `like` [B, 4, h, w]; `scale` is what a latent is multiplied by for this model.
+
+    Inpainting: the mask (rounded, 1 = repaint), then the masked picture, scaled. Editing (Brooks et al. 2023, section 3.2): the picture,
+    unscaled. InputError for a model with other channels.
+    """
+    picture = None if seen.latent is None else _fitted(seen.latent.pixels, like)
+    if extra == EDITING:
+        return torch.zeros_like(like) if picture is None else picture
+    if extra != INPAINTING:
+        raise InputError(f"the model takes {extra} channels beside the latent's, expected 5 (inpainting) or 4 (editing by instruction)")
+    if seen.mask is None or picture is None:
+        blank = like.new_tensor(BLANK).view(1, -1, 1, 1).expand_as(like)
+        return torch.cat([torch.ones_like(like[:, :1]), blank], dim=1)
+    return torch.cat([fit_mask(seen.mask.pixels, like).round(), picture * scale], dim=1)
+
+
+def _fitted(latent: Tensor, like: Tensor) -> Tensor:
+    """A latent in the size of another one: bilinear, cropped around the centre, repeated to its batch."""
+    latent = latent.to(like)
+    if latent.shape[-2:] != like.shape[-2:]:
+        latent = resample(latent, like.shape[-1], like.shape[-2], "bilinear", "center")
+    return repeated(latent, len(like))
+
+
+def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
+    """[b, H, W, C] in 0..1 -> [batch, 3, height, width]: nearest-exact, cropped around the centre; pictures repeat to fill the batch."""
+    if pixels.shape[-1] == 1:
+        pixels = pixels.expand(-1, -1, -1, 3)
+    fitted = resize(pixels[..., :3], width, height, "nearest-exact", "center").movedim(-1, 1)
+    return repeated(fitted, batch).contiguous()

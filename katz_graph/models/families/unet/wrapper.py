@@ -1,0 +1,59 @@
+"""A UNet behind a pack's function, which calls it as often and with what it likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.ir.values import Step, TextEncoding
+from katz_graph.patches import OpaquePatch
+from katz_graph.sampling.noise_table import NoiseTable
+from katz_graph.sampling.prediction import scale_model_input
+
+Predict = Callable[[Step, TextEncoding, Any], Tensor]
+"""(step, text, cross-attention keys and values of that text or None) -> the denoised prediction."""
+
+
+def call_wrapper(
+    wrapper: OpaquePatch, predict: Predict, step: Step, text: TextEncoding, kept: Any, sides: Sequence[int], table: NoiseTable
+) -> Tensor:
+    """What the function makes of `(apply_model, {input, timestep, c, cond_or_uncond})`: a denoised prediction [B, C, h, w].
+
+    `apply_model(x, timestep, **c)` takes a latent in sigma space, σ (one for all) and in `c` the text as `c_crossattn`; it gives the
+    denoised prediction. Anything else in `c` is for the function's own use. `sides`: of guidance, 0 positive and 1 negative, of each
+    conditioning entry in the batch. InputError for another shape or kind of result.
+    """
+    name = f"the unet_wrapper {wrapper.identity}"
+
+    def apply_model(x: Tensor, timestep: Tensor, c_crossattn: Tensor | None = None, **_: Any) -> Tensor:
+        if x.shape != step.x.shape:
+            raise InputError(f"{name} called the model with a latent of {list(x.shape)}, expected {list(step.x.shape)}")
+        level = float(timestep.flatten()[0])
+        if bool((timestep != level).any()):
+            raise InputError(f"{name} called the model with several noise levels at once, expected one")
+        if c_crossattn is None or c_crossattn is text.hidden:
+            return predict(_at(step, x, level, table), text, kept)
+        return predict(_at(step, x, level, table), replace(text, hidden=c_crossattn), None)
+
+    sigma = step.sigma.to(step.x.dtype)
+    c = {"c_crossattn": text.hidden, "transformer_options": {"cond_or_uncond": list(sides), "sigmas": sigma}}
+    result = wrapper.function(apply_model, {"input": step.x, "timestep": sigma, "c": c, "cond_or_uncond": list(sides)})
+    if not isinstance(result, Tensor) or result.shape != step.x.shape:
+        got = list(result.shape) if isinstance(result, Tensor) else f"a {type(result).__name__}"
+        raise InputError(f"{name} gave {got}, expected a tensor of {list(step.x.shape)}")
+    return result
+
+
+def _at(step: Step, x: Tensor, sigma: float, table: NoiseTable) -> Step:
+    """The step with another latent, or at another noise level."""
+    own = float(step.sigma[0])
+    same_level = torch.tensor(sigma) == torch.tensor(own)  # as float32, in which the function was given it
+    if x is step.x and same_level:
+        return step
+    scaled = scale_model_input(x, own if same_level else sigma, table.parametrisation).to(step.model_input.dtype)
+    return replace(step, x=x, model_input=scaled) if same_level else Step.of(x, scaled, sigma, table.timestep_at(sigma))

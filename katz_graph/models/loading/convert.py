@@ -1,0 +1,105 @@
+"""A part of a single file as a live module: its tensors renamed to those of diffusers or transformers with diffusers' own converters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import transformers
+from diffusers.loaders.single_file_utils import (
+    DIFFUSERS_TO_LDM_MAPPING,
+    convert_controlnet_checkpoint,
+    convert_ldm_unet_checkpoint,
+    convert_ldm_vae_checkpoint,
+    convert_open_clip_checkpoint,
+)
+from safetensors import safe_open
+from torch import Tensor
+
+from katz_graph.models.family import config
+from katz_graph.models.loading.configurations import is_original
+from katz_graph.recipe import Component
+
+UNET_PREFIX = "model.diffusion_model."  # that diffusers' converter asks for
+OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}  # VAEs of diffusers before 0.17
+MARKS = ("difference",)  # tensors that say something by being there
+FORGOTTEN = re.compile(r"(^|\.)(position_ids|logit_scale)$")  # of no use to a text encoder
+
+
+def build(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+    """The module, and which of its tensors are missing, unknown or of another shape, as `from_pretrained` reports it.
+
+    Memory: the module once, in `dtype`, whatever the file's.
+    """
+    values = dict(config(part))
+    with torch.device("meta"):
+        text = model.__module__.startswith("transformers")
+        module = model(transformers.CLIPTextConfig(**values)) if text else model.from_config(values)
+    tensors = _text(module, _tensors(part, dtype)) if text else _converted(model.__name__, _tensors(part, dtype), values)
+    wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    report = {
+        "missing_keys": wanted.keys() - tensors.keys(),
+        "unexpected_keys": tensors.keys() - wanted.keys(),
+        "mismatched_keys": [
+            (name, tuple(value.shape), wanted[name])
+            for name, value in tensors.items()
+            if wanted.get(name, value.shape) != tuple(value.shape)
+        ],
+    }
+    if not any(report.values()):
+        module.load_state_dict(tensors, assign=True)
+        if text:  # a buffer that no file need hold
+            getattr(module, "text_model", module).embeddings.position_ids = torch.arange(values["max_position_embeddings"])[None]
+    return module, report
+
+
+def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The part's tensors without its prefix."""
+    (file,) = part.files
+    with safe_open(file.path, framework="pt") as content:
+        names = [name for name in content.keys() if name.startswith(part.prefix) and name not in MARKS]  # noqa: SIM118 (not a mapping)
+        return {name.removeprefix(part.prefix): content.get_tensor(name).to(dtype) for name in names}
+
+
+def _converted(model: str, tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:
+    match model:
+        case "UNet2DConditionModel" if is_original(_shapes(tensors)):
+            return dict(convert_ldm_unet_checkpoint({UNET_PREFIX + name: tensor for name, tensor in tensors.items()}, values))
+        case "ControlNetModel" if is_original(_shapes(tensors)):
+            added = DIFFUSERS_TO_LDM_MAPPING["controlnet"]["addition_embed_type"]
+            sizes = {ours: tensors[theirs] for ours, theirs in added.items() if theirs in tensors}
+            converted = convert_controlnet_checkpoint(tensors, values) | sizes
+            return {name: tensor for name, tensor in converted.items() if tensor is not None}
+        case "AutoencoderKL" if "encoder.down.0.block.0.conv1.weight" in tensors:
+            return dict(convert_ldm_vae_checkpoint(tensors, values))
+        case "AutoencoderKL":
+            return {_present_attention(name): tensor for name, tensor in tensors.items()}
+        case _:
+            return tensors
+
+
+def _text(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Named as the module names them, which may or may not have a level `text_model`."""
+    projects = hasattr(module, "text_projection")
+    if "positional_embedding" in tensors:
+        tensors = convert_open_clip_checkpoint(module, tensors, prefix="")
+    level = "text_model." if hasattr(module, "text_model") else ""
+    renamed = {}
+    for name, tensor in tensors.items():
+        bare = name.removeprefix("text_model.")
+        if bare == "text_projection.weight" and projects:
+            renamed[bare] = tensor
+        elif not bare.startswith("text_projection") and not FORGOTTEN.search(bare):
+            renamed[level + bare] = tensor
+    return renamed
+
+
+def _present_attention(name: str) -> str:
+    match = re.fullmatch(r"(.*\.attentions\.\d+)\.(query|key|value|proj_attn)\.(.*)", name)
+    return f"{match[1]}.{OLD_ATTENTION[match[2]]}.{match[3]}" if match else name
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}

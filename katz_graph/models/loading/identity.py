@@ -1,0 +1,271 @@
+"""Which files a component consists of, and what tells one version of them from another.
+
+Reads headers and configurations, never weights. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from katz_graph.errors import InputError
+from katz_graph.files.folders import PICKLES
+from katz_graph.recipe import Component, FileIdentity
+
+Kind = Literal["unet", "controlnet", "vae", "text_encoder", "tokenizer", "scheduler"]
+
+LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
+VALUE_BITS = {
+    "F64": 64, "I64": 64, "U64": 64, "C64": 64,
+    "F32": 32, "I32": 32, "U32": 32,
+    "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
+    "I8": 8, "U8": 8, "BOOL": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}  # fmt: skip
+PICKLE = "a pickle, which can run code when it is opened, is refused"
+FOREIGN = {
+    b"version https://git-lfs": "a pointer of Git LFS, not the file itself: fetch it with git lfs pull, or download it",
+    b"<": "a web page, not a model: the download gave a page, perhaps to log in; download it again",
+    b"PK\x03\x04": f"{PICKLE}, also under another name: take the .safetensors file of the same model",
+    b"\x80\x02": f"{PICKLE}, also under another name: take the .safetensors file of the same model",
+    b"GGUF": "a GGUF file, which is not read: take the .safetensors file of the same model",
+}  # how files begin that people have in place of a model
+LONGEST_SIGN = 64  # bytes
+WEIGHTS_STEM: dict[Kind, str] = {
+    "unet": "diffusion_pytorch_model",
+    "controlnet": "diffusion_pytorch_model",
+    "vae": "diffusion_pytorch_model",
+    "text_encoder": "model",
+}
+CLASS_OF: dict[Kind, str] = {
+    "unet": "diffusers.UNet2DConditionModel",
+    "controlnet": "diffusers.ControlNetModel",
+    "vae": "diffusers.AutoencoderKL",
+    "text_encoder": "transformers.CLIPTextModel",
+    "tokenizer": "transformers.CLIPTokenizer",
+    "scheduler": "diffusers.EulerDiscreteScheduler",
+}
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+
+
+def component(folder: str | Path, kind: Kind) -> Component:
+    """The component in `folder` as diffusers saves it: configuration and safetensors (whole or in shards), or a tokenizer's files.
+
+    Without unsuffixed weights those of a variant are taken (`diffusion_pytorch_model.fp16.safetensors`), fp16 first. InputError when
+    something is missing, a pickle, truncated or inconsistent.
+    """
+    folder = resolve(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: a file, expected the folder of a {_words(kind)}")
+    if kind == "scheduler":
+        return Component(str(folder), (configuration_identity(folder / "scheduler_config.json"),))
+    if kind == "tokenizer":
+        present = [folder / name for name in TOKENIZER_FILES if (folder / name).exists()]
+        if not any(path.name in ("tokenizer.json", "vocab.json") for path in present):
+            raise InputError(f"{folder}: no tokenizer here: expected tokenizer.json, or vocab.json with merges.txt")
+        return Component(str(folder), tuple(configuration_identity(path) for path in present))
+    configuration = folder / "config.json"
+    if not configuration.exists():
+        raise InputError(f"{folder}: config.json of the {_words(kind)} is missing: expected a folder in diffusers' layout")
+    return Component(str(folder), (configuration_identity(configuration), *_weights(folder, kind)))
+
+
+def check_unchanged(*files: FileIdentity) -> None:
+    """InputError when one of the files is another one than when it was named."""
+    for file in files:
+        try:
+            now = Path(file.path).stat()
+        except OSError as error:
+            raise InputError(f"{file.path}: {error.strerror or error}") from None
+        if (now.st_size, now.st_mtime_ns) != (file.size, file.modified_ns):
+            raise InputError(f"{file.path}: changed since the workflow began to use it: run the workflow again")
+
+
+def count_values(component: Component) -> int:
+    """How many numbers its weights are, by the headers of its files."""
+    return sum(math.prod(entry["shape"]) for entry in _entries(component))
+
+
+def value_types(component: Component) -> frozenset[str]:
+    """The number formats of its weights, as safetensors calls them: F32, F16, BF16, ..."""
+    return frozenset(entry["dtype"] for entry in _entries(component))
+
+
+def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
+    """What headers say of its weights."""
+    for file in component.files:
+        if file.path.endswith(".safetensors"):
+            for name, entry in read_header(Path(file.path))[1].items():
+                if name != "__metadata__" and name.startswith(component.prefix):
+                    yield entry
+
+
+def variant(component: Component) -> str | None:
+    """`fp16` when the component's weights are files of that variant, None when they carry no suffix."""
+    for file in component.files:
+        parts = Path(file.path).name.split(".")
+        if file.path.endswith(".safetensors") and len(parts) == 3:
+            return parts[1].split("-")[0]
+    return None
+
+
+def resolve(path: str | Path) -> Path:
+    """The absolute path, its folder without symbolic links; a linked file keeps its name (the hub's cache links to nameless files).
+
+    InputError when there is no such file, or links go in a circle.
+    """
+    path = Path(path).expanduser()
+    try:
+        real = path.resolve(strict=True)
+        return real if real.is_dir() else path.parent.resolve() / path.name
+    except FileNotFoundError:
+        broken = "a link to a file that is not there" if os.path.lexists(path) else "no such file or folder"
+        raise InputError(f"{path}: {broken}") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links, in Python 3.11 and 3.12
+        raise InputError(f"{path}: cannot be opened: {getattr(error, 'strerror', None) or 'its symbolic links go in a circle'}") from None
+
+
+def configuration_identity(path: str | Path) -> FileIdentity:
+    """Identity of a small file, by its content."""
+    path = resolve(path)
+    status = path.stat()
+    return FileIdentity(str(path), status.st_size, status.st_mtime_ns, content_hash(path))
+
+
+def content_hash(path: str | Path) -> str:
+    """SHA-256 of a file's bytes."""
+    return hashlib.sha256(_read(resolve(path))).hexdigest()
+
+
+def file_identity(path: str | Path) -> FileIdentity:
+    """Identity of a safetensors file, by its header. InputError when it is a pickle, or when the header does not agree with the file."""
+    path = resolve(path)
+    if not path.is_file():
+        raise InputError(f"{path}: expected a safetensors file, got a folder")
+    header, _ = read_header(path)
+    status = path.stat()
+    return FileIdentity(str(path), status.st_size, status.st_mtime_ns, hashlib.sha256(header).hexdigest())
+
+
+def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The header of a safetensors file as bytes and as JSON, checked against the size of the file.
+
+    Layout: 8 bytes length of the header (little-endian), the header, the tensors' bytes without gaps (github.com/huggingface/safetensors).
+    """
+    if path.suffix.lower() in PICKLES:
+        load = f"import torch; from safetensors.torch import save_file as s; d = torch.load('{path}', weights_only=True)"
+        copied = "k: v.clone(memory_format=torch.contiguous_format) for k, v in d.get('state_dict', d).items() if torch.is_tensor(v)"
+        raise InputError(f"{path}: {PICKLE}: convert it with python -c \"{load}; s({{{copied}}}, '{path.with_suffix('.safetensors')}')\"")
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or not 2 <= length <= min(size - 8, LONGEST_HEADER):
+                file.seek(0)
+                start = file.read(LONGEST_SIGN).lstrip()
+                if (foreign := next((words for sign, words in FOREIGN.items() if start.startswith(sign)), None)) is not None:
+                    raise InputError(f"{path}: {foreign}")
+                raise InputError(
+                    f"{path}: not a safetensors file, or cut off: it says its header has {length:,} bytes, the file has {size:,}"
+                )
+            header = file.read(length)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        entries = json.loads(header)
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: not a safetensors file: its header is not JSON") from None
+    if not isinstance(entries, dict):
+        raise InputError(f"{path}: not a safetensors file: its header is a {type(entries).__name__}, expected an object")
+    _check_layout(path, entries, size - 8 - length)
+    return header, entries
+
+
+def _check_layout(path: Path, entries: dict[str, Any], available: int) -> None:
+    metadata = entries.get("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise InputError(f"{path}: not a safetensors file: its __metadata__ is not an object of texts")
+    spans = []
+    for name, entry in entries.items():
+        if name == "__metadata__":
+            continue
+        try:
+            start, end = entry["data_offsets"]
+            whole = all(type(number) is int and number >= 0 for number in (start, end, *entry["shape"]))
+            sound = whole and start <= end and 8 * (end - start) == VALUE_BITS[entry["dtype"]] * math.prod(entry["shape"])
+        except (KeyError, TypeError, ValueError):
+            sound = False
+        if not sound:
+            raise InputError(
+                f"{path}: the header contradicts itself at {name!r} (type, shape and offsets do not agree): download the file again"
+            )
+        spans.append((start, end, name))
+    reached = 0
+    for start, end, name in sorted(spans):
+        if start != reached:
+            raise InputError(
+                f"{path}: the header contradicts itself: {name!r} begins at byte {start:,}, expected {reached:,}: download the file again"
+            )
+        reached = end
+    if reached != available:
+        problem = "truncated" if reached > available else "followed by bytes that belong to no tensor"
+        raise InputError(f"{path}: {problem}: its tensors take {reached:,} bytes, the file has {available:,}: download it again")
+
+
+def _weights(folder: Path, kind: Kind) -> list[FileIdentity]:
+    stem = WEIGHTS_STEM[kind]
+    names = sorted(path.name for path in folder.iterdir())
+    whole = [name for name in names if name.startswith(f"{stem}.") and name.endswith(".safetensors") and "-of-" not in name]
+    indices = [name for name in names if name.startswith(f"{stem}.safetensors.index.") and name.endswith(".json")]
+    found = [(_suffix(name, stem), name) for name in (*whole, *indices)]
+    if not found:
+        pickle = next((name for name in names if name.lower().endswith(PICKLES)), None)
+        if pickle is None:
+            raise InputError(f"{folder}: no weights of the {_words(kind)}: expected {stem}.safetensors")
+        package, model = CLASS_OF[kind].split(".")
+        convert = f"from {package} import {model} as M; M.from_pretrained('{folder}', use_safetensors=False).save_pretrained('{folder}')"
+        raise InputError(f'{folder / pickle}: {PICKLE}: if you trust it, convert it with python -c "{convert}"')
+    _, chosen = min(found, key=lambda pair: (pair[0] != "", pair[0] != "fp16", pair[0]))
+    if chosen.endswith(".safetensors"):
+        return [file_identity(folder / chosen)]
+    return [configuration_identity(folder / chosen), *(file_identity(folder / name) for name in _shards(folder / chosen))]
+
+
+def _suffix(name: str, stem: str) -> str:
+    """`fp16` of `model.fp16.safetensors` and of `model.safetensors.index.fp16.json`; empty for a name without variant."""
+    rest = name.removeprefix(f"{stem}.").removeprefix("safetensors.index.")
+    return rest.removesuffix("safetensors").removesuffix("json").strip(".")
+
+
+def _shards(index: Path) -> list[str]:
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) and Path(name).name == name for name in names.values()):
+        raise InputError(f"{index}: expected a weight_map from tensor names to files of this folder")
+    return sorted(set(names.values()))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. InputError when it is not one."""
+    try:
+        value = json.loads(_read(path))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: expected a JSON object, got a {type(value).__name__}")
+    return value
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _words(kind: Kind) -> str:
+    return {"unet": "UNet", "controlnet": "ControlNet", "vae": "VAE", "text_encoder": "text encoder"}.get(kind, kind)

@@ -1,0 +1,59 @@
+"""A device's memory: what is free, and what computing takes of it at most."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import math
+
+import torch
+
+from katz_graph.host import memory as host_memory
+
+
+class DeviceMemory:
+    """The memory of a GPU, or that of the host as far as this process may take it."""
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = torch.device(device)
+        self._taken: float | None = None  # nothing is asked of a GPU before it is used
+
+    @property
+    def total(self) -> float:
+        """Bytes."""
+        if self.device.type == "cuda":
+            return float(torch.cuda.mem_get_info(self.device)[1])
+        return host_memory.total_bytes()
+
+    def free(self) -> float:
+        """Bytes that can be had now: with what torch keeps of a GPU and does not use."""
+        if self.device.type != "cuda":
+            return host_memory.free_bytes()
+        unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return float(torch.cuda.mem_get_info(self.device)[0] + unused)
+
+    def watch(self) -> None:
+        """Measure `peak` from now on."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._taken = float(torch.cuda.memory_allocated(self.device))
+        else:
+            host_memory.reset_peak()
+            self._taken = host_memory.status_bytes("VmRSS")
+
+    def peak(self) -> float:
+        """The most bytes that were taken at once besides those that were when `watch` was called last; 0 if it never was."""
+        if self._taken is None:
+            return 0.0
+        if self.device.type == "cuda":
+            return float(torch.cuda.max_memory_allocated(self.device)) - self._taken
+        most = host_memory.status_bytes("VmHWM")
+        return max(0.0, most - self._taken) if math.isfinite(most) else 0.0
+
+    def collect(self) -> None:
+        """Give memory back that nobody uses any more."""
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        elif (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+            trim(0)  # glibc keeps what was freed between what is in use

@@ -1,0 +1,283 @@
+"""Holds the live modules of one device within the bytes that they may take. Knows nothing of what they compute."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import RLock
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from katz_graph.errors import OutOfMemory
+from katz_graph.host.out_of_memory import GB, WAY_OUT, RanOut, attempt
+from katz_graph.models.loading.memory import DeviceMemory
+from katz_graph.models.loading.residency import CONTROL_NETS, POLICIES, ControlNetUse, ModelUse, PolicyName, Residency
+from katz_graph.recipe import FileIdentity
+
+Result = TypeVar("Result")
+
+PEAKS = 32  # stretches between two loads, of which the one that needed most for computing sets the reserve
+LEAST_RESERVE = 2**30  # bytes that are left for computing before it was measured,
+RESERVED = 1 / 8  # but no more than this part of the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Loadable:
+    """A module as it can be had. `size`: bytes of its weights, told when it is loaded; `beside`: what loading takes besides them; `files`:
+    what it is made of; `control_net`: whether it counts towards the budget of ControlNets too."""
+
+    key: Hashable
+    name: str
+    size: Callable[[], int]
+    load: Callable[[], Any]
+    files: tuple[FileIdentity, ...] = ()
+    beside: int = 0
+    control_net: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Resident:
+    module: Any
+    wanted: Loadable
+    size: int
+    seconds: float  # that it took to load
+
+    def __str__(self) -> str:
+        return f"{self.wanted.name} ({self.size / GB:.2f} GB, loaded in {self.seconds:.1f} s)"
+
+
+class Residents:
+    """Modules by key, each loaded once. Before one is loaded, what was replaced by a newer file goes, then what was used longest ago, until
+    there is room; never what is in use.
+
+    `model_bytes`: what all of them may take. None: what `memory` has free, less a reserve for computing, which is the most that was needed
+    lately. ControlNets together keep within `control_net_bytes` as well, where `policy` says which goes.
+    """
+
+    def __init__(
+        self,
+        model_bytes: int | None = None,
+        memory: DeviceMemory | None = None,
+        control_net_bytes: int | None = None,
+        policy: PolicyName = "lru",
+    ) -> None:
+        self.on_evicted: Callable[[str], None] = lambda line: None  # says what went, for what, and what it had cost
+        self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()  # what goes with a module besides its own weights
+        self._memory, self._model_bytes = memory, model_bytes
+        self._lock = RLock()
+        self._here: dict[Hashable, _Resident] = {}  # in the order of loading
+        self._books = Residency(math.inf, POLICIES["lru"]())
+        most = math.inf if control_net_bytes is None else control_net_bytes
+        self._control_nets = Residency(most, POLICIES[policy](), CONTROL_NETS)
+        self._peaks: deque[float] = deque(maxlen=PEAKS)
+        self._load_seconds = self._control_net_seconds = self._evicted_seconds = 0.0
+        self._short = 0
+
+    # what is wanted
+
+    def get(self, wanted: Loadable) -> Any:
+        """The live module. OutOfMemory when it is too large, InputError when it exceeds the budget of ControlNets alone, NoRoom when what
+        is in use leaves too little."""
+        with self._lock:
+            if self._books.is_pinned(wanted.key):
+                return self._here[wanted.key].module  # a use that was counted
+            return self._touched(wanted)
+
+    @contextmanager
+    def using(self, wanted: Loadable) -> Iterator[Any]:
+        """The live module, which is not let go inside the `with` statement; all that counts as one use. Errors as of `get`."""
+        with self._lock:
+            module = self._touched(wanted)
+            self._books.pin(wanted.key)
+            if wanted.control_net:
+                self._control_nets.pin(wanted.key)
+        try:
+            yield module
+        finally:
+            with self._lock:
+                self._books.unpin(wanted.key)
+                if wanted.control_net:
+                    self._control_nets.unpin(wanted.key)
+
+    def drop(self, key: Hashable) -> None:
+        """Let a module go, unless it is in use or not here."""
+        with self._lock:
+            if key in self._here and not self._books.is_pinned(key):
+                self._let_go([key])
+
+    def clear(self) -> None:
+        """Let go of all modules that are not in use."""
+        with self._lock:
+            self._let_go(self._books.idle())
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody is inside of `using`."""
+        with self._lock:
+            return self._books.has_pins
+
+    # computing beside them
+
+    def with_room(self, what: str, work: Callable[[], Result], again: bool = True) -> Result:
+        """What `work` gives; `again`: tried once more, with all let go that is not in use, when memory runs out. OutOfMemory that names
+        `what`, the sizes and the way out when it does not suffice."""
+        done = self.attempt(what, work, again)
+        if isinstance(done, RanOut):
+            raise self.short_of_memory(what, str(done))
+        return done
+
+    def attempt(self, what: str, work: Callable[[], Result], again: bool = True) -> Result | RanOut:
+        """As `with_room`, but says so when memory does not suffice."""
+        done = attempt(work)
+        if isinstance(done, RanOut):
+            self._short += 1
+            self.make_room(math.inf, what)
+            self.collect()
+            if again:
+                return attempt(work)
+        return done
+
+    def make_room(self, size: float, what: str) -> float:
+        """Let go of what is not in use until so many bytes are free, or nothing is left that could go; what is free then."""
+        if self._memory is None:
+            self._give_up(math.inf if math.isinf(size) else 0.0, what)
+            return math.inf
+        if self._memory.free() < size:
+            self._give_up(size - self._memory.free(), what)
+        return self._memory.free()
+
+    def _give_up(self, size: float, what: str) -> None:
+        with self._lock:
+            self._let_go(self._books.idle(size), what)
+
+    def within_reach(self) -> float:
+        """Bytes that `make_room` could free."""
+        with self._lock:
+            return math.inf if self._memory is None else self._memory.free() + self._books.resident_bytes - self._books.pinned_bytes
+
+    def collect(self) -> None:
+        """Give back the memory of what nobody holds any more."""
+        if self._memory is not None:
+            self._memory.collect()
+
+    def short_of_memory(self, what: str, why: str = "out of memory") -> OutOfMemory:
+        """The error for something that does not fit, in one line."""
+        with self._lock:
+            held = f"models in use take {self._books.pinned_bytes / GB:.2f} GB"
+        if self._memory is None:
+            return OutOfMemory(f"{what}: {why}; {held}; {WAY_OUT}")
+        rooms = f"{self._memory.free() / GB:.2f} of {self._memory.total / GB:.2f} GB of {self._memory.device} are free"
+        return OutOfMemory(f"{what}: {why}; {rooms}, {held}; {WAY_OUT}")
+
+    # figures
+
+    @property
+    def control_net_use(self) -> ControlNetUse:
+        books = self._control_nets
+        return ControlNetUse(books.hits, books.misses, books.evictions, self._control_net_seconds, books.resident_bytes)
+
+    @property
+    def use(self) -> ModelUse:
+        books = self._books
+        seconds = self._load_seconds, self._evicted_seconds
+        room = self._limits(0)
+        return ModelUse(books.misses, books.evictions, *seconds, books.resident_bytes, *room, self._short)
+
+    @property
+    def capacity(self) -> float:
+        """Bytes that models may take together: what can be let go counts as free."""
+        budget, reserve = self._limits(0)
+        return max(0.0, budget - reserve)
+
+    def _limits(self, beside: float) -> tuple[float, float]:
+        """The budget of bytes, and what of it is left free as long as something can go for it."""
+        if self._model_bytes is not None:
+            return self._model_bytes, 0.0
+        if self._memory is None:
+            return math.inf, 0.0
+        reserve = max([min(LEAST_RESERVE, RESERVED * self._memory.total), *self._peaks])
+        return self._memory.free() + self._books.resident_bytes, max(reserve, beside)
+
+    # coming and going
+
+    def _touched(self, wanted: Loadable) -> Any:
+        if wanted.key not in self._here:
+            return self._loaded(wanted)
+        self._books.touch(wanted.key, 0)
+        if wanted.control_net:
+            self._control_nets.touch(wanted.key, 0)
+        return self._here[wanted.key].module
+
+    def _loaded(self, wanted: Loadable) -> Any:
+        size = wanted.size()
+        self._measure()
+        self._make_way(wanted, size)
+        started = time.perf_counter()
+        self._books.pin(wanted.key)  # what is not here yet cannot go
+        try:
+            module = self.with_room(wanted.name, wanted.load)
+        except BaseException:
+            self._books.unpin(wanted.key)
+            self._books.forget(wanted.key)
+            if wanted.control_net:
+                self._control_nets.forget(wanted.key)
+            raise
+        self._books.unpin(wanted.key)
+        seconds = time.perf_counter() - started
+        self._load_seconds += seconds
+        self._control_net_seconds += seconds if wanted.control_net else 0.0
+        self._here[wanted.key] = _Resident(module, wanted, size, seconds)
+        if self._memory is not None:
+            self._memory.watch()
+        return module
+
+    def _measure(self) -> None:
+        """Note what computing has needed since the last load."""
+        if self._memory is not None:
+            self._peaks.append(self._memory.peak())
+
+    def _make_way(self, wanted: Loadable, size: int) -> None:
+        """Book a module that will be loaded, and let go of what has to go for it."""
+        self._let_go(self._superseded(wanted.files), f"a newer file, {wanted.name}")
+        if wanted.control_net:
+            self._let_go(self._control_nets.touch(wanted.key, size, wanted.name), wanted.name)
+        try:
+            books = self._books
+            books.budget_bytes, books.reserve_bytes = self._limits(wanted.beside)
+            if size > books.budget_bytes:
+                most = f"{books.budget_bytes / GB:.2f} GB that models may take (--model-gb)"
+                raise self.short_of_memory(wanted.name, f"takes {size / GB:.2f} GB, more than the {most}")
+            self._let_go(books.touch(wanted.key, size, wanted.name), wanted.name)
+        except BaseException:
+            if wanted.control_net:
+                self._control_nets.forget(wanted.key)
+            raise
+
+    def _superseded(self, files: Iterable[FileIdentity]) -> list[Hashable]:
+        """Modules of files that have been replaced by now, except those in use."""
+        newest = {file.path: file for one in self._here.values() for file in one.wanted.files} | {file.path: file for file in files}
+        old = [key for key, one in self._here.items() if any(newest[file.path] != file for file in one.wanted.files)]
+        return [key for key in old if not self._books.is_pinned(key)]
+
+    def _let_go(self, keys: Iterable[Hashable], what: str = "") -> None:
+        """Of modules that are not in use; `what` they went for, if for anything."""
+        weights: list[Tensor] = []
+        for key in keys:
+            for books in (self._books, self._control_nets):
+                if key in books:
+                    (books.evict if what else books.forget)(key)
+            gone = self._here.pop(key)
+            weights += (*gone.module.parameters(), *gone.module.buffers(), *self.also_free(gone.module))
+            if what:
+                self._evicted_seconds += gone.seconds
+                self.on_evicted(f"let go of {gone} for {what}")
+            del gone
+        if weights:
+            while weights:  # one after the other: threads that answer for this process are not kept waiting
+                del weights[-1]
+            self.collect()

@@ -1,0 +1,174 @@
+"""Recipes from what people name: a pipeline's folder or hub id, a single file, or a part in a file or folder of its own.
+
+Never imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.files.folders import HUB_ID
+from katz_graph.messages import first_line
+from katz_graph.models.family import architecture, check_pipeline, config, expect_class, prediction_type, vae_shape
+from katz_graph.models.loading.configurations import scheduler_configuration
+from katz_graph.models.loading.identity import Kind, component, read_json, resolve
+from katz_graph.models.loading.parametrisation import scheduler_component
+from katz_graph.models.loading.single_file import (
+    SCALING,
+    SDXL_SCALING,
+    check_checkpoint,
+    contents,
+    controlnet_component,
+    text_encoders,
+    tokenizer_component,
+    unet_component,
+    vae_component,
+)
+from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, MergedComponent, ModelRecipe, TextEncoderRecipe, VaeRecipe
+
+HUB_FILES = ("model_index.json", "config.json", "diffusion_pytorch_model*.safetensors", "*/*.json", "*/*.txt", "*/*.safetensors")
+HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
+DIFFERENCES = "difference"  # an empty tensor that says so by its name
+CONTROLNETS = ("ControlNetModel", "ControlNetUnionModel")
+
+
+def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
+    """The recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id (`owner/name`), which is fetched.
+
+    InputError when it is not a Stable Diffusion 1, 2 or XL pipeline, or its parts do not fit each other.
+    """
+    place = _local(source)
+    model, clip, vae = _of_folder(place) if place.is_dir() else _of_file(place)
+    expect_class(model.unet, "UNet2DConditionModel")
+    check_pipeline(model, clip, vae)
+    prediction_type(model)
+    return model, clip, vae
+
+
+def unet_recipe(source: str | Path, rounding: str | None = None) -> ModelRecipe:
+    """The recipe of a UNet alone: a single file in either layout, a whole checkpoint, or a folder as diffusers saves it.
+
+    rounding: the number format that its weights are rounded to.
+    """
+    place = _local(source)
+    if place.is_dir():
+        unet = replace(component(place, "unet"), rounding=rounding)
+        expect_class(unet, "UNet2DConditionModel")
+        scheduler = Component(unet.folder, unet.files, json.dumps(scheduler_configuration("epsilon", zero_terminal_snr=False)))
+        return ModelRecipe(unet, scheduler, _scale(unet))
+    file = contents(place)
+    unet = unet_component(file, rounding)
+    return ModelRecipe(unet, scheduler_component(file, unet, architecture(unet).family), _scale(unet))
+
+
+def clip_recipe(sources: Sequence[str | Path]) -> ClipRecipe:
+    """The recipe of text encoders: one file, or two, which are SDXL's in whatever order."""
+    encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
+    projecting = [encoder for encoder in encoders if _projects(encoder)]
+    ordered = [encoder for encoder in encoders if encoder not in projecting] + projecting
+    if len(sources) > 1 and (len(ordered) != 2 or len(projecting) != 1):
+        names = " and ".join(str(source) for source in sources)
+        raise InputError(f"{names}: not SDXL's two text encoders: expected CLIP-L (of width 768) and OpenCLIP's bigG (of width 1280)")
+    return ClipRecipe(tuple(ordered))
+
+
+def vae_recipe(source: str | Path) -> VaeRecipe:
+    """The recipe of a VAE: a single file in either layout, a whole checkpoint, a folder as diffusers saves it, or a hub id."""
+    place = _local(source)
+    recipe = VaeRecipe(component(place, "vae") if place.is_dir() else vae_component(contents(place)))
+    vae_shape(recipe)
+    return recipe
+
+
+def controlnet_recipe(source: str | Path, base: Component | None = None) -> ControlNetRecipe:
+    """The recipe of a ControlNet: a single file in either layout, a folder as diffusers saves it, or a hub id.
+
+    base: the UNet that a file of differences is added to. InputError for such a file without it.
+    """
+    place = _local(source)
+    if place.is_dir():
+        recipe = ControlNetRecipe(component(place, "controlnet"))
+    else:
+        file = contents(place)
+        if DIFFERENCES in file.shapes and base is None:
+            raise InputError(f"{file.path}: holds only what a ControlNet differs by from a UNet: load it with DiffControlNetLoader")
+        if DIFFERENCES in file.shapes and isinstance(base, MergedComponent):
+            raise InputError(
+                f"{file.path}: holds differences to a UNet of one file, the model is merged of two: link one that is not merged"
+            )
+        recipe = ControlNetRecipe(controlnet_component(file), base=base if DIFFERENCES in file.shapes else None)
+    expect_class(recipe.control_net, *CONTROLNETS)
+    architecture(recipe.control_net)
+    return recipe
+
+
+def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
+    index = folder / "model_index.json"
+    if not index.exists():
+        raise InputError(f"{folder}: model_index.json is missing: expected a pipeline folder in diffusers' layout, or a single file")
+    parts = read_json(index)
+
+    def part(name: str, kind: Kind) -> Component:
+        if not _present(parts, name) or not (folder / name).is_dir():
+            raise InputError(f"{folder}: the pipeline has no {name}: expected a Stable Diffusion 1, 2 or XL pipeline in diffusers' layout")
+        return component(folder / name, kind)
+
+    suffixes = [suffix for suffix in ("", "_2") if _present(parts, f"text_encoder{suffix}")] or [""]
+    encoders = tuple(TextEncoderRecipe(part(f"text_encoder{s}", "text_encoder"), part(f"tokenizer{s}", "tokenizer")) for s in suffixes)
+    vae = VaeRecipe(part("vae", "vae"))
+    model = ModelRecipe(part("unet", "unet"), part("scheduler", "scheduler"), vae_shape(vae).scaling_factor)
+    return model, ClipRecipe(encoders), vae
+
+
+def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
+    file = contents(path)
+    check_checkpoint(file)
+    unet = unet_component(file)
+    shape = architecture(unet)
+    vae = VaeRecipe(vae_component(file, sdxl=shape.family == "sdxl"))
+    model = ModelRecipe(unet, scheduler_component(file, unet, shape.family), vae_shape(vae).scaling_factor)
+    return model, ClipRecipe(text_encoders(file)), vae
+
+
+def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
+    if not place.is_dir():
+        return text_encoders(contents(place))
+    encoder = component(place, "text_encoder")
+    return (TextEncoderRecipe(encoder, tokenizer_component(config(encoder).get("hidden_act", "quick_gelu"))),)
+
+
+def _projects(encoder: TextEncoderRecipe) -> bool:
+    return "CLIPTextModelWithProjection" in (config(encoder.encoder).get("architectures") or ())
+
+
+def _scale(unet: Component) -> float:
+    return SDXL_SCALING if architecture(unet).family == "sdxl" else SCALING
+
+
+def _present(parts: Mapping[str, Any], name: str) -> bool:
+    entry = parts.get(name)
+    return isinstance(entry, list) and bool(entry) and entry[-1] is not None
+
+
+def _local(source: str | Path) -> Path:
+    """The local folder or file of `source`, fetched from the hub when there is none and the name can be a hub id."""
+    if Path(source).expanduser().exists() or not HUB_ID.fullmatch(str(source)):
+        return resolve(source)
+    from huggingface_hub import HfApi, snapshot_download
+
+    name = str(source)
+    try:
+        present = {file.rfilename for file in HfApi().model_info(name, timeout=10).siblings or ()}
+        doubled = [file for file in present if ".fp16." in file and file.replace(".fp16.", ".") in present]
+        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), ignore_patterns=[*HUB_LEFT_OUT, *doubled]))
+    except Exception as problem:  # the hub's client lets errors of several network libraries through
+        reason = first_line(problem)
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(HUB_FILES), local_files_only=True))
+    except Exception:
+        raise InputError(f"{name}: no such local folder, and it could not be fetched from the Hugging Face hub: {reason}") from None

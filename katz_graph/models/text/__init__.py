@@ -1,0 +1,1 @@
+"""Turns prompts into what networks take. Must not know the denoising loop."""

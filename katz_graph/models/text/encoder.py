@@ -1,0 +1,154 @@
+"""From a prompt to what a UNet takes: tokens, chunks, the right layer of each encoder, weights.
+
+An unweighted prompt of up to 75 tokens gives what diffusers' pipelines give, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from katz_graph.errors import InputError
+from katz_graph.ir.values import TextEncoding
+from katz_graph.models.loading.identity import check_unchanged
+from katz_graph.models.text.prompt import Learned, Token, weighted_segments
+from katz_graph.models.text.textual_inversion import tensor_name, vectors
+from katz_graph.models.text.tokens import row_length, token_rows
+from katz_graph.recipe import LearnedWords
+
+STAND_IN = 0  # the id in the place of a vector that no token has
+OPEN_CLIP_LAYERS = 24  # of SD2's text encoder as it was trained; diffusers' folders leave out the last
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Which hidden state is taken: the n-th from the end, with or without the encoder's final norm."""
+
+    from_end: int  # 1 is the last layer's output
+    normed: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoder:
+    """A text encoder with its tokenizer, and the vectors [n, D] of textual inversions by name."""
+
+    module: Any
+    tokenizer: Any
+    learned: Mapping[str, Tensor]
+
+
+def encode(
+    encoders: Sequence[tuple[Any, Any]],
+    text: str,
+    last_layer: int | None = None,
+    text_2: str | None = None,
+    learned: Sequence[LearnedWords] = (),
+) -> TextEncoding:
+    """Encode a prompt with one (text encoder, tokenizer), SD1 and SD2, or two, SDXL: [1, 77 · chunks, D], for SDXL with pooled text.
+
+    last_layer: -1 is the last layer of the encoder as it was trained, -2 the one before; beyond the first it is the last again. None is
+    the family's own. text_2: for the second encoder where it is another text. learned: the textual inversions that the text may name.
+    The pooled text is the first chunk's. InputError for a last_layer that is not negative.
+    """
+    if last_layer is not None and last_layer >= 0:
+        raise InputError(f"stop_at_clip_layer is {last_layer}, expected a negative number: -1 is the last layer")
+    texts = (text, text if text_2 is None else text_2)
+    rows = [
+        token_rows(
+            tokenizer, module.config.max_position_embeddings, weighted_segments(said), vectors(learned, number, module.config.hidden_size)
+        )
+        for number, ((module, tokenizer), said) in enumerate(zip(encoders, texts, strict=False))
+    ]
+    longest = max(len(one) for one in rows)
+    projects = hasattr(encoders[-1][0], "text_projection")  # SDXL, and its refiner
+    encoded = [
+        _encode(
+            Encoder(module, tokenizer, {words.name: _vectors(words, number, module) for words in learned}),
+            [*one, *[[]] * (longest - len(one))],
+            _layer(module.config, projects, last_layer),
+        )
+        for number, ((module, tokenizer), one) in enumerate(zip(encoders, rows, strict=True))
+    ]
+    hidden = torch.cat([states for states, _ in encoded], dim=-1)
+    return TextEncoding(hidden, pooled=encoded[-1][1] if projects else None)
+
+
+def _layer(config: Any, sdxl: bool, last_layer: int | None) -> Layer:
+    """SD1: the last. SDXL: the last but one of both, without norm. SD2: the last but one as trained, the last in diffusers' folders."""
+    absent = 1 if not sdxl and config.hidden_act == "gelu" and config.num_hidden_layers != OPEN_CLIP_LAYERS else 0
+    if last_layer is None:
+        last_layer = -2 if sdxl or config.hidden_act == "gelu" else -1
+    if -last_layer > config.num_hidden_layers + absent:
+        return Layer(1, normed=True)
+    return Layer(max(1, -last_layer - absent), normed=not sdxl)
+
+
+def _encode(encoder: Encoder, rows: Sequence[Sequence[Token]], layer: Layer) -> tuple[Tensor, Tensor | None]:
+    """Hidden states [1, length · rows, D] with weights applied, and the first row's projected pooled text, if the encoder projects.
+
+    A token's state is weighed against the empty prompt's at its place: (z - z_empty) · w + z_empty.
+    """
+    runs = [_run(encoder, [token for token, _ in row], layer) for row in rows]
+    states, pooled = [hidden for hidden, _ in runs], runs[0][1]
+    if any(weight != 1.0 for row in rows for _, weight in row):
+        empty, _ = _run(encoder, [], layer)
+        states = [_weigh(hidden, empty, [1.0, *(weight for _, weight in row)]) for hidden, row in zip(states, rows, strict=True)]
+    return torch.cat(states, dim=1), pooled
+
+
+def _weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
+    factors = hidden.new_ones(1, hidden.shape[1], 1)
+    factors[0, : len(weights), 0] = hidden.new_tensor(weights)
+    return torch.where(factors == 1.0, hidden, (hidden - empty) * factors + empty)
+
+
+def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tuple[Tensor, Tensor | None]:
+    """One row through one encoder: hidden states [1, length, D] and, if it projects, pooled text [1, P]."""
+    module, tokenizer = encoder.module, encoder.tokenizer
+    vectors = {place: encoder.learned[token[0]][token[1]] for place, token in enumerate(tokens, start=1) if isinstance(token, tuple)}
+    ids = [tokenizer.bos_token_id, *(STAND_IN if isinstance(token, tuple) else token for token in tokens), tokenizer.eos_token_id]
+    ids += [tokenizer.pad_token_id] * (row_length(tokenizer, module.config.max_position_embeddings) - len(ids))
+    with torch.no_grad(), _placed(module, vectors):
+        output = module(torch.tensor([ids], device=module.device), output_hidden_states=True)
+        hidden = output.hidden_states[-layer.from_end]
+        if layer.normed:
+            hidden = getattr(module, "text_model", module).final_layer_norm(hidden)
+    return hidden, getattr(output, "text_embeds", None)
+
+
+@contextmanager
+def _placed(module: Any, vectors: Mapping[int, Tensor]) -> Iterator[None]:
+    """For one row: these vectors in place of the token embeddings at these positions."""
+
+    def place(_: Any, __: Any, embedded: Tensor) -> Tensor:  # [1, length, D]
+        embedded = embedded.clone()
+        for position, vector in vectors.items():
+            embedded[0, position] = vector
+        return embedded
+
+    if not vectors:
+        yield
+        return
+    hook = module.get_input_embeddings().register_forward_hook(place)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _vectors(words: LearnedWords, number: int, module: Any) -> Tensor:
+    """Of a textual inversion for the n-th text encoder: [n, D], none when it has none for it."""
+    width = module.config.hidden_size
+    name = tensor_name(words, number, width)
+    if name is None:
+        return torch.empty(0, width)
+    check_unchanged(words.file)
+    with safe_open(words.file.path, framework="pt") as content:
+        found: Tensor = content.get_tensor(name)
+    return found.reshape(-1, width).to(module.device, module.dtype)

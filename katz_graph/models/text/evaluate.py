@@ -1,0 +1,69 @@
+"""Text encodings from their recipes: joined, averaged, zeroed. Knows how prompts are encoded only as a function it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from katz_graph.errors import InputError
+from katz_graph.ir.values import TextEncoding
+from katz_graph.recipe import Averaged, Encoding, Given, Joined, Prompt, Sizes, Zeroed
+
+SCORE = 6.0  # the aesthetic score that SDXL's refiner is told unless a prompt says another
+
+
+def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place: Callable[[Tensor], Tensor]) -> TextEncoding:
+    """The encoding [1, T, D], with pooled text [1, P] where there is one. InputError where two do not fit each other.
+
+    place: brings a tensor that somebody made to the device and number format that prompts are encoded in.
+    """
+    match encoding:
+        case Prompt():
+            return encode(encoding)
+        case Given(hidden=hidden, pooled=pooled):
+            return TextEncoding(place(hidden), None if pooled is None else place(pooled))
+        case Zeroed(encoding=inner):
+            one = evaluate(inner, encode, place)
+            return TextEncoding(torch.zeros_like(one.hidden), None if one.pooled is None else torch.zeros_like(one.pooled))
+        case Joined(first=first, second=second):
+            one = evaluate(first, encode, place)
+            other = _like(evaluate(second, encode, place), one)
+            return TextEncoding(torch.cat([one.hidden, other.hidden], dim=1), one.pooled)
+        case Averaged(first=first, second=second, share=share):
+            one = evaluate(first, encode, place)
+            other = _like(evaluate(second, encode, place), one)
+            length = one.hidden.shape[1]
+            cut = pad(other.hidden[:, :length], (0, 0, 0, max(0, length - other.hidden.shape[1])))
+            return TextEncoding(one.hidden * share + cut * (1 - share), _average(one.pooled, other.pooled, share))
+
+
+def with_sizes(encoding: TextEncoding, sizes: Sizes | None, height: int, width: int) -> TextEncoding:
+    """An SDXL encoding with what it is told of sizes, for a picture of this size in pixels. Other models' encodings stay as they are."""
+    if encoding.pooled is None:
+        return encoding
+    told = sizes or Sizes()
+    original_height, original_width = told.height or height, told.width or width
+    target = told.target_height or original_height, told.target_width or original_width
+    score = SCORE if told.aesthetic_score is None else told.aesthetic_score
+    numbers = [original_height, original_width, told.crop_top, told.crop_left, *target, score]
+    return replace(encoding, sizes=encoding.hidden.new_tensor([numbers]).expand(encoding.hidden.shape[0], -1).contiguous())
+
+
+def _average(first: Tensor | None, second: Tensor | None, share: float) -> Tensor | None:
+    if first is None or second is None:
+        return first if second is None else second
+    return first * share + second * (1 - share)
+
+
+def _like(encoding: TextEncoding, other: TextEncoding) -> TextEncoding:
+    """The encoding as it is. InputError when it is not as wide as the other."""
+    if encoding.hidden.shape[-1] != other.hidden.shape[-1]:
+        raise InputError(
+            f"two conditionings do not fit: their texts are {other.hidden.shape[-1]} and {encoding.hidden.shape[-1]} wide; "
+            "encode both with the text encoders of one checkpoint"
+        )
+    return encoding

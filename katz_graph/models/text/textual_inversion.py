@@ -1,0 +1,105 @@
+"""Textual inversions: what prompts call them, which files they are, how many vectors they bring. Never imports torch.
+
+A prompt says `embedding:NAME` where the vectors go (Gal et al. 2022), at its beginning or after a space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from katz_graph.context import Context
+from katz_graph.errors import InputError
+from katz_graph.files.folders import PICKLES, WEIGHTS, Folders
+from katz_graph.messages import suggest
+from katz_graph.models.family import config
+from katz_graph.models.loading.identity import PICKLE, file_identity
+from katz_graph.models.loading.single_file import contents_of
+from katz_graph.models.text.prompt import weighted_segments
+from katz_graph.recipe import ClipRecipe, LearnedWords
+
+CALL = re.compile(r"(?<!\S)embedding:(\S+?)(?=,*(?:\s|$))")
+KIND = "embeddings"
+OWN_NAME = ("clip_l", "clip_g")  # of SDXL's first and second text encoder
+
+
+def pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """A run of a prompt in order: text, and names of textual inversions (True)."""
+    parts = CALL.split(text)
+    for index, part in enumerate(parts):
+        if index % 2:
+            yield part, True
+        elif part.strip() or len(parts) == 1:
+            yield part, False
+
+
+def called(text: str) -> list[str]:
+    """The names of the textual inversions in a prompt, each once."""
+    return list(dict.fromkeys(part for segment, _ in weighted_segments(text) for part, is_name in pieces(segment) if is_name))
+
+
+def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context) -> ClipRecipe:
+    """The text encoders with the textual inversions that the texts name. One that is not there is left out with a warning, for people's
+    prompts name what others had. InputError for a pickle."""
+    found = []
+    for name in dict.fromkeys(name for text in texts for name in called(text)):
+        path = find(name, context.folders)
+        if path is None:
+            known = [choice.removesuffix(WEIGHTS[0]) for choice in context.folders.choices(KIND)]
+            context.warn(f"embedding:{name} is not in {KIND}{suggest(name, known)}; the prompt goes without it")
+            continue
+        words = LearnedWords(name, file_identity(path))
+        for number, encoder in enumerate(clip.encoders):
+            width = config(encoder.encoder)["hidden_size"]
+            if tensor_name(words, number, width) is None:
+                context.warn(
+                    f"embedding:{name} has no vectors of width {width} for text encoder {number + 1}, which goes without it: "
+                    "it was made for another family of models"
+                )
+        found.append(words)
+    return replace(clip, learned=tuple(found)) if found else clip
+
+
+def identities(texts: Sequence[str], folders: Folders) -> list[str | None]:
+    """What besides the texts decides what they mean: the files that they name."""
+    paths = [find(name, folders) for text in texts for name in called(text)]
+    return [None if path is None else repr(file_identity(path)) for path in paths]
+
+
+def find(name: str, folders: Folders) -> Path | None:
+    """The file of a textual inversion, whose ending a prompt may leave out. InputError when there is only a pickle."""
+    choices = folders.choices(KIND)
+    chosen = next((choice for choice in (name, name + WEIGHTS[0]) if choice in choices), None)
+    if chosen is not None:
+        return folders.resolve(KIND, chosen)
+    for root in folders.searched(KIND):
+        for ending in ("", *PICKLES):
+            pickle = root / (name + ending)
+            inside = pickle.is_relative_to(root) and ".." not in Path(name).parts
+            if inside and pickle.suffix.lower() in PICKLES and pickle.is_file():
+                load = f"import torch; from safetensors.torch import save_file as s; d = torch.load('{pickle}', weights_only=True)"
+                layouts = "d.get('string_to_param', d).values()"
+                convert = f"{load}; s({{'emb_params': next(iter({layouts})).detach()}}, '{pickle.with_suffix('.safetensors')}')"
+                raise InputError(f'{pickle}: {PICKLE}: convert it with python -c "{convert}"')
+    return None
+
+
+def tensor_name(words: LearnedWords, encoder: int, width: int) -> str | None:
+    """Which tensor of the file is for the n-th text encoder, of this width; None when none is."""
+    shapes = contents_of(words.file).shapes
+    fitting = [name for name, shape in shapes.items() if shape and shape[-1] == width and len(shape) <= 2]
+    own = OWN_NAME[encoder : encoder + 1]
+    return next((name for name in fitting if name in own), fitting[0] if fitting else None)
+
+
+def vectors(learned: Sequence[LearnedWords], encoder: int, width: int) -> dict[str, int]:
+    """How many vectors each textual inversion brings to the n-th text encoder, by name; without those that bring none."""
+    counts = {}
+    for words in learned:
+        name = tensor_name(words, encoder, width)
+        if name is not None:
+            shape = contents_of(words.file).shapes[name]
+            counts[words.name] = shape[0] if len(shape) == 2 else 1
+    return counts

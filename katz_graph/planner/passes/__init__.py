@@ -1,0 +1,1 @@
+"""Rewrites a program pass by pass, from region to instruction lists. Must not know workers, nor measure anything."""

@@ -1,0 +1,128 @@
+"""The conditioning lists of both sides of guidance as a sampler of the ecosystem takes them: areas in cells, and a partner for every area.
+
+Pure functions on recipes. Before `expand`, which makes a branch of each entry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import cycle
+
+from katz_graph.errors import InputError
+from katz_graph.graph import Link, NodeCall
+from katz_graph.guidance_spec import Guider
+from katz_graph.patches import guidance_patch, needs_uncond, opaque_patches, post_guidance_patches
+from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ModelRecipe
+from katz_graph.wires import CELL
+
+
+def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Conditioning, ...]:
+    """All sides, the positive first, for a latent of this size in cells.
+
+    An entry with an area gives the other sides an entry of the same area, with the text of the smallest one there that covers it,
+    unless one has that very area. ControlNets that spread are given, in turn, to entries of other sides without area, unless one of
+    these has its own.
+    """
+    entries = [[placed(entry, height, width) for entry in side] for side in sides]
+    for number, side in enumerate(entries):
+        for entry in list(side):
+            for other in entries[:number] + entries[number + 1 :]:
+                other += _partner(entry, other)
+    positive, *others = entries
+    return (tuple(positive), *(tuple(_controlled(positive, other)) for other in others))
+
+
+def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEntry:
+    """The entry with its area in cells, cut to the latent; a mask with bounds has the area of its box. InputError outside of the latent."""
+    area = entry.area
+    if entry.mask is not None and entry.mask.bounds:
+        from katz_graph.sampling.areas import mask_box
+
+        area = Area(*mask_box(entry.mask.mask.pixels, height, width))
+    if area is None:
+        return entry
+    if area.relative:
+        top, left = round(area.top * height), round(area.left * width)
+        cells = Area(top, left, max(1, round(area.height * height)), max(1, round(area.width * width)))
+    else:
+        cells = Area(int(area.top), int(area.left), int(area.height), int(area.width))
+    if cells.top >= height or cells.left >= width:
+        raise InputError(
+            f"a conditioning has an area that begins at x {cells.left * CELL:g}, y {cells.top * CELL:g} pixels, "
+            f"outside of the picture of {width * CELL}x{height * CELL}; move it or enlarge the latent"
+        )
+    return replace(entry, area=replace(cells, height=min(cells.height, height - cells.top), width=min(cells.width, width - cells.left)))
+
+
+def _partner(entry: ConditioningEntry, others: Sequence[ConditioningEntry]) -> list[ConditioningEntry]:
+    """What the other side lacks to answer an entry's area."""
+    if entry.area is None:
+        return []
+    covering = [other for other in others if other.area is None or _covers(other.area, entry.area)]
+    if not covering:
+        return []
+    smallest = min(covering, key=lambda other: float("inf") if other.area is None else other.area.height * other.area.width)
+    if smallest.area == entry.area:
+        return []
+    return [replace(entry, encoding=smallest.encoding, sizes=smallest.sizes, concatenated=smallest.concatenated)]
+
+
+def _covers(outer: Area, inner: Area) -> bool:
+    return (
+        outer.top <= inner.top
+        and outer.left <= inner.left
+        and outer.top + outer.height >= inner.top + inner.height
+        and outer.left + outer.width >= inner.left + inner.width
+    )
+
+
+def _controlled(positive: Sequence[ConditioningEntry], negative: Sequence[ConditioningEntry]) -> list[ConditioningEntry]:
+    """The negative entries with what spreads to them."""
+    spreading = [entry.control for entry in positive if entry.area is None and entry.control and entry.control[-1].spreads]
+    takers = [number for number, entry in enumerate(negative) if entry.area is None]
+    if not spreading or not takers or any(negative[number].control for number in takers):
+        return list(negative)
+    given = list(negative)
+    for uses, number in zip(spreading, cycle(takers), strict=False):
+        given[number] = replace(negative[number], control=uses)
+    return given
+
+
+Side = Callable[[str], Link]
+"""The name of a side -> the prediction of its branches, which this call adds to the region."""
+
+
+def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
+    """Add to `nodes` what the guider computes; the guided prediction."""
+    everything = needs_uncond(guider.model.patches)
+    plain, plain_outer = (math.isclose(scale, 1.0) and not everything for scale in (guider.guidance, guider.outer))
+    if guider.kind == "nested":
+        negative, middle, positive = side("negative"), side("middle"), side("positive")
+        inner = _patched(nodes, "guidance.inner", guider.model, positive, middle, guider.guidance)
+        return _combined(nodes, "guidance", {"cond": inner, "uncond": negative, "guidance": guider.outer})
+    if guider.kind == "dual" and not (plain and plain_outer):
+        outer_uncond = None if plain_outer else side("negative")
+        middle, positive = side("middle"), side("positive")
+        outer = _patched(nodes, "guidance.outer", guider.model, middle, outer_uncond, guider.outer)
+        return _combined(nodes, "guidance", {"cond": positive, "uncond": middle, "base": outer, "guidance": guider.guidance})
+    alone = guider.kind != "cfg" or plain
+    uncond = None if alone else side("negative")
+    return _patched(nodes, "guidance", guider.model, side("positive"), uncond, 1.0 if guider.kind == "basic" else guider.guidance)
+
+
+def _patched(nodes: dict[str, NodeCall], name: str, model: ModelRecipe, cond: Link, uncond: Link | None, guidance: float) -> Link:
+    """One prediction against another as the model's patches have it; without any, and with one prediction, that one."""
+    if uncond is None and not opaque_patches(model.patches):
+        return cond
+    if guidance_patch(model.patches) is None and not post_guidance_patches(model.patches):
+        return cond if uncond is None else _combined(nodes, name, {"cond": cond, "uncond": uncond, "guidance": guidance})
+    sides = {"cond": cond} if uncond is None else {"cond": cond, "uncond": uncond}
+    nodes[name] = NodeCall("PatchedCFGCombine", {"step": Link("begin", 0), "model": model, "guidance": guidance, **sides})
+    return Link(name, 0)
+
+
+def _combined(nodes: dict[str, NodeCall], name: str, inputs: dict[str, object]) -> Link:
+    nodes[name] = NodeCall("CFGCombine", inputs)
+    return Link(name, 0)

@@ -1,0 +1,125 @@
+"""Pass *cost*: floating-point operations and bytes of every operation, free of any device; `Device.cost` turns them into time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+
+from katz_graph.ir.device import Work
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import CROP, Operation, Previous, Ref
+from katz_graph.models.costs.counts import Counts
+from katz_graph.models.stages import Extent
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.simulation.views import Views
+from katz_graph.recipe import Encoding, ModelRecipe, digest
+
+Count = Callable[[Operation, tuple[int, ...], int], Work]
+Length = Callable[[Encoding], int]
+
+
+def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length) -> Program:
+    """Fills `work`, `keys`, `shape`, `cells` and `tokens`.
+
+    `count(operation, latent shape, tokens)` gives an operation's work, `length` a text's tokens.
+    """
+    before = {op.id: op for op in program.before}
+    lengths = {op.id: length(op.inputs["encoding"]) for op in program.before if stage_of(op).encodes_text}
+
+    def text_tokens(operation: Operation) -> int:
+        text = operation.inputs.get("text")
+        return lengths.get(text.operation if isinstance(text, Ref) else operation.id, 0)
+
+    operations = {op.id: op for variant in program.variants for op in variant.operations} | before
+    tokens = {name: text_tokens(operation) for name, operation in operations.items()}
+    cells = _cells(program, shape)
+    work = {name: count(operation, (*shape[:2], *cells.get(name, shape[2:])), tokens[name]) for name, operation in operations.items()}
+    sizes = {name: (*shape[:2], *cells.get(name, shape[2:]), tokens[name]) for name in operations}
+    keys = {name: _key(operation, sizes[name], work[name]) for name, operation in operations.items()}
+    return replace(program, shape=shape, tokens=tokens, cells=cells, work=work, keys=keys)
+
+
+def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
+    """Equal for equal work: the counts of a stage tell configurations and number formats apart, whatever the weights are."""
+    if work == Work():
+        return ""
+    inputs = operation.inputs
+    blocks = inputs.get("first_block", 0), inputs.get("last_block", -1)
+    residuals = sum(name.startswith("residuals_") and value is not None for name, value in inputs.items())
+    patches = _patches(inputs)
+    return f"{operation.stage}:{digest((sizes, blocks, residuals, patches, work))[:16]}"
+
+
+def _patches(inputs: Mapping[str, object]) -> tuple[str, ...]:
+    model = inputs.get("model")
+    return tuple(type(patch).__name__ for patch in model.patches) if isinstance(model, ModelRecipe) else ()
+
+
+def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
+    """Height and width of what each operation works on: a part of the latent behind a StepCrop, else all of it."""
+    cells = {op.id: op.inputs["cells"] for op in program.before if op.inputs.get("cells") is not None}
+    views = Views(program)
+    for variant in program.variants:
+        for operation in variant.operations:
+            part = views.part(operation, variant)
+            cells[operation.id] = part.cells if part else (shape[2], shape[3])
+    return cells
+
+
+def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int, counts: Counts) -> Work:
+    """The work of one operation for a latent [B, C, h, w] and a text of so many tokens; nothing for what computes next to nothing.
+
+    InputError for a stage that nobody declared.
+    """
+    return stage_of(operation).count(operation.inputs, Extent(shape, tokens, value_bytes), counts) or Work()
+
+
+EXACT = 4  # bytes of a float32: the sampler's latents and the predictions
+
+
+class ValueSizes:
+    """Bytes of the values of a program whose `work`, `shape` and `cells` are known. InputError for what a stage gives that nobody knows."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._begin = program.region.begin.id
+        self._model_bytes = max((device.value_bytes for device in program.devices), default=EXACT)
+        self._operations: dict[str, Operation] = {op.id: op for op in program.before}
+        for variant in program.variants:
+            for operation in variant.operations:
+                self._operations.setdefault(operation.id, operation)
+        self._known: dict[Ref, float] = {}
+
+    def of(self, ref: Ref) -> float:
+        if ref not in self._known:
+            self._known[ref] = self._bytes(ref)
+        return self._known[ref]
+
+    def _bytes(self, ref: Ref) -> float:
+        operation = self._operations.get(ref.operation)
+        if operation is None or operation.type == CROP:  # the step, whole or a part of it
+            return self._step(ref.operation)
+        output = self._program.work[operation.id].output_bytes
+        match stage_of(operation).output(ref.output):
+            case "state":  # features carry the step along
+                return output + (self._features(operation) or self._step(operation.id))
+            case "hidden":  # like the one read, and at most the skips that came with it
+                return max(output, self._features(operation))
+            case "counted":
+                return output
+            case "prediction":
+                return self._latent(operation.id) * EXACT
+
+    def _features(self, operation: Operation) -> float:
+        value = operation.inputs.get("features")
+        if isinstance(value, Previous):
+            carried = (variant.carried.get(value.slot) for variant in self._program.variants)
+            value = next((found for found in carried if isinstance(found, Ref) and found.operation != operation.id), None)
+        return self.of(value) if isinstance(value, Ref) else 0.0
+
+    def _step(self, name: str) -> float:
+        return self._latent(name) * (EXACT + self._model_bytes)
+
+    def _latent(self, name: str) -> float:
+        return float(prod((*self._program.shape[:2], *self._program.cells.get(name, self._program.shape[2:]))))

@@ -1,0 +1,136 @@
+"""Pass *emit*: one instruction list per device, and the prediction that the plan states.
+
+The lists are complete: who computes, sends, receives and keeps what, for every evaluation. Nobody decides anything while they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from katz_graph.ir.instances import Instances
+from katz_graph.ir.program import Instance, Instruction, Program
+from katz_graph.ir.region import Operation, Ref
+from katz_graph.planner.queries import weight_sets
+from katz_graph.planner.report.explain import predict
+from katz_graph.recipe import Component, Lora, ModelRecipe
+
+
+def emit(program: Program) -> Program:
+    """Fills `instructions`, for the devices that have something to do, and `prediction`."""
+    return replace(program, instructions=_Lists(program).written(), prediction=predict(program))
+
+
+class _Lists:
+    """Writes the lists twice: the first time to learn who waits for what and how long it is needed, the second time with what follows."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._instances = Instances(program)
+        self._begin = program.region.begin.id
+        self._segments = dict(zip((variant.name for variant in program.variants), program.segments, strict=True))
+        self._sets = {model: name for name, model in weight_sets(program).items()}
+        self._before = {operation.id: operation for operation in program.before}
+        self._made_before: dict[str, list[str]] = {}  # operation before the loop -> devices that compute it
+        for call in program.before_calls:
+            for name in call.operations:
+                self._made_before.setdefault(name, []).append(call.device)
+        self._waiting: dict[tuple[str, int | None], dict[tuple[Instance, str], None]] = {}  # (operation, evaluation) -> what goes where
+        self._last_use: dict[tuple[str, int | None], dict[Instance, int]] = {}  # by device and evaluation that made the instance
+
+    def written(self) -> Mapping[str, tuple[Instruction, ...]]:
+        program = self._program
+        placed = (*program.placement.values(), *(call.device for call in program.before_calls), program.owner)
+        devices = [device.name for device in program.devices if device.name in placed]
+        for device in devices:
+            list(self._list(device))
+        return {device: tuple(self._list(device)) for device in devices}
+
+    def _list(self, device: str) -> Iterator[Instruction]:
+        here: dict[Instance, None] = {}
+        weights: dict[Component, tuple[Lora, ...]] = {}  # that are resident in a UNet
+        for name, model in weight_sets(self._program, device).items():
+            if model.unet not in weights:
+                weights[model.unet] = model.loras
+                yield Instruction("patch", name)
+        for call in (call for call in self._program.before_calls if call.device == device):
+            yield from self._patch((self._before[name] for name in call.operations), weights)
+            yield from self._receive(device, [ref for name in call.operations for _, ref in self._before[name].references()], None, here)
+            yield Instruction("prepare", call.operations[0])
+            yield from self._send(device, call.operations, None)
+        for point in self._program.schedule:
+            yield from self._evaluation(device, point.index, here, weights)
+
+    def _patch(
+        self, operations: Iterable[Operation], weights: dict[Component, tuple[Lora, ...]], index: int | None = None
+    ) -> Iterator[Instruction]:
+        """What has to be patched before these run."""
+        for operation in operations:
+            model = operation.inputs.get("model")
+            if isinstance(model, ModelRecipe) and model in self._sets and weights.get(model.unet) != model.loras:
+                weights[model.unet] = model.loras
+                yield Instruction("patch", self._sets[model], index)
+
+    def _evaluation(
+        self, device: str, index: int, here: dict[Instance, None], weights: dict[Component, tuple[Lora, ...]]
+    ) -> Iterator[Instruction]:
+        variant, owner = self._instances.variant(index), device == self._program.owner
+        segments = [segment for segment in self._segments[variant.name] if segment.device == device]
+        operations = {operation.id: operation for operation in variant.operations}
+        if not (segments or owner):
+            return
+        yield Instruction("begin", "", index)
+        if owner:
+            yield from self._send(device, [self._begin], index)
+        for segment in segments:
+            made = [name for call in segment.calls for name in call.operations]
+            yield from self._receive(device, segment.reads, index, here)
+            yield from self._patch((operations[name] for name in made), weights, index)
+            yield Instruction("run", segment.name, index)
+            yield from self._send(device, made, index)
+        if owner:
+            yield from self._receive(device, [variant.prediction], index, here)
+            yield Instruction("advance", "x", index)
+        made = [name for segment in segments for call in segment.calls for name in call.operations]
+        yield Instruction("end", "", index, keeps=self._kept(device, index, made, here))
+
+    def _receive(self, device: str, values: Iterable[Any], index: int | None, here: dict[Instance, None]) -> Iterator[Instruction]:
+        """What of these values other devices make and was not received before."""
+        for value in values:
+            instance = Instance(value, None) if index is None else self._instances.of(value, index)
+            if not isinstance(instance, Instance):
+                continue
+            if index is not None:
+                uses = self._last_use.setdefault((device, instance.evaluation), {})
+                uses[instance] = max(index, uses.get(instance, index))
+            makers = self._makers(instance)
+            if instance in here or device in makers:
+                continue
+            here[instance] = None
+            self._waiting.setdefault((instance.ref.operation, instance.evaluation), {})[instance, device] = None
+            yield Instruction("receive", instance.ref.operation, instance.evaluation, instance.ref.output, makers[0])
+
+    def _send(self, device: str, operations: Iterable[str], index: int | None) -> Iterator[Instruction]:
+        for name in operations:
+            if self._makers(Instance(Ref(name), index))[0] != device:
+                continue  # another device makes it too, and sends it
+            for instance, receiver in self._waiting.get((name, index), ()):
+                yield Instruction("send", name, index, instance.ref.output, receiver)
+
+    def _makers(self, instance: Instance) -> list[str]:
+        name = instance.ref.operation
+        if name == self._begin:
+            return [self._program.owner]
+        return self._made_before[name] if instance.evaluation is None else [self._program.placement[name]]
+
+    def _kept(self, device: str, index: int, made: Iterable[str], here: dict[Instance, None]) -> tuple[Instance, ...]:
+        """What later evaluations need on this device of what is there at the end of this one."""
+        produced = set(made)
+        for instance, last in self._last_use.get((device, index), {}).items():
+            if last > index and instance.ref.operation in produced:
+                here[instance] = None
+        for instance in [one for one in here if one.evaluation is not None]:
+            if self._last_use[device, instance.evaluation][instance] <= index:
+                del here[instance]
+        return tuple(instance for instance in here if instance.evaluation is not None)

@@ -1,0 +1,150 @@
+"""Pass *expand*: a coarse sampler as the step region that it stands for.
+
+Each conditioning entry of either side becomes a branch of its own (UNet stages and its ControlNets); entries of one side are blended by
+weight, the two sides by guidance; without guidance the negative side is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.graph import Expansion, Graph, Link, NodeCall
+from katz_graph.guidance_spec import Guider
+from katz_graph.ir.region import CROP, SLOTS
+from katz_graph.models.family import extra_channels, is_refiner
+from katz_graph.patches import unet_wrapper
+from katz_graph.planner.passes.conditioning import balanced, combine
+from katz_graph.recipe import Area, Concatenated, Conditioning, ConditioningEntry, ControlUse, ModelRecipe, Picture, Sizes
+
+WHOLE = (0.0, 1.0)
+NEGATIVE_SCORE = 2.5  # the aesthetic score that SDXL's refiner is told of what is not wanted
+
+
+def expand_sampling(
+    begin: str, begin_inputs: Mapping[str, Any], model: ModelRecipe, positive: Conditioning, negative: Conditioning, guidance: float
+) -> Expansion:
+    """The region of a sampler with plain guidance; it gives the latent."""
+    expansion = expand_guider(begin, begin_inputs, Guider("cfg", model, positive, negative, guidance=guidance))
+    return replace(expansion, outputs=expansion.outputs[:1])
+
+
+def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -> Expansion:
+    """The region of one sampler: `begin` is the type of its begin node and `begin_inputs` what that takes. It gives the latent, and the
+    denoised one that the last step began with."""
+    latent, model = begin_inputs["latent_image"], guider.model
+    entries = balanced([getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:])
+    if extra_channels(model.unet):
+        entries = tuple(tuple(_concatenated(entry, latent) for entry in side) for side in entries)
+    if is_refiner(model.unet):
+        entries = (entries[0], *(tuple(_scored(entry) for entry in side) for side in entries[1:]))
+    sides = dict(zip(guider.sides, entries, strict=True))
+    nodes: dict[str, NodeCall] = {"begin": NodeCall(begin, {**begin_inputs, "model": model})}
+    prediction = combine(nodes, guider, lambda side: _side(nodes, side, model, sides[side]))
+    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": prediction})
+    return Expansion(Graph(nodes), (Link("end", 0), Link("end", 1)))
+
+
+def _concatenated(entry: ConditioningEntry, latent: Mapping[str, Any]) -> ConditioningEntry:
+    """What a model with more input channels sees where the conditioning says nothing: the latent under its mask, or a blank picture."""
+    if entry.concatenated is not None:
+        return entry
+    mask = latent.get("noise_mask")
+    seen = Concatenated() if mask is None else Concatenated(Picture.of(latent["samples"]), Picture.of(mask))
+    return replace(entry, concatenated=seen)
+
+
+def _scored(entry: ConditioningEntry) -> ConditioningEntry:
+    sizes = entry.sizes or Sizes()
+    return entry if sizes.aesthetic_score is not None else replace(entry, sizes=replace(sizes, aesthetic_score=NEGATIVE_SCORE))
+
+
+def _side(nodes: dict[str, NodeCall], side: str, model: ModelRecipe, entries: Conditioning) -> Link:
+    if not entries:
+        raise InputError(f"the {side} conditioning is empty; link a CLIPTextEncode")
+    names = [side] if len(entries) == 1 else [f"{side}{number}" for number in range(1, len(entries) + 1)]
+    branches = [_branch(nodes, name, model, entry) for name, entry in zip(names, entries, strict=True)]
+    if len(branches) == 1 and _counts_everywhere(entries[0]):
+        return branches[0]
+    weighted = [
+        _within(nodes, f"{name}.range", _weighed(nodes, name, branch, entry), _window(entry))
+        for name, branch, entry in zip(names, branches, entries, strict=True)
+    ]
+    while len(weighted) > SLOTS:  # more than a node takes
+        name = f"{side}.sum{len(weighted)}"
+        weighted = [_joined(nodes, name, "SumPredictions", weighted[:SLOTS]), *weighted[SLOTS:]]
+    return _joined(nodes, f"{side}.blend", "BlendPredictions", weighted)
+
+
+def _joined(nodes: dict[str, NodeCall], name: str, kind: str, weighted: Sequence[Link]) -> Link:
+    numbered = {f"weighted_{number}": link for number, link in enumerate(weighted, start=1)}
+    nodes[name] = NodeCall(kind, {"step": Link("begin", 0), **numbered})
+    return Link(name, 0)
+
+
+def _counts_everywhere(entry: ConditioningEntry) -> bool:
+    return _window(entry) == WHOLE and entry.area is None and entry.mask is None and entry.strength != 0.0
+
+
+def _weighed(nodes: dict[str, NodeCall], name: str, branch: Link, entry: ConditioningEntry) -> Link:
+    inputs: dict[str, Any] = {"step": Link("begin", 0), "prediction": branch, "strength": entry.strength}
+    if entry.area is not None:
+        inputs |= {"top": entry.area.top, "left": entry.area.left}
+    if entry.mask is not None:
+        inputs |= {"strength": entry.strength * entry.mask.strength, "mask": entry.mask.mask.pixels}
+    nodes[f"{name}.weight"] = NodeCall("WeighPrediction", inputs)
+    return Link(f"{name}.weight", 0)
+
+
+def _branch(nodes: dict[str, NodeCall], name: str, model: ModelRecipe, entry: ConditioningEntry) -> Link:
+    """The UNet of one conditioning entry, with a ControlNet instance per use."""
+    text = (ConditioningEntry(entry.encoding, sizes=entry.sizes, concatenated=entry.concatenated),)
+    step = Link("begin", 0) if entry.area is None else _crop(nodes, f"{name}.area", entry.area)
+    common = {"model": model, "conditioning": text}
+    active = [use for use in entry.control if use.strength != 0.0]
+    if len(active) > SLOTS:
+        raise InputError(f"a conditioning carries {len(active)} ControlNets; at most {SLOTS} can act at once")
+    residuals = {
+        f"residuals_{number}": _control(nodes, f"{name}.controlnet{number}", step, text, use) for number, use in enumerate(active, start=1)
+    }
+    if unet_wrapper(model.patches) is not None:
+        nodes[f"{name}.unet"] = NodeCall("WrappedUNet", {"step": step, **common, **residuals, "uncond": name.startswith("negative")})
+        return Link(f"{name}.unet", 0)
+    encoder, middle, decoder = f"{name}.encoder", f"{name}.mid", f"{name}.decoder"
+    nodes[encoder] = NodeCall("UNetEncoder", {"step": step, **common})
+    nodes[middle] = NodeCall("UNetMid", {"features": Link(encoder, 0), **common})
+    nodes[decoder] = NodeCall("UNetDecoder", {"features": Link(middle, 0), **common, **residuals})
+    return Link(decoder, 1)
+
+
+def _crop(nodes: dict[str, NodeCall], name: str, area: Area) -> Link:
+    inputs = {"top": area.top, "left": area.left, "height": area.height, "width": area.width}
+    nodes[name] = NodeCall(CROP, {"step": Link("begin", 0), **inputs})
+    return Link(name, 0)
+
+
+def _control(nodes: dict[str, NodeCall], name: str, step: Link, text: Conditioning, use: ControlUse) -> Link:
+    inputs = {
+        "control_net": use.control_net,
+        "step": step,
+        "conditioning": text,
+        "image": use.image,
+        "strength": use.strength,
+    }
+    nodes[name] = NodeCall("ControlNet", inputs)
+    return _within(nodes, f"{name}.window", Link(name, 0), (use.start_percent, use.end_percent))
+
+
+def _within(nodes: dict[str, NodeCall], name: str, value: Link, window: tuple[float, float]) -> Link:
+    """`value` inside the window of the schedule, nothing outside of it."""
+    if window == WHOLE:
+        return value
+    nodes[name] = NodeCall("StepWindow", {"step": Link("begin", 0), "start_percent": window[0], "end_percent": window[1]})
+    nodes[f"{name}.switch"] = NodeCall("Switch", {"condition": Link(name, 0), "on_true": value})
+    return Link(f"{name}.switch", 0)
+
+
+def _window(entry: ConditioningEntry) -> tuple[float, float]:
+    return entry.start_percent, entry.end_percent

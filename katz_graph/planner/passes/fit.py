@@ -1,0 +1,74 @@
+"""Pass *fit*: whether the models of a program fit each other, told from their configurations before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from katz_graph.errors import InputError
+from katz_graph.ir.program import Program, Variant
+from katz_graph.ir.region import Operation, Ref
+from katz_graph.models.family import architecture, check_controlnet, check_text
+from katz_graph.models.stages import stages
+from katz_graph.models.text.recipe import clips
+from katz_graph.patches import guidance_patch, post_guidance_patches, unet_wrapper
+from katz_graph.planner.region import stage_of
+from katz_graph.recipe import ControlNetRecipe
+
+
+def fit(program: Program) -> Program:
+    """The program as it is.
+
+    InputError when a ControlNet or text encoder was made for another UNet, a decoder gives no prediction, or a patch would not act.
+    """
+    for variant in program.variants:
+        _check_patches(program, variant)
+        operations = {operation.id: operation for operation in variant.operations}
+        for operation in variant.operations:
+            _check_models(operation, operations)
+            for _, ref in operation.references():
+                _check_prediction(ref, operations)
+        _check_prediction(variant.prediction, operations)
+    return program
+
+
+def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> None:
+    model = operation.inputs.get("model")
+    if model is None or "conditioning" not in operation.inputs:
+        return
+    for clip in (clip for entry in operation.inputs["conditioning"] for clip in clips(entry.encoding)):
+        check_text(clip, model)
+    for name, ref in operation.references():
+        source = operations.get(ref.operation)
+        recipe = None if source is None else source.inputs.get("control_net")
+        if name.startswith("residuals_") and isinstance(recipe, ControlNetRecipe):
+            check_controlnet(recipe, model)
+
+
+def _check_patches(program: Program, variant: Variant) -> None:
+    """A region drawn by hand has the nodes that heed the patches of its models; a sampler's has."""
+    patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
+    types = {operation.type for operation in variant.operations}
+    if (guidance_patch(patches) or post_guidance_patches(patches)) and "CFGCombine" in types and "PatchedCFGCombine" not in types:
+        raise InputError(f"node {program.region.begin.id}: a patch of the model changes guidance; use PatchedCFGCombine, not CFGCombine")
+    parts = {part for one in stages().values() for part in one.stands_for}
+    for operation in variant.operations:
+        wrapped = unet_wrapper(getattr(operation.inputs.get("model"), "patches", ())) is not None
+        declared = stage_of(operation)
+        if wrapped and declared.name in parts:
+            raise InputError(
+                f"node {operation.id} ({operation.type}): a patch of the model wraps the whole UNet; use WrappedUNet, or a KSampler"
+            )
+        if declared.stands_for and not wrapped:
+            raise InputError(
+                f"node {operation.id} ({operation.type}): nothing wraps this model's UNet; use UNetEncoder, UNetMid, UNetDecoder"
+            )
+
+
+def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:
+    """Output 1 of a UNetDecoder is there only when its range reaches the last block."""
+    source = operations.get(ref.operation)
+    if source is None or ref.output != stage_of(source).last_block_gives:
+        return
+    last, count = source.inputs["last_block"], architecture(source.inputs["model"].unet).up_blocks
+    if last not in (-1, count - 1):
+        raise InputError(f"node {source.id} ({source.type}): gives no prediction: its last_block is {last}, the model's {count - 1}")

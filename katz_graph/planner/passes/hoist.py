@@ -1,0 +1,87 @@
+"""Pass *hoist*: loop-invariant code motion. What depends on no step is computed once per request and passed as an argument.
+
+Bit-equal to recomputing: the same functions run on the same tensors, earlier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, replace
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.ir.program import Program, Variant
+from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.models.family import architecture
+from katz_graph.models.stages import text_arguments
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.simulation.views import Views
+from katz_graph.recipe import Conditioning, ConditioningEntry, ModelRecipe, Picture, digest
+
+
+def hoist(program: Program) -> Program:
+    """Fills `before` and makes stages read from it: text encodings, cross-attention keys and values, embeddings of reference images, what
+    an inpainting model sees of its part of the picture."""
+    before: dict[str, Operation] = {}
+
+    def once(made_by: str, key: str, inputs: Mapping[str, Any]) -> Ref:
+        name = f"{made_by}:{key}"
+        before.setdefault(name, Operation(name, made_by, made_by, inputs))
+        return Ref(name)
+
+    views, pooled = Views(program), _takes_pooled(program)
+
+    def rewrite(operation: Operation, variant: Variant) -> Operation:
+        hoists = stage_of(operation).hoists
+        if not hoists:
+            return operation
+        inputs, part = dict(operation.inputs), views.part(operation, variant)
+        entry = _one_entry(operation, inputs.pop("conditioning"))
+        model = inputs.get("model") or inputs.get("control_net")
+        text_key = digest((entry.encoding, entry.sizes))[:12]
+        inputs["text"] = once(hoists["text"], text_key, {"encoding": entry.encoding, "sizes": entry.sizes, "pooled": pooled})
+        for name, made_by in text_arguments(stage_of(operation)).items():
+            inputs[name] = once(made_by, f"{text_key}:{digest(model)[:12]}", {"model": model, "text": inputs["text"]})
+        if "reference" in hoists:
+            image, cells = _picture(operation, inputs.pop("image")), part.cells if part else None
+            key = ":".join([image.digest[:12], digest(model)[:12], *map(str, cells or ())])
+            inputs["reference"] = once(hoists["reference"], key, {"control_net": model, "image": image, "cells": cells})
+        if "concatenated" in hoists and entry.concatenated is not None:
+            key = ":".join([digest(entry.concatenated)[:12], digest(model)[:12], *map(str, astuple(part) if part else ())])
+            inputs["concatenated"] = once(hoists["concatenated"], key, {"model": model, "concatenated": entry.concatenated, "part": part})
+        return replace(operation, inputs=inputs)
+
+    variants = tuple(replace(one, operations=tuple(rewrite(operation, one) for operation in one.operations)) for one in program.variants)
+    return replace(program, variants=variants, before=tuple(before.values()))
+
+
+def _takes_pooled(program: Program) -> bool:
+    """Whether the model takes pooled text: what a conditioning has beyond what its model takes is left out."""
+    model: ModelRecipe = program.region.begin.inputs["model"]
+    return architecture(model.unet).pooled_width is not None
+
+
+def _picture(operation: Operation, image: Any) -> Picture:
+    if isinstance(image, (Ref, Previous)):
+        raise InputError(f"node {operation.id} ({operation.type}), image: must come from outside the step region, it does not change in it")
+    return image if isinstance(image, Picture) else Picture.of(image)
+
+
+def _one_entry(operation: Operation, entries: Conditioning) -> ConditioningEntry:
+    """A stage takes one prompt; what else a conditioning can carry has nodes of its own inside a region."""
+    where = f"node {operation.id} ({operation.type}), conditioning"
+    if len(entries) != 1:
+        raise InputError(
+            f"{where}: expected one prompt, got {len(entries)}; "
+            "give each its own branch and join them with WeighPrediction and BlendPredictions"
+        )
+    (entry,) = entries
+    if entry.control:
+        raise InputError(
+            f"{where}: it carries a ControlNet, which acts only in a KSampler; link a ControlNet node to the UNetDecoder instead"
+        )
+    if (entry.start_percent, entry.end_percent) != (0.0, 1.0):
+        raise InputError(f"{where}: it is limited to a part of the schedule; use StepWindow and Switch instead")
+    if entry.area is not None or entry.mask is not None:
+        raise InputError(f"{where}: it is limited to a part of the picture; use StepCrop and WeighPrediction instead")
+    return entry

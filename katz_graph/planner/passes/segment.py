@@ -1,0 +1,107 @@
+"""Pass *segment*: the longest runs of calls on one device with nothing arriving, leaving or being patched in between.
+
+Each becomes one CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+from katz_graph.ir.program import Call, Program, Segment, Variant
+from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.planner.queries import weight_sets
+from katz_graph.recipe import Component, Lora, ModelRecipe
+
+
+def segment(program: Program) -> Program:
+    """Fills `segments`, per variant in the order of their first calls."""
+    crossings, patched = _Crossings(program), frozenset(weight_sets(program).values())
+    every = zip(program.variants, program.calls, strict=True)
+    return replace(program, segments=tuple(tuple(_segments(variant, calls, crossings, patched)) for variant, calls in every))
+
+
+def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings, patched: Collection[ModelRecipe]) -> Iterator[Segment]:
+    operations = {operation.id: operation for operation in variant.operations}
+    runs: list[list[Call]] = []
+    open_runs: dict[str, list[Call]] = {}
+    weights: dict[tuple[str, Component], tuple[Lora, ...]] = {}  # by device and UNet
+    for call in calls:
+        members = [operations[name] for name in call.operations]
+        model = members[0].inputs.get("model")
+        if (
+            isinstance(model, ModelRecipe)
+            and model in patched
+            and weights.setdefault((call.device, model.unet), model.loras) != model.loras
+        ):
+            weights[call.device, model.unet] = model.loras
+            open_runs.pop(call.device, None)
+        if call.device not in open_runs or any(crossings.arrives(member) for member in members):
+            open_runs[call.device] = []
+            runs.append(open_runs[call.device])
+        open_runs[call.device].append(call)
+        if any(crossings.leaves(variant, member) for member in members):
+            del open_runs[call.device]
+    for number, run in enumerate(runs):
+        yield Segment(f"{variant.name}.{number}", run[0].device, tuple(run), *_ends(variant, run))
+
+
+def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...], tuple[Ref, ...]]:
+    """What a run of calls reads of others, and what of it others read."""
+    inside = {name for call in run for name in call.operations}
+    taken = [value for operation in variant.operations if operation.id in inside for value in operation.inputs.values()]
+    wanted = [value for operation in variant.operations if operation.id not in inside for value in operation.inputs.values()]
+    wanted += [variant.prediction, *variant.carried.values()]
+    made = {value for value in (*taken, *wanted) if isinstance(value, Ref) and value.operation in inside}
+    reads = dict.fromkeys(value for value in taken if isinstance(value, (Ref, Previous)) and value not in made)
+    return tuple(reads), tuple(dict.fromkeys(value for value in wanted if isinstance(value, Ref) and value in made))
+
+
+class _Crossings:
+    """Which operations read from another device, and which are read there, in the same evaluation or in a later one."""
+
+    def __init__(self, program: Program) -> None:
+        self._placement, self._owner = program.placement, program.owner
+        self._begin = program.region.begin.id
+        self._carried: dict[int, set[str]] = {}  # slot -> devices that may have made what it holds
+        self._readers: dict[int, set[str]] = {}  # slot -> devices that may read it
+        for _ in range(1 + max((len(variant.carried) for variant in program.variants), default=0)):  # slots that pass on slots
+            for variant in program.variants:
+                self._follow(variant)
+
+    def _follow(self, variant: Variant) -> None:
+        for operation in variant.operations:
+            for slot in operation.slots():
+                self._readers.setdefault(slot, set()).add(self._placement[operation.id])
+        for slot, value in variant.carried.items():
+            made = self._carried.setdefault(slot, set())
+            if isinstance(value, Ref):
+                made.add(self._device(value))
+            elif isinstance(value, Previous):
+                made |= self._carried.get(value.slot, set())
+                self._readers.setdefault(value.slot, set()).update(self._readers.get(slot, set()))
+
+    def _device(self, value: Ref) -> str:
+        return self._owner if value.operation == self._begin else self._placement.get(value.operation, "")
+
+    def arrives(self, operation: Operation) -> bool:
+        here = self._placement[operation.id]
+        return any(self._comes_from_elsewhere(value, here) for value in operation.inputs.values())
+
+    def _comes_from_elsewhere(self, value: Any, here: str) -> bool:
+        if isinstance(value, Previous):
+            return bool(self._carried.get(value.slot, set()) - {here})
+        return isinstance(value, Ref) and self._device(value) not in (here, "")
+
+    def leaves(self, variant: Variant, operation: Operation) -> bool:
+        here = self._placement[operation.id]
+        readers = {
+            self._placement[other.id] for other in variant.operations for _, ref in other.references() if ref.operation == operation.id
+        }
+        if isinstance(variant.prediction, Ref) and variant.prediction.operation == operation.id:
+            readers.add(self._owner)
+        for slot, value in variant.carried.items():
+            if isinstance(value, Ref) and value.operation == operation.id:
+                readers |= self._readers.get(slot, set())
+        return bool(readers - {here})

@@ -1,0 +1,127 @@
+"""Pass *variants*: conditions are known before the run, so every switch is decided here and each kind of evaluation becomes a plain DAG.
+
+ControlNet windows, StepPattern and ranges of prompts are all conditions. What no later reader needs is left out, slots included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.ir.program import EvaluationPoint, Program, Variant
+from katz_graph.ir.region import SLOTS, SWITCH, Operation, Previous, Ref, Region
+
+CONDITIONS = ("step_pattern", "step_window")
+Decide = Callable[[Operation, EvaluationPoint], bool]
+
+
+def variants(program: Program, decide: Decide) -> Program:
+    """Fills `variants`; `decide(operation, evaluation)` answers for a condition. InputError when a slot is read before it was written."""
+    region, schedule = program.region, program.schedule
+    resolved: list[tuple[tuple[bool, ...], Mapping[str, Any]]] = []
+    for point in schedule:
+        decisions = {op.id: decide(op, point) for op in region.operations if op.stage in CONDITIONS}
+        resolved.append((tuple(decisions.values()), decisions))
+    found = specialised(schedule, lambda index: resolved[index][0], lambda index, live: _variant(region, resolved[index][1], live))
+    _check_slots(region, found)
+    return replace(program, variants=found)
+
+
+def specialised(
+    schedule: Sequence[EvaluationPoint],
+    kind: Callable[[int], Hashable],
+    build: Callable[[int, frozenset[int]], Variant],
+) -> tuple[Variant, ...]:
+    """One variant for all evaluations of a kind after which the same slots are read, from the last evaluation back to the first.
+
+    `build(index, live)` makes the variant of an evaluation; `live` are the slots that the evaluation after it reads.
+    """
+    live: frozenset[int] = frozenset()
+    built: dict[Hashable, Variant] = {}
+    of_kind: dict[Hashable, list[int]] = {}
+    for index in reversed(range(len(schedule))):
+        key = kind(index), live
+        if key not in built:
+            built[key] = build(index, live)
+        of_kind.setdefault(key, []).append(index)
+        live = slots_read(built[key])
+    found = [replace(built[key], evaluations=tuple(sorted(indices))) for key, indices in of_kind.items()]
+    found.sort(key=lambda variant: variant.evaluations)
+    return tuple(replace(variant, name=f"v{number}") for number, variant in enumerate(found))
+
+
+def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]) -> Variant:
+    aliases: dict[Ref, Any] = {}
+
+    def follow(value: Any) -> Any:
+        while isinstance(value, Ref) and value in aliases:
+            value = aliases[value]
+        return value
+
+    kept: dict[str, Operation] = {}
+    for operation in region.operations:
+        inputs = {name: follow(value) for name, value in operation.inputs.items()}
+        if operation.stage in CONDITIONS:
+            aliases[Ref(operation.id)] = decisions[operation.id]
+        elif operation.stage == SWITCH:
+            if not isinstance(inputs.get("condition"), bool):
+                raise InputError(
+                    f"node {operation.id} ({operation.type}), condition: not known before the run; "
+                    "link a StepPattern, a StepWindow or a BOOLEAN from outside the step region"
+                )
+            aliases[Ref(operation.id)] = inputs.get("on_true") if inputs.get("condition") else inputs.get("on_false")
+        else:
+            kept[operation.id] = replace(operation, inputs=inputs)
+    prediction = follow(region.end.inputs.get("prediction"))
+    if not isinstance(prediction, Ref):
+        raise InputError(
+            f"node {region.end.id} ({region.end.type}): input 'prediction' comes to nothing in some step; link a prediction there"
+        )
+    following = {slot: region.end.inputs.get(f"next_{slot}") for slot in range(1, SLOTS + 1)}
+    carried = {slot: follow(following[slot]) for slot in sorted(live)}
+    needed = needed_operations(kept, [prediction, *carried.values()])
+    operations = tuple(op for name, op in kept.items() if name in needed)
+    for operation in operations:
+        _check_inputs(operation)
+    return Variant("", operations, prediction, carried, ())
+
+
+def _check_inputs(operation: Operation) -> None:
+    """InputError when an input that must be there comes to nothing, as a Switch's missing side does."""
+    for name in operation.required:
+        if operation.inputs.get(name) is None:
+            raise InputError(
+                f"node {operation.id} ({operation.type}), {name}: comes to nothing in some evaluation; give the Switch both sides"
+            )
+
+
+def needed_operations(operations: Mapping[str, Operation], roots: Sequence[Any]) -> set[str]:
+    frontier = [root.operation for root in roots if isinstance(root, Ref)]
+    needed: set[str] = set()
+    while frontier:
+        name = frontier.pop()
+        if name not in needed and name in operations:
+            needed.add(name)
+            frontier.extend(ref.operation for _, ref in operations[name].references())
+    return needed
+
+
+def slots_read(variant: Variant) -> frozenset[int]:
+    read = {slot for operation in variant.operations for slot in operation.slots()}
+    return frozenset(read | {value.slot for value in variant.carried.values() if isinstance(value, Previous)})
+
+
+def _check_slots(region: Region, found: Sequence[Variant]) -> None:
+    """Walk the evaluations in order: a slot without an initial value must be written before it is read."""
+    written = {slot for slot in range(1, SLOTS + 1) if region.begin.inputs.get(f"initial_{slot}") is not None}
+    order = sorted((index, variant) for variant in found for index in variant.evaluations)
+    for index, variant in order:
+        for slot in sorted(slots_read(variant) - written):
+            raise InputError(
+                f"node {region.begin.id} ({region.begin.type}): evaluation {index} reads previous_{slot} "
+                f"before any evaluation wrote next_{slot}; "
+                f"link initial_{slot}, or let evaluation {index} compute the value (StepPattern with offset {index})"
+            )
+        written |= set(variant.carried)

@@ -1,0 +1,53 @@
+"""Questions that passes, drawings and workers ask of a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Region
+from katz_graph.patches import opaque_patches
+from katz_graph.recipe import ModelRecipe, digest
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSwitch:
+    """Making a weight set resident: what its measured seconds are kept under, and the bytes of the model's weights, which a LoRA may all
+    change. Equal for models of one size with equally many LoRAs, whatever their strengths."""
+
+    key: str
+    loras: int
+    size: float
+
+
+def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
+    """The loop's models whose UNets are patched (on one device, or all), by a name for each set, in order of first use: those that carry
+    LoRAs, and those that share a UNet with one that does."""
+    operations = [op for variant in program.variants for op in variant.operations]
+    patched = {model.unet for op in operations if isinstance(model := op.inputs.get("model"), ModelRecipe) and model.loras}
+    models = (op.inputs.get("model") for op in operations if device in (None, program.placement.get(op.id)))
+    return {digest(model)[:12]: model for model in models if isinstance(model, ModelRecipe) and model.unet in patched}
+
+
+def switches(program: Program) -> dict[str, WeightSwitch]:
+    """What each weight set of the loop is switched to at, once the work of operations is known."""
+    found = {}
+    operations = [op for variant in program.variants for op in variant.operations]
+    for name, model in weight_sets(program).items():
+        own = [op for op in operations if op.inputs.get("model") == model]
+        parts = {(op.stage, op.inputs.get("first_block"), op.inputs.get("last_block")): program.work[op.id].weight_bytes for op in own}
+        size = sum(parts.values())
+        found[name] = WeightSwitch(f"patch:{size:.0f}", sum(lora.strength != 0 for lora in model.loras), size)
+    return found
+
+
+def opaque_functions(region: Region) -> tuple[str, ...]:
+    """The functions of packs in a region's models: they cannot be sent, nor captured in a graph."""
+    bound = (op.inputs.get("model") for op in (region.begin, *region.operations))
+    patches = (patch for model in bound if isinstance(model, ModelRecipe) for patch in opaque_patches(model.patches))
+    return tuple(dict.fromkeys(f"{patch.kind} {patch.identity}" for patch in patches))
+
+
+def commonest_variant(program: Program) -> int | None:
+    """The number of the variant with most evaluations; None when nothing is evaluated (denoise 0)."""
+    return max(range(len(program.variants)), key=lambda number: len(program.variants[number].evaluations), default=None)

@@ -1,0 +1,199 @@
+"""Why a program is as it is: the term that binds it, what lost and why, and the prediction that a plan states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from katz_graph.ir.program import Prediction, Program
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.searching.calls import Costs
+from katz_graph.planner.searching.placement_rules import Sites
+from katz_graph.planner.simulation.simulate import ADVANCE, STEP, Simulation, simulate
+
+BINDS = 0.98  # of the period: what is busy for so long sets it
+EQUAL = 0.01  # of a time: a smaller difference is none
+LITTLE = 0.005  # of the period: what is left out of a path
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A candidate that lost."""
+
+    name: str
+    program: Program
+    stale: bool
+    seconds: float
+
+
+def predict(program: Program) -> Prediction:
+    """What the plan states, from a simulation of the whole request.
+
+    Ideal: free communication and endless devices as fast as the fastest; sequential: one operation after the other on the owner.
+    """
+    simulation, costs = simulate(program), Costs(program)
+    devices = [device.name for device in program.devices]
+    before = sum(call.seconds for call in program.before_calls if call.device == program.owner)
+    ideal = sequential = before
+    for variant, tree in zip(program.variants, program.trees, strict=True):
+        count = len(variant.evaluations)
+        ideal += count * tree.fold(lambda name: min(costs.seconds(name, 1, device) for device in devices))
+        sequential += count * sum(costs.seconds(operation.id, 1, program.owner) for operation in variant.operations)
+    return Prediction(simulation.seconds, ideal, sequential, simulation.period, binding(program, simulation))
+
+
+def binding(program: Program, simulation: Simulation) -> str:
+    """What the steady period cannot be below: the work of a device, the bytes over a link, or a path, with figures."""
+    period = simulation.period
+    if simulation.steady is None or not simulation.busy:
+        return "nothing: no evaluation computes anything"
+    devices = {device.name for device in program.devices}
+    used = {name for name in simulation.busy if name in devices}
+    busiest = max(simulation.busy, key=lambda name: (simulation.busy[name], name in devices))
+    if simulation.busy[busiest] >= BINDS * period:
+        if busiest in devices:
+            seconds = simulation.busy[busiest]
+            of = f" of {_ms(period)}" if len(used) > 1 else ""
+            return f"work on {busiest}: {_ms(seconds)}{of} an evaluation"
+        return f"the link {_occupancy(program, simulation, busiest)} of {_ms(period)}"
+    parts, seconds, evaluations = _path(simulation)
+    over = f" over {evaluations} evaluations, {_ms(period)} each" if evaluations > 1 else " an evaluation"
+    return f"the path {' + '.join(parts)} = {_ms(seconds)}{over}"
+
+
+def notes(program: Program, simulation: Simulation, others: Sequence[Compared]) -> tuple[str, ...]:
+    """Why it is this one, in sentences; `others` are what it was compared with, the fastest first."""
+    return tuple(_notes(program, simulation, others))
+
+
+def _notes(program: Program, simulation: Simulation, others: Sequence[Compared]) -> Iterator[str]:
+    if len(program.devices) == 1 or not program.placement:
+        return
+    used = {*program.placement.values(), program.owner}
+    several = next((one for one in others if len({*one.program.placement.values(), one.program.owner}) > 1), None)
+    if len(used) > 1:
+        slower = next((one for one in others if one.seconds >= simulation.seconds * (1 - EQUAL)), None)
+        if slower is not None:
+            yield f"{slower.name} lost: {_against(simulation, slower)}"
+        if len(used) < len(program.devices):
+            yield f"{len(used)} of {len(program.devices)} devices are used: more of them gain nothing"
+    elif several is not None:
+        yield f"one of {len(program.devices)} devices is used: {several.name} lost: {_against(simulation, several)}"
+    elif program.pins or Sites(program).is_short:
+        yield f"one of {len(program.devices)} devices is used: pins or memory leave nothing else"
+    else:
+        yield f"one of {len(program.devices)} devices is used: nothing in an evaluation can run beside anything else"
+    if "stale-controlnet" in program.allowed and not program.delayed:
+        yield from _why_not_stale(program, simulation, others)
+
+
+def _why_not_stale(program: Program, simulation: Simulation, others: Sequence[Compared]) -> Iterator[str]:
+    if not any(stage_of(operation).may_lag for variant in program.variants for operation in variant.operations):
+        yield "stale-controlnet is allowed and changes nothing: there is no ControlNet"
+        return
+    stale = next((one for one in others if one.stale), None)
+    if stale is None:
+        yield "stale-controlnet is allowed and changes nothing: no ControlNet can stand on another device than what reads it"
+        return
+    its = simulate(stale.program)
+    busiest = max((name for name in its.busy if " -> " in name), key=lambda name: its.busy[name], default="")
+    if its.busy.get(busiest, 0.0) >= simulation.period:
+        yield (
+            f"stale-controlnet is allowed and does not help: the link {_occupancy(stale.program, its, busiest)}, "
+            f"more than the {_ms(simulation.period)} of an evaluation without it"
+        )
+    else:
+        yield f"stale-controlnet is allowed and not worth its error: {stale.name} would take {stale.seconds:.3f} s, " + (
+            f"this plan {simulation.seconds:.3f} s"
+        )
+
+
+def _against(simulation: Simulation, other: Compared) -> str:
+    more = other.seconds / simulation.seconds - 1 if simulation.seconds else 0.0
+    if abs(more) < EQUAL and not other.stale:
+        return f"{other.seconds:.3f} s, no faster, and sends more or holds more models"
+    return f"{other.seconds:.3f} s, {abs(more):.1%} {'more' if more >= 0 else 'less'}, bound by {_bound_of(other)}"
+
+
+def _bound_of(other: Compared) -> str:
+    return binding(other.program, simulate(other.program))
+
+
+def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
+    """cpu:1 -> cpu:0: 12.3 MB an evaluation at 1 GB/s = 12.3 ms."""
+    source, _, target = resource.partition(" -> ")
+    link = program.links[source, target]
+    seconds = simulation.busy[resource]
+    size, rate = seconds * link.bytes_per_second, link.bytes_per_second
+    return f"{resource}: {size / 1e6:.3g} MB an evaluation at {rate / 1e9:.3g} GB/s = {_ms(seconds)}"
+
+
+def _path(simulation: Simulation) -> tuple[list[str], float, int]:
+    """Back from a steady prediction over what each waited for, until a step of the sampler: parts, seconds, evaluations."""
+    assert simulation.steady is not None
+    spans = simulation.spans
+    number = next(n for n, span in enumerate(spans) if span.what == ADVANCE and span.evaluation == simulation.steady)
+    end, after = spans[number].start, spans[number].after
+    began = end
+    parts: list[str] = []
+    while after is not None:
+        span = spans[after]
+        if span.what == STEP and not span.stage and " -> " not in span.resource:
+            return parts, end - began, simulation.steady - (span.evaluation or 0) + 1
+        seconds = began - span.start  # with a link's latency
+        if seconds >= LITTLE * simulation.period:
+            parts.insert(0, f"{span.what} on {span.resource} {_ms(seconds)}")
+        began, after = span.start, span.after
+    return parts, end - began, simulation.steady + 1
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+BATCHED, SPLIT = "equal stages batched", "one call per branch"
+
+
+class Describer:
+    """Names placements of a program's operations."""
+
+    def __init__(self, program: Program) -> None:
+        operations = {op.id: op for variant in program.variants for op in variant.operations if stage_of(op).costed}
+        self._controls = {name for name, op in operations.items() if stage_of(op).may_lag}
+        self._edges = {
+            (ref.operation, op.id)
+            for variant in program.variants
+            for op in variant.operations
+            for _, ref in op.references()
+            if ref.operation in operations and op.id in operations
+        }
+        self._alone = len(program.devices) == 1
+
+    def crossings(self, placement: Mapping[str, str]) -> int:
+        """How many values go from one device to another in an evaluation, steps and predictions left out."""
+        return sum(placement[source] != placement[reader] for source, reader in self._edges)
+
+    def name(self, placement: Mapping[str, str], owner: str, delayed: Set[str], merged: bool) -> str:
+        if self._alone:
+            return BATCHED if merged else SPLIT
+        batched = f", {BATCHED}" if merged else ""
+        if len({*placement.values(), owner}) == 1:
+            return f"one device{batched}"
+        return ", ".join(self._parts(placement, delayed)) + batched
+
+    def _parts(self, placement: Mapping[str, str], delayed: Set[str]) -> list[str]:
+        base = {device for name, device in placement.items() if name not in self._controls}
+        apart = sorted({placement[name] for name in self._controls} - base)
+        crossing = {pair for pair in self._edges if placement[pair[0]] != placement[pair[1]]}
+        sessions = {source for source, _ in crossing if source in self._controls}
+        parts = []
+        if len(base) > 1:
+            split = any(source not in self._controls for source, _ in crossing)
+            parts.append(f"{'UNet split over' if split else 'branches on'} {len(base)} devices")
+        if apart:
+            parts.append(f"controlnet on {apart[0]}" if len(apart) == 1 else f"controlnets on {len(apart)} further devices")
+        if any(placement[name] not in apart for name in sessions):
+            parts.append("controlnet on another branch's device")
+        if sessions:
+            parts.append("synchronous" if not delayed else "one evaluation stale" if delayed >= sessions else "some one evaluation stale")
+        return parts

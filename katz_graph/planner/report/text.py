@@ -1,0 +1,164 @@
+"""A program as people and scripts read it: text and JSON. `draw` makes the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from katz_graph.ir.program import Call, Program
+from katz_graph.planner.queries import commonest_variant, opaque_functions, weight_sets
+
+
+def as_text(program: Program) -> str:
+    """What the passes that have run so far found, one pass after the other."""
+    return "\n".join(_lines(program))
+
+
+def _lines(program: Program) -> Iterator[str]:
+    region = program.region
+    yield f"sampler {program.name}: {_count(program.schedule, 'evaluation')} of {_count(region.operations, 'operation')}"
+    if not program.variants:
+        yield from (f"  {operation.id}: {operation.type}" for operation in region.operations)
+    for number, variant in enumerate(program.variants):
+        yield f"variant {variant.name}: evaluations {_ranges(variant.evaluations)}"
+        if program.trees:
+            yield f"  series-parallel tree: {program.trees[number]}"
+        else:
+            yield f"  operations: {', '.join(operation.id for operation in variant.operations)}"
+        if variant.carried:
+            yield f"  carried to the next evaluation: {', '.join(f'slot {slot}' for slot in variant.carried)}"
+        for segment in program.segments[number] if program.segments else ():
+            yield f"  segment {segment.name} on {segment.device}: {' -> '.join(map(_call, segment.calls))}"
+        if program.calls and not program.segments:
+            yield f"  calls: {' -> '.join(map(_call, program.calls[number]))}"
+    if program.before:
+        yield f"hoisted, once per request: {', '.join(_hoisted(program))}"
+    if program.work:
+        total = _loop_total(program)
+        yield f"work: {_si(total[0])}FLOP and {_si(total[1])}B in the commonest evaluation, latent {'x'.join(map(str, program.shape))}"
+    yield f"computed in {program.devices[0].dtype}"
+    if len(program.devices) > 1:
+        yield from _where(program)
+    if program.alternatives:
+        yield "choice: " + "; ".join(
+            f"{name} {seconds:.3f} s" for name, seconds in sorted(program.alternatives.items(), key=lambda e: e[1])
+        )
+    yield from (f"why: {note}" for note in program.notes)
+    if weight_sets(program):
+        yield f"weight sets (LoRA): {', '.join(weight_sets(program))}"
+    if opaque_functions(program.region):
+        yield f"pinned to one device of this process, without graphs: {', '.join(opaque_functions(program.region))}"
+    for device, instructions in program.instructions.items():
+        yield f"instructions for {device}: {len(instructions)}"
+    if program.prediction is not None:
+        prediction = program.prediction
+        yield f"predicted {prediction.planned:.3f} s; ideal {prediction.ideal:.3f} s; sequential {prediction.sequential:.3f} s"
+        yield f"bound by {prediction.binding}"
+
+
+def _where(program: Program) -> Iterator[str]:
+    """What stands on which device, what is late, and the links in between."""
+    yield from (f"pinned: {stage} on {' or '.join(devices)}" for stage, devices in program.pins.items())
+    for device in program.devices if program.placement else ():
+        names = [name for name, home in program.placement.items() if home == device.name]
+        owner = " (advances the sampler)" if device.name == program.owner else ""
+        yield f"{device.name}{owner}: {', '.join(names) or 'nothing'}"
+    used = {*program.placement.values(), program.owner} if program.placement else {device.name for device in program.devices}
+    for (source, target), link in program.links.items():
+        if source in used and target in used:
+            yield f"link {source} -> {target}: {_si(link.bytes_per_second)}B/s, latency {link.latency * 1e3:.3g} ms"
+    if program.delayed:
+        yield f"one evaluation stale (the first is not): {', '.join(program.delayed)}"
+
+
+def as_json(program: Program) -> dict[str, Any]:
+    """The same as plain data."""
+    prediction = program.prediction
+    return {
+        "sampler": program.name,
+        "evaluations": len(program.schedule),
+        "latent": list(program.shape),
+        "devices": [device.name for device in program.devices],
+        "dtype": program.devices[0].dtype,
+        "pinned_by": list(opaque_functions(program.region)),
+        "hoisted": [operation.id for operation in program.before],
+        "variants": [
+            {
+                "name": variant.name,
+                "evaluations": list(variant.evaluations),
+                "tree": str(program.trees[number]) if program.trees else None,
+                "operations": [operation.id for operation in variant.operations],
+                "carried": list(variant.carried),
+                "segments": [
+                    {"name": segment.name, "device": segment.device, "calls": [_call_json(call) for call in segment.calls]}
+                    for segment in (program.segments[number] if program.segments else ())
+                ],
+            }
+            for number, variant in enumerate(program.variants)
+        ],
+        "work": {name: {"flops": work.flops, "weight_bytes": work.weight_bytes} for name, work in program.work.items()},
+        "placement": dict(program.placement),
+        "owner": program.owner,
+        "delayed": list(program.delayed),
+        "pins": {stage: list(devices) for stage, devices in program.pins.items()},
+        "allowed": sorted(program.allowed),
+        "links": [
+            {"from": source, "to": target, "bytes_per_second": link.bytes_per_second, "latency_seconds": link.latency}
+            for (source, target), link in program.links.items()
+        ],
+        "alternatives": dict(program.alternatives),
+        "notes": list(program.notes),
+        "instructions": {
+            device: [[entry.kind, entry.target, entry.evaluation] for entry in entries] for device, entries in program.instructions.items()
+        },
+        "prediction": None
+        if prediction is None
+        else {
+            "planned_seconds": prediction.planned,
+            "ideal_seconds": prediction.ideal,
+            "sequential_seconds": prediction.sequential,
+            "period_seconds": prediction.period,
+            "binding": prediction.binding,
+        },
+    }
+
+
+def _hoisted(program: Program) -> Iterator[str]:
+    stages = [operation.stage for operation in program.before]
+    return (f"{stages.count(stage)} {stage.replace('_', ' ')}" for stage in dict.fromkeys(stages))
+
+
+def _loop_total(program: Program) -> tuple[float, float]:
+    number = commonest_variant(program)
+    operations = [] if number is None else [operation.id for operation in program.variants[number].operations]
+    return sum(program.work[name].flops for name in operations), sum(program.work[name].weight_bytes for name in operations)
+
+
+def _call(call: Call) -> str:
+    return call.operations[0] if len(call.operations) == 1 else f"[{' + '.join(call.operations)}]"
+
+
+def _call_json(call: Call) -> dict[str, Any]:
+    return {"operations": list(call.operations), "stage": call.stage, "seconds": call.seconds}
+
+
+def _count(items: Any, noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """0-3, 6, 8-9."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def _si(value: float) -> str:
+    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value:.3g} "

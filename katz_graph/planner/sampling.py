@@ -1,0 +1,99 @@
+"""What a region's StepBegin says about the run: the sampler's plain data, its evaluations, and the answers to conditions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.ir.program import EvaluationPoint
+from katz_graph.ir.region import Operation
+from katz_graph.models.family import scheduler_config
+from katz_graph.models.stages import Loop
+from katz_graph.patches import FreeU, OpaquePatch, sampling_patch
+from katz_graph.planner.passes.variants import Decide
+from katz_graph.recipe import ModelRecipe
+from katz_graph.sampling.altered_table import altered_table
+from katz_graph.sampling.names import SamplerChoice
+from katz_graph.sampling.noise_table import NoiseTable, noise_table
+from katz_graph.sampling.schedules import schedule, slice_steps
+from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
+from katz_graph.sampling.static import active_evaluations
+
+
+def table_of(model: ModelRecipe) -> NoiseTable:
+    """The noise levels that a model is asked at and what its output means: as it was trained, or as a patch says."""
+    patch = sampling_patch(model.patches)
+    return noise_table(scheduler_config(model)) if patch is None else altered_table(scheduler_config(model), patch)
+
+
+def loop_of(begin: Operation, shape: tuple[int, ...]) -> Loop:
+    """What stages are bound with: plain data of the begin operation and of its model."""
+    raw = begin.type == "DiffusersStepBegin"
+    return Loop(shape, "raw" if raw else table_of(begin.inputs["model"]).parametrisation, table_of)
+
+
+def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
+    """The sampler's data of a begin operation and the noise table of its model."""
+    values = begin.inputs
+    table, latent = table_of(values["model"]), values["latent_image"]
+    if begin.type == "DiffusersStepBegin":
+        _check_diffusers(values["model"], latent)
+        return _diffusers_spec(values, scheduler_config(values["model"])), table
+    if begin.type == "SigmasStepBegin":
+        sampler, sigmas = values["sampler"], tuple(values["sigmas"].float().tolist())
+    else:
+        sampler = SamplerChoice(values["sampler_name"])
+        sigmas = schedule(values["scheduler"], table, values["steps"], values["denoise"], values["sampler_name"])
+        sigmas = slice_steps(sigmas, values["start_at_step"], values["end_at_step"], not values["return_with_leftover_noise"])
+    batch_index = latent.get("batch_index")
+    return SamplingSpec(
+        sampler=sampler.name,
+        options=sampler.options,
+        sigmas=sigmas,
+        seed=values["seed"],
+        add_noise=values["add_noise"],
+        mask=latent.get("noise_mask"),
+        batch_index=None if batch_index is None else tuple(batch_index),
+    ), table
+
+
+def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
+    """InputError for what works on denoised predictions or noise levels, of which a diffusers scheduler knows nothing."""
+    for field in ("noise_mask", "batch_index"):
+        if latent.get(field) is not None:
+            raise InputError(f"DiffusersSampler: the latent carries a {field}, which only KSampler heeds; use KSampler")
+    patch = next((patch for patch in model.patches if not isinstance(patch, FreeU)), None)
+    if patch is not None:
+        name = patch.identity if isinstance(patch, OpaquePatch) else type(patch).__name__
+        raise InputError(f"DiffusersSampler: the model carries a patch ({name}), which only KSampler heeds; use KSampler")
+
+
+def _diffusers_spec(values: Any, trained: dict[str, Any]) -> DiffusersSpec:
+    try:
+        config = json.loads(values["scheduler_config"] or "{}")
+    except json.JSONDecodeError as error:
+        raise InputError(f"DiffusersSampler: scheduler_config is not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise InputError(f"DiffusersSampler: scheduler_config must be a JSON object, not {type(config).__name__}")
+    return DiffusersSpec(values["scheduler_class"], values["steps"], values["seed"], trained | config, values["strength"])
+
+
+def decider(spec: Spec, table: NoiseTable) -> Decide:
+    """Answers StepPattern and StepWindow for an evaluation."""
+
+    @cache
+    def window(start_percent: float, end_percent: float) -> tuple[bool, ...]:
+        return active_evaluations(spec, table, start_percent, end_percent)
+
+    def decide(operation: Operation, point: EvaluationPoint) -> bool:
+        inputs = operation.inputs
+        if operation.stage == "step_window":
+            return window(inputs["start_percent"], inputs["end_percent"])[point.index]
+        last = inputs["last"]
+        within: bool = inputs["first"] <= point.index and (last < 0 or point.index <= last)
+        return within and point.index >= inputs["offset"] and (point.index - inputs["offset"]) % inputs["every"] == 0
+
+    return decide

@@ -1,0 +1,210 @@
+"""Calls out of a placement: which equal stages of one device share a call, in which order devices run theirs, and what precedes the loop.
+
+Knows nothing about how a placement was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from katz_graph.ir.program import Call, Program, Variant
+from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.models.stages import stage, text_arguments
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.simulation.views import Views
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """A variant by names of operations, in topological order: what each reads of the same evaluation, which costed ones may run at the
+    same time as it, and which may share a call."""
+
+    names: tuple[str, ...]
+    sources: Mapping[str, tuple[str, ...]]
+    beside: Mapping[str, frozenset[str]]  # costed operations that are neither before nor behind it
+    alike: tuple[tuple[str, ...], ...]  # operations that may share a call, where there are several
+
+
+def wirings(program: Program) -> tuple[Wiring, ...]:
+    """One per variant."""
+    views = Views(program)
+    return tuple(_wiring(program, variant, views) for variant in program.variants)
+
+
+def _wiring(program: Program, variant: Variant, views: Views) -> Wiring:
+    inside = {operation.id for operation in variant.operations}
+    sources = {
+        op.id: tuple(dict.fromkeys(ref.operation for _, ref in op.references() if ref.operation in inside)) for op in variant.operations
+    }
+    alike: dict[Hashable, list[str]] = {}
+    for operation in variant.operations:
+        if stage_of(operation).costed:
+            alike.setdefault(_merge_key(program, variant, operation, views), []).append(operation.id)
+    costed = frozenset(operation.id for operation in variant.operations if stage_of(operation).costed)
+    beside = _beside(sources, costed)
+    return Wiring(tuple(sources), sources, beside, tuple(tuple(names) for names in alike.values() if len(names) > 1))
+
+
+def _beside(sources: Mapping[str, tuple[str, ...]], costed: frozenset[str]) -> dict[str, frozenset[str]]:
+    before: dict[str, frozenset[str]] = {}
+    for name, read in sources.items():
+        before[name] = frozenset(read).union(*(before[source] for source in read))
+    behind = {name: frozenset(other for other in sources if name in before[other]) for name in sources}
+    return {name: costed - before[name] - behind[name] - {name} for name in sources}
+
+
+def _merge_key(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
+    """What two operations have in common that may share a call: the same stage and constants, the same kinds of inputs, steps of the same
+    origin (noise level and timestep are theirs), and tensors of one shape: of the part of the latent, of the text, of the block range, and
+    of residuals, which may be averaged over the picture."""
+    constants = tuple((name, value) for name, value in sorted(operation.inputs.items()) if not isinstance(value, (Ref, Previous)))
+    variable = tuple(sorted((name, type(value).__name__) for name, value in operation.inputs.items() if isinstance(value, (Ref, Previous))))
+    part, text = views.part(operation, variant), operation.inputs.get("text")
+    tokens = program.tokens.get(text.operation) if isinstance(text, Ref) else None
+    steps = tuple(view and view.step for index in views.telling(variant) for view in views.read(operation, index))
+    residuals = [views.source(value, variant) for name, value in sorted(operation.inputs.items()) if name.startswith("residuals_")]
+    sizes = tuple(program.work[source].output_bytes if source is not None and source in program.work else None for source in residuals)
+    return operation.stage, constants, variable, steps, part and part.cells, tokens, sizes
+
+
+class Costs:
+    """Seconds of calls on the program's devices, each looked up once."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._devices = {device.name: device for device in program.devices}
+        self._known: dict[tuple[str, int, str, bool], float] = {}
+
+    def seconds(self, name: str, members: int, device: str, busy: bool = False) -> float:
+        """Of so many operations like `name` in one call; `busy`: while another device of the host works too."""
+        known = (self._program.keys.get(name) or name, members, device, busy)
+        if known not in self._known:
+            self._known[known] = self._devices[device].cost(self._program.keys.get(name, ""), members, self._program.work[name], busy)
+        return self._known[known]
+
+
+class Neighbours:
+    """Which devices of those in use share their host with another one in use, and so take longer while that one works."""
+
+    def __init__(self, program: Program) -> None:
+        self._hosts = {device.name: device.host for device in program.devices}
+        self._apart = len(set(self._hosts.values())) == len(self._hosts)
+
+    def of(self, used: Iterable[str]) -> frozenset[str]:
+        names = set(used)
+        if self._apart or len(names) < 2:
+            return frozenset()
+        hosts = [self._hosts[name] for name in names]
+        return frozenset(name for name in names if hosts.count(self._hosts[name]) > 1)
+
+    def of_operations(self, wires: Wiring, placement: Mapping[str, str]) -> frozenset[str]:
+        """The operations beside which another device of the same host has something to do."""
+        if self._apart:
+            return frozenset()
+        hosts = self._hosts
+        return frozenset(
+            name
+            for name, others in wires.beside.items()
+            if any(placement[other] != placement[name] and hosts[placement[other]] == hosts[placement[name]] for other in others)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Where everything runs, and how: `ranks` order the calls of a device (larger first), without them a graph's own order counts."""
+
+    placement: Mapping[str, str]
+    merge: bool
+    busy: frozenset[str]
+    ranks: Mapping[str, float] | None = None
+
+
+def loop_calls(variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs, crowded: frozenset[str]) -> tuple[Call, ...]:
+    """The calls of one evaluation in topological order; `crowded`: operations beside which the host's other devices work."""
+    groups = _merged(wires, arranged.placement) if arranged.merge else {}
+    member_of = {name: groups.get(name, (name,)) for name in wires.names}
+    stages = {operation.id: operation.stage for operation in variant.operations}
+    calls = []
+    for group in _ordered(wires, member_of, arranged.ranks):
+        device = arranged.placement[group[0]]
+        calls.append(Call(group, stages[group[0]], device, costs.seconds(group[0], len(group), device, not crowded.isdisjoint(group))))
+    return tuple(calls)
+
+
+def _merged(wires: Wiring, placement: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Operation -> the group of equal ones of its device, as far as merging them leaves the graph free of cycles."""
+    found: dict[str, tuple[str, ...]] = {}
+    for names in wires.alike:
+        by_device: dict[str, list[str]] = {}
+        for name in names:
+            by_device.setdefault(placement[name], []).append(name)
+        for group in (tuple(group) for group in by_device.values() if len(group) > 1):
+            trial = found | dict.fromkeys(group, group)
+            member_of = {name: trial.get(name, (name,)) for name in wires.names}
+            if len(_ordered(wires, member_of, None)) == len(set(member_of.values())):
+                found = trial
+    return found
+
+
+def _ordered(wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Mapping[str, float] | None) -> list[tuple[str, ...]]:
+    """The groups in topological order, those of higher rank first; a graph with a cycle comes out shorter."""
+    keys: dict[tuple[str, ...], tuple[float, int]] = {}
+    for position, name in enumerate(wires.names):
+        group = member_of[name]
+        rank = -ranks.get(name, 0.0) if ranks else 0.0
+        known = keys.get(group)
+        keys[group] = (rank, position) if known is None else (min(known[0], rank), known[1])
+    waits: dict[tuple[str, ...], int] = dict.fromkeys(keys, 0)
+    readers: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for name in wires.names:
+        for source in wires.sources[name]:
+            readers.setdefault(member_of[source], []).append(member_of[name])
+            waits[member_of[name]] += 1
+    ready = [(keys[group], group) for group, count in waits.items() if not count]
+    heapify(ready)
+    ordered = []
+    while ready:
+        _, group = heappop(ready)
+        ordered.append(group)
+        for reader in readers.get(group, ()):
+            waits[reader] -= 1
+            if not waits[reader]:
+                heappush(ready, (keys[reader], reader))
+    return ordered
+
+
+def calls_before(
+    program: Program, calls: Sequence[Sequence[Call]], arranged: Arrangement, texts: Mapping[str, str], costs: Costs
+) -> tuple[Call, ...]:
+    """Hoisted work: texts on the devices `texts`, the rest on every device that reads it, in the batch that a batched call there reads."""
+    readers: dict[str, dict[str, None]] = {operation.id: {} for operation in program.before}
+    operations = {op.id: op for variant in program.variants for op in variant.operations}
+    for variant in program.variants:
+        for operation in variant.operations:
+            for _, ref in operation.references():
+                if ref.operation in readers:
+                    readers[ref.operation][arranged.placement[operation.id]] = None
+    found = []
+    for device in (device.name for device in program.devices):
+        batches = _batches(
+            operations, [call for variant in calls for call in variant if call.device == device and len(call.operations) > 1]
+        )
+        wanted = [op for op in program.before if device in ((texts[op.id],) if stage_of(op).encodes_text else readers[op.id])]
+        stages = {op.id: op.stage for op in wanted}
+        for group in dict.fromkeys(batches.get(op.id, (op.id,)) for op in wanted):
+            seconds = costs.seconds(group[0], len(group), device, device in arranged.busy)
+            found.append(Call(group, stages[group[0]], device, seconds))
+    return tuple(sorted(found, key=lambda call: stage(call.stage).reads_text))  # texts first
+
+
+def _batches(operations: Mapping[str, Operation], merged: Iterable[Call]) -> dict[str, tuple[str, ...]]:
+    """Operation before the loop -> those computed with it, because one call of the loop reads them all."""
+    batches: dict[str, tuple[str, ...]] = {}
+    for call in merged:
+        for name in text_arguments(stage(call.stage)):
+            group = tuple(operations[member].inputs[name].operation for member in call.operations)
+            if len(set(group)) == len(group) and not any(member in batches for member in group):
+                batches |= dict.fromkeys(group, group)
+    return batches

@@ -1,0 +1,174 @@
+"""A candidate of the search, and the workbench that makes a program of it and times it on the simulator's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Operation, Previous, Ref
+from katz_graph.planner.passes.cost import ValueSizes
+from katz_graph.planner.passes.delay import delay
+from katz_graph.planner.region import stage_of
+from katz_graph.planner.searching.calls import Arrangement, Costs, Neighbours, Wiring, calls_before, loop_calls, wirings
+from katz_graph.planner.searching.placement_rules import Sites
+from katz_graph.planner.simulation.flow import Flow, Repeats, shortened
+from katz_graph.planner.simulation.simulate import run_clock
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Where every costed operation of the loop runs, who advances the sampler, and which ControlNets are one evaluation behind."""
+
+    devices: tuple[str, ...]  # of `CandidateTimer.names`, in that order
+    owner: str
+    delayed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A candidate with its predicted seconds for the whole request."""
+
+    seconds: float
+    candidate: Candidate
+    merged: bool  # equal stages of a device share calls
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSearch:
+    """A program with some ControlNets delayed: whole and shortened, with what all its candidates share."""
+
+    program: Program
+    short: Program
+    repeats: tuple[Repeats, ...]
+    flow: Flow
+    wires: tuple[Wiring, ...]
+
+
+class CandidateTimer:
+    """Makes programs of candidates. Prepares each set of delayed ControlNets once."""
+
+    def __init__(self, program: Program, sites: Sites, costs: Costs) -> None:
+        self.program, self.sites, self.costs = program, sites, costs
+        self.names = sites.costed
+        self._graph, self._neighbours = _Graph(program), Neighbours(program)
+        self._prepared: dict[frozenset[str], PreparedSearch] = {}
+        self._flows: dict[frozenset[str], Flow] = {}
+
+    def placement(self, candidate: Candidate) -> dict[str, str]:
+        return dict(zip(self.names, candidate.devices, strict=True))
+
+    def crossing(self, candidate: Candidate) -> frozenset[str]:
+        """The ControlNet operations that are read on another device than theirs."""
+        placement = self.placement(candidate)
+        return frozenset(
+            name for name, readers in self._graph.sessions.items() if any(placement.get(reader) != placement[name] for reader in readers)
+        )
+
+    def timed(self, candidate: Candidate, merged: bool) -> Timed | None:
+        """None when nothing can be merged, so that it is the same as without."""
+        prepared = self.prepared(candidate.delayed)
+        short = self._arranged(prepared.short, prepared.wires, candidate, merged)
+        if merged and not any(len(call.operations) > 1 for calls in short.calls for call in calls):
+            return None
+        ends = run_clock(prepared.flow, short)
+        further = sum(
+            repeats.further * (ends[repeats.last] - (ends[repeats.first - 1] if repeats.first else 0.0)) / repeats.times
+            for repeats in prepared.repeats
+        )
+        return Timed((ends[-1] if ends else 0.0) + further, candidate, merged)
+
+    def exact_seconds(self, timed: Timed) -> float:
+        """Of all evaluations, none of them told from others."""
+        delayed = timed.candidate.delayed
+        if delayed not in self._flows:
+            self._flows[delayed] = Flow(self.prepared(delayed).program)
+        ends = run_clock(self._flows[delayed], self.built(timed))
+        return ends[-1] if ends else 0.0
+
+    def built(self, timed: Timed) -> Program:
+        """The whole program of a candidate: `placement`, `owner`, `delayed`, `calls` and `before_calls` filled."""
+        prepared = self.prepared(timed.candidate.delayed)
+        return self._arranged(prepared.program, prepared.wires, timed.candidate, timed.merged)
+
+    def prepared(self, delayed: frozenset[str]) -> PreparedSearch:
+        if delayed not in self._prepared:
+            program = delay(self.program, [name for name in self.names if name in delayed]) if delayed else self.program
+            short, repeats = shortened(program)
+            self._prepared[delayed] = PreparedSearch(program, short, repeats, Flow(short), wirings(program))
+        return self._prepared[delayed]
+
+    def _arranged(self, program: Program, wires: tuple[Wiring, ...], candidate: Candidate, merged: bool) -> Program:
+        placement = self._graph.complete(self.placement(candidate), candidate.owner)
+        used = {*candidate.devices, candidate.owner}
+        busy = self._neighbours.of(used)
+        ranks = self._graph.ranks(placement, self.costs, busy) if len(used) > 1 else None
+        arranged = Arrangement(placement, merged, busy, ranks)
+        calls = tuple(
+            loop_calls(variant, wired, arranged, self.costs, self._neighbours.of_operations(wired, placement))
+            for variant, wired in zip(program.variants, wires, strict=True)
+        )
+        before = calls_before(program, calls, arranged, self.sites.texts(candidate.owner), self.costs)
+        return replace(program, placement=placement, owner=candidate.owner, calls=calls, before_calls=before)
+
+
+class _Graph:
+    """The operations of all variants as one graph."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        sizes = ValueSizes(program)
+        operations: dict[str, Operation] = {op.id: op for variant in program.variants for op in variant.operations}
+        self._edges: dict[str, dict[str, float]] = {name: {} for name in operations}  # operation -> reader -> bytes
+        slots: dict[int, list[str]] = {}
+        for operation in (op for variant in program.variants for op in variant.operations):
+            for slot in operation.slots():
+                slots.setdefault(slot, []).append(operation.id)
+            for _, ref in operation.references():
+                if ref.operation in self._edges:
+                    self._edges[ref.operation][operation.id] = sizes.of(ref)
+        self._later: dict[str, list[str]] = {}  # operation -> readers in later evaluations
+        for variant in program.variants:
+            for slot, value in variant.carried.items():
+                if isinstance(value, Ref) and not isinstance(value, Previous):
+                    self._later.setdefault(value.operation, []).extend(slots.get(slot, ()))
+        self._ending = {variant.prediction.operation for variant in program.variants}
+        self._order = self._reversed_order()
+        self.sessions = {name: tuple(self._edges[name]) for name, op in operations.items() if stage_of(op).may_lag}
+
+    def complete(self, placement: Mapping[str, str], owner: str) -> dict[str, str]:
+        """With the operations that cost nothing: on the owner, or else with who reads them."""
+        found = dict(placement)
+        for name in self._order:
+            if name not in found:
+                homes = [found[reader] for reader in self._edges[name]] or [
+                    found[reader] for reader in self._later.get(name, ()) if reader in found
+                ]
+                found[name] = owner if name in self._ending or owner in homes or not homes else homes[0]
+        return found
+
+    def ranks(self, placement: Mapping[str, str], costs: Costs, busy: frozenset[str]) -> dict[str, float]:
+        """Seconds from the start of each operation to the end of the evaluation, as if nothing were delayed."""
+        found: dict[str, float] = {}
+        links = self._program.links
+        for name in self._order:
+            device, longest = placement[name], 0.0
+            for reader, size in self._edges[name].items():
+                link = links.get((device, placement[reader])) if placement[reader] != device else None
+                longest = max(longest, found[reader] + (link.seconds(size) if link else 0.0))
+            found[name] = longest + costs.seconds(name, 1, device, device in busy)
+        return found
+
+    def _reversed_order(self) -> list[str]:
+        """Every operation behind those that read it."""
+        found: dict[str, None] = {}
+
+        def visit(name: str) -> None:
+            if name not in found:
+                for reader in self._edges[name]:
+                    visit(reader)
+                found[name] = None
+
+        for name in self._edges:
+            visit(name)
+        return list(found)

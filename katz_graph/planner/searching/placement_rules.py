@@ -1,0 +1,159 @@
+"""Decides where operations may run: pins, memory, and which devices are interchangeable. InputError when nothing fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import replace
+
+from katz_graph.errors import InputError
+from katz_graph.ir.device import Device
+from katz_graph.ir.program import Program
+from katz_graph.ir.region import Operation
+from katz_graph.models.text.recipe import prompts
+from katz_graph.planner.region import stage_of
+from katz_graph.recipe import ModelRecipe
+
+NOISE = 0.1  # of a measured size or rate
+
+
+class Sites:
+    """Answers for the operations of a program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.devices = tuple(device.name for device in program.devices)
+        loop = {op.id: op for variant in program.variants for op in variant.operations}
+        self.costed = tuple(op.id for op in loop.values() if stage_of(op).costed)
+        self._texts = tuple(op for op in program.before if stage_of(op).encodes_text)
+        self._check_pins(loop.values())
+        modules = {op.id: _module(op) for op in (*loop.values(), *program.before)}
+        numbers = {module: number for number, module in enumerate(dict.fromkeys(modules.values()))}
+        self._module = {name: numbers[module] for name, module in modules.items()}
+        self._bytes = _module_bytes(program, [*loop.values(), *program.before], self._module)
+        self._memory = {device.name: device.memory_bytes for device in program.devices}
+        self._endless = all(math.isinf(size) for size in self._memory.values())
+        self.allowed: Mapping[str, tuple[str, ...]] = {name: self._allowed(loop[name]) for name in self.costed}
+        self._check_memory(loop)
+
+    def fits(self, placement: Mapping[str, str], owner: str = "") -> bool:
+        """Whether every device holds the whole modules of what is placed on it; text encoders count on theirs once the owner is known."""
+        if self._endless:
+            return True
+        held: dict[str, set[int]] = {}
+        for name, device in placement.items():
+            held.setdefault(device, set()).add(self._module[name])
+        if owner:
+            for name, device in self.texts(owner).items():
+                held.setdefault(device, set()).add(self._module[name])
+        return all(sum(self._bytes.get(part, 0.0) for part in parts) <= self._memory[device] for device, parts in held.items())
+
+    @property
+    def is_short(self) -> bool:
+        """Whether some device does not hold all modules."""
+        return sum(self._bytes.values()) > min(self._memory.values())
+
+    def copies(self, placement: Mapping[str, str]) -> int:
+        """How many modules the devices hold, each device its own."""
+        return len({(device, self._module[name]) for name, device in placement.items()})
+
+    def texts(self, owner: str) -> dict[str, str]:
+        """Text encoder operation -> its device: the owner, or the first device that a pin allows."""
+        return {operation.id: self._text_device(operation, owner) for operation in self._texts}
+
+    def _text_device(self, operation: Operation, owner: str) -> str:
+        pinned = self.program.pins.get(operation.stage, ())
+        return owner if not pinned or owner in pinned else pinned[0]
+
+    def classes(self) -> dict[str, int]:
+        """Device -> number of its class: exchanging two devices of a class changes nothing."""
+        found: list[list[Device]] = []
+        for device in self.program.devices:
+            group = next((group for group in found if self._alike(group[0], device)), None)
+            if group is None:
+                found.append([device])
+            else:
+                group.append(device)
+        return {device.name: number for number, group in enumerate(found) for device in group}
+
+    def nothing_fits(self) -> InputError:
+        """Why no placement at all holds pins and memory."""
+        texts = [operation.id for operation in self._texts]
+        names = {self._module[name]: name for name in reversed([*self.costed, *texts])}
+        sizes = ", ".join(f"{name} {self._bytes[part] / 1e9:.2f} GB" for part, name in names.items())
+        rooms = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in self._memory.items())
+        pins = "".join(f"; --place {stage}={','.join(devices)}" for stage, devices in self.program.pins.items())
+        return InputError(f"no placement fits: models need {sizes}; devices hold {rooms}{pins}; give larger or more devices, or fewer pins")
+
+    def _allowed(self, operation: Operation) -> tuple[str, ...]:
+        pins = self.program.pins
+        pinned = pins.get(operation.id) or pins.get(operation.stage, self.devices)
+        return tuple(name for name in self.devices if name in pinned)
+
+    def _check_pins(self, operations: Iterable[Operation]) -> None:
+        for stage, devices in self.program.pins.items():
+            for device in devices:
+                if device not in self.devices:
+                    raise InputError(f"--place {stage}={device}: this plan has the devices {', '.join(self.devices)}")
+        for operation in operations:
+            pinned = [stage for stage in self.program.pins if stage in stage_of(operation).stands_for]
+            if pinned and operation.stage not in self.program.pins:
+                raise InputError(
+                    f"--place {pinned[0]}: a patch of the model wraps the whole UNet, which has no stages to place; leave it out"
+                )
+
+    def _check_memory(self, loop: Mapping[str, Operation]) -> None:
+        for name in self.costed:
+            size = self._bytes[self._module[name]]
+            if all(size > self._memory[device] for device in self.allowed[name]):
+                rooms = ", ".join(f"{device} {self._memory[device] / 1e9:.2f} GB" for device in self.allowed[name])
+                stage = loop[name].stage
+                pinned = f" (--place {stage}={','.join(self.program.pins[stage])})" if stage in self.program.pins else ""
+                raise InputError(
+                    f"operation {name}: its model needs {size / 1e9:.2f} GB, and no device that it may run on{pinned} has it: {rooms}; "
+                    "give a larger device or a smaller model"
+                )
+
+    def _alike(self, one: Device, other: Device) -> bool:
+        if replace(one, name="", host="", memory_bytes=0.0) != replace(other, name="", host="", memory_bytes=0.0):
+            return False
+        if not _near(one.memory_bytes, other.memory_bytes):
+            return False
+        if any((one.name in pinned) != (other.name in pinned) for pinned in self.program.pins.values()):
+            return False
+        hosts = [device.host for device in self.program.devices]
+        if one.host != other.host and (hosts.count(one.host), hosts.count(other.host)) != (1, 1):
+            return False
+        alike = self._links_alike
+        others = [name for name in self.devices if name not in (one.name, other.name)]
+        same = all(alike((one.name, name), (other.name, name)) and alike((name, one.name), (name, other.name)) for name in others)
+        return same and alike((one.name, other.name), (other.name, one.name))
+
+    def _links_alike(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        first, second = self.program.link(*one), self.program.link(*other)
+        if first is None or second is None:
+            return first is second
+        return _near(first.bytes_per_second, second.bytes_per_second) and _near(first.latency, second.latency)
+
+
+def _near(one: float, other: float) -> bool:
+    """Whether two measured figures differ by no more than measuring does."""
+    return one == other or abs(one - other) <= NOISE * max(one, other)
+
+
+def _module(operation: Operation) -> Hashable:
+    """What an operation needs whole; None for what needs no weights."""
+    if stage_of(operation).encodes_text:
+        return operation.stage, tuple(encoder for prompt in prompts(operation.inputs["encoding"]) for encoder in prompt.clip.encoders)
+    model = operation.inputs.get("model") or operation.inputs.get("control_net")
+    return model.unet if isinstance(model, ModelRecipe) else getattr(model, "control_net", None)
+
+
+def _module_bytes(program: Program, operations: Iterable[Operation], modules: Mapping[str, int]) -> dict[int, float]:
+    """Weights of every module: of each part that some operation reads, once."""
+    parts: dict[int, dict[Hashable, float]] = {}
+    for operation in operations:
+        if stage_of(operation).holds_weights:
+            blocks = operation.stage, operation.inputs.get("first_block"), operation.inputs.get("last_block")
+            parts.setdefault(modules[operation.id], {})[blocks] = program.work[operation.id].weight_bytes
+    return {module: sum(sizes.values()) for module, sizes in parts.items()}

@@ -1,0 +1,152 @@
+"""Pass *search*: where everything runs, what shares a call, and which ControlNets are one evaluation behind: the fastest on the simulator.
+
+Candidates come from the series-parallel tree and are taken in the order of a lower bound; stages of the best are then moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+
+from katz_graph.ir.program import Program
+from katz_graph.planner.passes.decompose import decompose
+from katz_graph.planner.report.explain import Compared, Describer, notes
+from katz_graph.planner.searching.bound import Bounds
+from katz_graph.planner.searching.calls import Costs
+from katz_graph.planner.searching.candidate import Candidate, CandidateTimer, Timed
+from katz_graph.planner.searching.placement_rules import Sites
+from katz_graph.planner.searching.space import Space
+from katz_graph.planner.simulation.simulate import simulate
+
+TIMED = 60  # candidates that are timed at most, of those without and of those with delays, and again while stages are moved
+AT_LEAST = 4  # so that there is something to compare with
+STARTS = 8  # best candidates whose stages are moved
+NEAREST = 6  # of each kind that are timed in one round, those with the least bound
+BETTER = 1 - 1e-6
+
+
+def search(program: Program, batching: bool | None = None) -> Program:
+    """Fills `placement`, `owner`, `delayed`, `calls`, `before_calls`, `alternatives` and `notes` with the fastest choice.
+
+    `batching` decides beforehand whether equal stages share a call. InputError when no placement holds pins and memory.
+    """
+    costs = Costs(program)
+    bench = CandidateTimer(program, Sites(program), costs)
+    return chosen(bench, _Search(bench, Bounds(program, costs, batching), batching).run(), batching)
+
+
+class _Search:
+    def __init__(self, bench: CandidateTimer, bounds: Bounds, batching: bool | None) -> None:
+        self._bench, self._bounds = bench, bounds
+        self._space = Space(bench, bounds)
+        self._options = (False, True) if batching is None or len(bench.program.devices) == 1 else (batching,)
+        self._found: dict[Candidate, list[Timed]] = {}  # the faster one of merged or not first
+
+    def run(self) -> list[Timed]:
+        """What was timed."""
+        beginnings = self._space.beginnings()
+        self._best_first(beginnings)
+        self._best_first(self._space.delayed(beginnings))
+        for start in sorted((timed[0] for timed in self._found.values()), key=lambda one: one.seconds)[:STARTS]:
+            self._climb(start)
+        return [one for timed in self._found.values() for one in timed]
+
+    def _best_first(self, candidates: Iterable[Candidate]) -> None:
+        """Times candidates in the order of their bounds, until no bound is below the best time; some on one device and on several."""
+        heap = [(self._occupation(candidate), False, number, candidate) for number, candidate in enumerate(candidates)]
+        heapify(heap)
+        before = len(self._found)
+        while heap and len(self._found) - before < TIMED:
+            bound, refined, number, candidate = heappop(heap)
+            if not refined:
+                heappush(heap, (self._bound(candidate, bound), True, number, candidate))
+            elif bound < self._best() * BETTER or len(self._found) - before < AT_LEAST:
+                self._time(candidate)
+            else:
+                heappush(heap, (bound, True, number, candidate))
+                break
+        kinds = {len(set(candidate.devices)) > 1 for candidate in self._found}
+        for *_, candidate in sorted(heap):
+            if (several := len(set(candidate.devices)) > 1) not in kinds:
+                kinds.add(several)
+                self._time(candidate)
+
+    def _climb(self, start: Timed) -> None:
+        """Goes from a candidate to a faster one near it, for as long as there is one."""
+        current, limit = start, len(self._found) + TIMED // STARTS
+        while len(self._found) < limit:
+            promising: list[Candidate] = []
+            for kind in self._space.near(current.candidate):
+                bounds = {one: self._bound(one) for one in kind if one not in self._found}
+                better = [one for one in bounds if bounds[one] < current.seconds * BETTER]
+                promising += sorted(better, key=bounds.__getitem__)[:NEAREST]
+            best = min((self._time(one) for one in promising), key=lambda one: one.seconds, default=current)
+            if best.seconds >= current.seconds * BETTER:
+                return
+            current = best
+
+    def _bound(self, candidate: Candidate, least: float = 0.0) -> float:
+        return self._bounds.seconds(self._bench.placement(candidate), candidate.owner, candidate.delayed, least)
+
+    def _occupation(self, candidate: Candidate) -> float:
+        return self._bounds.occupation(self._bench.placement(candidate), candidate.owner)
+
+    def _best(self) -> float:
+        return min((timed[0].seconds for timed in self._found.values()), default=float("inf"))
+
+    def _time(self, candidate: Candidate) -> Timed:
+        if candidate not in self._found:
+            timed = [one for merged in self._options if (one := self._bench.timed(candidate, merged)) is not None]
+            if not timed:  # batching is wanted, and nothing is equal
+                timed = [one for one in [self._bench.timed(candidate, False)] if one is not None]
+            self._found[candidate] = sorted(timed, key=lambda one: one.seconds)
+        return self._found[candidate][0]
+
+
+EQUAL = 1.01  # times within this factor count as equal: predictions are not better than that
+WORTH = 0.98  # of the best exact time: a plan that approximates must be below
+LISTED = 6
+
+
+def chosen(bench: CandidateTimer, found: Sequence[Timed], batching: bool | None) -> Program:
+    """The program of the best candidate, with `alternatives` and `notes`. `batching`: whether equal stages must share a call."""
+    describer = Describer(bench.program)
+
+    def name(one: Timed) -> str:
+        return describer.name(bench.placement(one.candidate), one.candidate.owner, one.candidate.delayed, one.merged)
+
+    def simple(one: Timed) -> tuple[int, int, int, int, float, bool]:
+        used = len({*one.candidate.devices, one.candidate.owner})
+        placement = bench.placement(one.candidate)
+        modules, crossings = bench.sites.copies(placement), describer.crossings(placement)
+        return len(one.candidate.delayed), crossings, modules, used, round(one.seconds, 9), one.merged
+
+    def best(some: Sequence[Timed]) -> Timed:
+        limit = min(one.seconds for one in some) * EQUAL
+        return min((one for one in some if one.seconds <= limit), key=simple)
+
+    named: dict[str, list[Timed]] = {}
+    for one in sorted(found, key=lambda one: one.seconds):
+        named.setdefault(name(one), []).append(one)
+    every = [best(group) for group in named.values()]
+    kinds = [
+        [one for one in every if not one.candidate.delayed],
+        [one for one in every if one.candidate.delayed],
+        [one for one in every if len(set(one.candidate.devices)) == 1],
+        [one for one in every if len(set(one.candidate.devices)) > 1],
+    ]
+    listed = dict.fromkeys([*every[:LISTED], *(best(kind) for kind in kinds if kind)])
+    timed = [replace(one, seconds=bench.exact_seconds(one)) for one in listed]
+    wanted = [one for one in timed if batching is None or one.merged == batching] or timed
+    exact = [one for one in wanted if not one.candidate.delayed]
+    stale = [one for one in wanted if one.candidate.delayed]
+    winner = best(exact or stale)
+    if exact and stale and min(one.seconds for one in stale) < WORTH * winner.seconds:
+        winner = best(stale)
+    program = replace(bench.built(winner), delayed=tuple(sorted(winner.candidate.delayed)))
+    program = decompose(program) if program.delayed else program
+    others = sorted((one for one in timed if one != winner), key=lambda one: one.seconds)
+    compared = [Compared(name(one), bench.built(one), bool(one.candidate.delayed), one.seconds) for one in others]
+    alternatives = {name(one): one.seconds for one in sorted(timed, key=lambda one: one.seconds)}
+    return replace(program, alternatives=alternatives, notes=notes(program, simulate(program), compared))

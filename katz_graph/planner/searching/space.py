@@ -1,0 +1,120 @@
+"""The space that the search walks: candidates to begin with, and what is near a candidate. Times nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations, permutations
+
+import networkx
+
+from katz_graph.planner.searching.bound import Bounds
+from katz_graph.planner.searching.candidate import Candidate, CandidateTimer
+from katz_graph.planner.searching.clusters import Item, items_of, placements
+
+STALE = "stale-controlnet"
+FEW = 1000  # placements of single stages that are looked at all; of chains out of the tree beyond
+
+
+class Space:
+    """Candidates of a program. Of those that differ by interchangeable devices only, one."""
+
+    def __init__(self, bench: CandidateTimer, bounds: Bounds) -> None:
+        self._bench, self._bounds, self._sites = bench, bounds, bench.sites
+        self.stale = STALE in bench.program.allowed
+        self._classes = bench.sites.classes()
+        main = max(bounds.outlines, key=lambda outline: outline.evaluations, default=None)
+        self._feeders = main.feeders if main else ()
+        self._edges = {(reading.source, name) for outline in bounds.outlines for name, reads in outline.reads.items() for reading in reads}
+        self._branches = self._stages_of_branches()
+
+    def beginnings(self) -> list[Candidate]:
+        """Placements of single stages while few, else of chains out of the tree, without delays. InputError when nothing fits."""
+        found = [one for one in dict.fromkeys(map(self._canonical, self._placed())) if self._fits(one)]
+        if not found:
+            raise self._sites.nothing_fits()
+        return found
+
+    def delayed(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """Those of `candidates` in which ControlNets are read on other devices, with all of these delayed; none unless it is allowed."""
+        crossing = ((one, self._bench.crossing(one)) for one in candidates if self.stale)
+        return [replace(one, delayed=sessions) for one, sessions in crossing if sessions]
+
+    def near(self, candidate: Candidate) -> tuple[list[Candidate], list[Candidate]]:
+        """With a stage or a pair elsewhere, another owner, or one ControlNet's delay changed; and with a stage of every branch elsewhere.
+
+        The second, because moving a stage of one branch gains nothing while the others are as slow.
+        """
+        placement, names = self._bench.placement(candidate), self._bench.names
+        pairs = (pair for pair in combinations(names, 2) if pair in self._edges or pair[::-1] in self._edges)
+        groups = [*((name,) for name in names), *pairs]
+        single = self._changed(candidate, (dict.fromkeys(group, device) for group in groups for device in self._sites.devices))
+        other = [replace(candidate, owner=owner) for owner in self._ends(placement)]
+        if self.stale:
+            other += [replace(candidate, delayed=candidate.delayed ^ {name}) for name in self._bench.crossing(candidate)]
+        return self._distinct([*single, *other]), self._distinct(self._changed(candidate, self._joined(placement)))
+
+    def _placed(self) -> Iterator[Candidate]:
+        names, devices = self._bench.names, self._sites.devices
+        if not names:
+            yield Candidate((), devices[0])
+            return
+        items: list[Item] = [(name,) for name in names]
+        if len(devices) ** len(items) > FEW:
+            seconds = self._bench.costs.seconds
+            items = items_of(self._bench.program, self._sites, lambda name: min(seconds(name, 1, device) for device in devices))
+        together = (dict.fromkeys(names, device) for device in devices)
+        alone = [one for one in together if all(device in self._sites.allowed[name] for name, device in one.items())]
+        found = placements(items, self._sites, lambda partial: self._bounds.occupation(partial, self._owner(partial)))
+        for placement in (*alone, *found):
+            yield Candidate(tuple(placement[name] for name in names), self._owner(placement))
+
+    def _changed(self, candidate: Candidate, changes: Iterable[Mapping[str, str]]) -> Iterator[Candidate]:
+        placement, allowed = self._bench.placement(candidate), self._sites.allowed
+        for change in changes:
+            if any(placement[name] != device for name, device in change.items()) and all(change[name] in allowed[name] for name in change):
+                moved = {**placement, **change}
+                owner = candidate.owner if candidate.owner in self._ends(moved) else self._owner(moved)
+                one = Candidate(tuple(moved.values()), owner, candidate.delayed)
+                yield one
+                yield from (other for other in self.delayed([one]) if other.delayed != one.delayed)
+
+    def _joined(self, placement: Mapping[str, str]) -> Iterator[dict[str, str]]:
+        """A stage of every branch to where another stage of its branch is."""
+        for stage, other in permutations(range(max(map(len, self._branches), default=0)), 2):
+            yield {branch[stage]: placement[branch[other]] for branch in self._branches if max(stage, other) < len(branch)}
+
+    def _stages_of_branches(self) -> list[list[str]]:
+        """The costed operations of every branch, in an order that is the same in branches alike."""
+        names, keys = self._bench.names, self._bench.program.keys
+        graph = networkx.Graph()
+        graph.add_nodes_from(names)
+        graph.add_edges_from(self._edges)
+        return [sorted(part, key=lambda name: (keys.get(name, ""), names.index(name))) for part in networkx.connected_components(graph)]
+
+    def _distinct(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        fitting = [one for one in dict.fromkeys(map(self._canonical, candidates)) if self._fits(one)]
+        return [replace(one, delayed=one.delayed & self._bench.crossing(one)) if one.delayed else one for one in fitting]
+
+    def _ends(self, placement: Mapping[str, str]) -> list[str]:
+        """The devices of what the prediction is made of, in the order of devices."""
+        there = {placement[name] for name in self._feeders if name in placement}
+        return [device for device in self._sites.devices if device in there] or list(dict.fromkeys(placement.values()))
+
+    def _owner(self, placement: Mapping[str, str]) -> str:
+        at = [placement.get(name) for name in self._feeders]
+        return max(self._ends(placement), key=at.count, default=self._sites.devices[0])
+
+    def _fits(self, candidate: Candidate) -> bool:
+        return self._sites.fits(self._bench.placement(candidate), candidate.owner)
+
+    def _canonical(self, candidate: Candidate) -> Candidate:
+        """The same on the first devices of every class of interchangeable ones, the owner before the others."""
+        names: dict[str, str] = {}
+        left: dict[int, list[str]] = {}
+        for device, number in self._classes.items():
+            left.setdefault(number, []).append(device)
+        for device in (candidate.owner, *candidate.devices):
+            if device not in names:
+                names[device] = left[self._classes[device]].pop(0)
+        return replace(candidate, owner=names[candidate.owner], devices=tuple(names[device] for device in candidate.devices))

@@ -1,0 +1,1 @@
+"""Simulates a program on a virtual clock. Must not know how candidates are found."""

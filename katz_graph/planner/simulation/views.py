@@ -1,0 +1,105 @@
+"""Follows what an operation works on back through crops, features and slots: to the step that it is of, and the part of the latent.
+
+Hoisting, costs and batching read the same answer. Values that hold tensors only have no view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.ir.instances import Instances
+from katz_graph.ir.program import Instance, Program, Variant
+from katz_graph.ir.region import CROP, Operation, Part, Previous, Ref
+from katz_graph.models.stages import NODE
+
+READ = ("skips", "features", "step")  # inputs that carry a step, those that count before others first
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`step`: what made the step, with its noise level and timestep. `part`: of the latent; None is all of it."""
+
+    step: Instance
+    part: Part | None = None
+
+
+class Views:
+    """The views of a program whose variants are known."""
+
+    def __init__(self, program: Program) -> None:
+        self._begin = program.region.begin.id
+        self._instances = Instances(program)
+        self._operations: dict[str, Mapping[str, Operation]] = {
+            variant.name: {operation.id: operation for operation in variant.operations} for variant in program.variants
+        }
+        self._known: dict[Instance, View | None] = {}
+        self._carrying = {variant.name: variant.evaluations for variant in program.variants if _carries(variant)}
+        for index in sorted(index for evaluations in self._carrying.values() for index in evaluations):
+            for operation in self._instances.variant(index).operations:  # early ones first, so that none is far to go back
+                self.of(Ref(operation.id), index)
+
+    def of(self, value: Any, evaluation: int) -> View | None:
+        """The view of what an input of this evaluation reads; None where it carries no step."""
+        found = self._instances.of(value, evaluation)
+        if isinstance(value, Previous) and not isinstance(found, Instance):
+            return View(Instance(Ref(self._begin, value.slot), None))  # what a slot began with
+        if not isinstance(found, Instance) or found.evaluation is None:
+            return None
+        if found not in self._known:
+            self._known[found] = self._made(found, found.evaluation)
+        return self._known[found]
+
+    def read(self, operation: Operation, evaluation: int) -> tuple[View | None, ...]:
+        """The views of all that an operation reads and that carries a step."""
+        return tuple(self.of(operation.inputs[name], evaluation) for name in READ if operation.inputs.get(name) is not None)
+
+    def part(self, operation: Operation, variant: Variant) -> Part | None:
+        """The part of the latent that an operation works on. InputError when that differs between evaluations of one kind."""
+        found = {view.part if view else None for index in self.telling(variant) for view in [self.of(Ref(operation.id), index)]}
+        if len(found) > 1:
+            raise InputError(
+                f"node {operation.id} ({operation.type}): a slot brings it parts of the latent that differ between evaluations; "
+                "carry the same part in each"
+            )
+        return found.pop()
+
+    def source(self, value: Any, variant: Variant) -> str | None:
+        """The operation that makes a value of this kind of evaluation; None for a constant."""
+        found = self._instances.of(value, variant.evaluations[0])
+        return found.ref.operation if isinstance(found, Instance) else None
+
+    def telling(self, variant: Variant) -> tuple[int, ...]:
+        """The evaluations to look at: where no slot brings a step all see alike."""
+        return self._carrying.get(variant.name, variant.evaluations[:1])
+
+    def _made(self, instance: Instance, evaluation: int) -> View | None:
+        if instance.ref.operation == self._begin:
+            return View(instance)
+        operation = self._operations[self._instances.variant(evaluation).name][instance.ref.operation]
+        names = (*READ, *operation.inputs) if operation.stage == NODE else READ  # a pack calls its inputs as it likes
+        views = (self.of(operation.inputs[name], evaluation) for name in names if operation.inputs.get(name) is not None)
+        view = next((view for view in views if view is not None), None)
+        if operation.type == CROP:
+            return View(view.step if view else instance, _cropped(operation, view.part if view else None))
+        if operation.stage == NODE:  # of a pack, which may give another step
+            return View(instance, view.part if view else None)
+        return view
+
+
+def _carries(variant: Variant) -> bool:
+    """Whether something in it reads a step that a slot brings."""
+    return any(isinstance(operation.inputs.get(name), Previous) for operation in variant.operations for name in READ)
+
+
+def _cropped(operation: Operation, outer: Part | None) -> Part:
+    """What a StepCrop gives of a part that it is given."""
+    sizes = [operation.inputs[name] for name in ("top", "left", "height", "width")]
+    if any(isinstance(size, (Ref, Previous)) for size in sizes):
+        raise InputError(
+            f"node {operation.id} ({operation.type}): its part is not known before the run; link sizes from outside the step region"
+        )
+    top, left, height, width = sizes
+    return Part(top + outer.top, left + outer.left, height, width) if outer else Part(top, left, height, width)

@@ -1,0 +1,49 @@
+"""What sampling and the VAE took in one run, collected from its events. Knows nothing of engines and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from katz_graph.events import Event, Sampled, StageDone
+from katz_graph.models.stages import stage_groups
+
+if TYPE_CHECKING:
+    from katz_graph.ir.program import Program
+
+
+@dataclass(slots=True)
+class RunStats:
+    """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended, `vae` for each use.
+
+    Any thread may tell events.
+    """
+
+    samplers: list[Sampled] = field(default_factory=list)
+    vae: list[float] = field(default_factory=list)
+
+    def listen(self, event: Event) -> None:
+        if isinstance(event, Sampled):
+            self.samplers.append(event)
+        elif isinstance(event, StageDone) and event.stage in stage_groups()["vae"]:
+            self.vae.append(event.span.seconds)
+
+    @property
+    def programs(self) -> list[Program]:
+        return [sampler.program for sampler in self.samplers]
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Of all samplers on the devices that advanced them: load, prepare and denoise; and of the VAE."""
+        return {
+            "load": sum(sampler.load for sampler in self.samplers),
+            "prepare": sum(sampler.prepare for sampler in self.samplers),
+            "denoise": sum(sampler.denoise for sampler in self.samplers),
+            "vae": sum(self.vae),
+        }
+
+    @property
+    def predicted(self) -> float | None:
+        """Seconds of sampling as planned; None where nothing was sampled."""
+        return sum(program.prediction.planned for program in self.programs if program.prediction) if self.samplers else None

@@ -1,0 +1,1 @@
+"""Takes and gives files of clients, and is the one place where their names become paths. Must not know jobs."""

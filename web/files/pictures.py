@@ -1,0 +1,113 @@
+"""Picture files of clients: what they are by content, and how they are shown in other formats. Knows nothing of routes and folders."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Literal
+
+from PIL import Image, PngImagePlugin, UnidentifiedImageError
+
+from katz_graph.web.http.responses import Refusal
+
+ENDINGS = {"PNG": (".png",), "JPEG": (".jpg", ".jpeg"), "WEBP": (".webp",)}  # what can be uploaded; the first ending is the usual one
+READ = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # what can be shown in another format
+FRAMES = 1_000  # of an animation
+LONGEST_SIDE = 16_383  # of a WebP picture
+
+Channel = Literal["rgba", "rgb", "a"]
+Preview = tuple[Literal["webp", "jpeg"], int]  # format and quality in 1..100
+
+
+def checked_format(file: IO[bytes], most_pixels: int) -> str:
+    """PNG, JPEG or WEBP: what a file is, decoded to its end. Refusal 400 when it is neither or damaged, 413 when it has too many pixels.
+
+    Its header is read before anything is decoded; the frames of an animation count together.
+    """
+    file.seek(0)
+    with _opened(file, tuple(ENDINGS), most_pixels, all_frames=True) as picture:
+        for frame in range(getattr(picture, "n_frames", 1)):
+            picture.seek(frame)
+            picture.load()
+        return str(picture.format)
+
+
+def shown(path: Path, preview: Preview | None, channel: Channel, most_pixels: int) -> tuple[bytes, str]:
+    """A picture in another format or with some channels only, and its media type. Refusal as in `checked_format`.
+
+    A preview of format jpeg, or of channel `rgb`, has no transparency. Channel `a` is the alpha over black.
+    """
+    with path.open("rb") as file, _opened(file, READ, most_pixels) as picture:
+        if preview is None:
+            return _png(_without_alpha(picture) if channel == "rgb" else _only_alpha(picture), {}), "image/png"
+        opaque = preview[0] == "jpeg" or channel == "rgb"
+        return _encoded(_without_alpha(picture) if opaque else _usual(picture), preview), f"image/{preview[0]}"
+
+
+def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
+    """The original's colours and texts with the mask's alpha, as PNG. Refusal as in `checked_format`, and 400 for other sizes."""
+    mask.seek(0)
+    with original.open("rb") as file, _opened(file, READ, most_pixels) as picture, _opened(mask, tuple(ENDINGS), most_pixels) as drawn:
+        if picture.size != drawn.size:
+            raise Refusal(400, f"the mask has {drawn.width}x{drawn.height} pixels, its picture {picture.width}x{picture.height}")
+        texts = {key: text for key, text in getattr(picture, "text", {}).items() if isinstance(text, str)}
+        masked = picture.convert("RGBA")
+        masked.putalpha(drawn.convert("RGBA").getchannel("A"))
+        return _png(masked, texts)
+
+
+@contextmanager
+def _opened(file: IO[bytes], formats: tuple[str, ...], most_pixels: int, all_frames: bool = False) -> Iterator[Image.Image]:
+    try:
+        with Image.open(file, formats=formats) as picture:
+            frames = getattr(picture, "n_frames", 1) if all_frames else 1
+            if frames > FRAMES:
+                raise Refusal(413, f"the animation has more than {FRAMES:,} frames", "too_large")
+            if picture.width * picture.height * frames > most_pixels:
+                size = f"{picture.width}x{picture.height}" + (f" in {frames} frames" if frames > 1 else "")
+                raise Refusal(413, f"the picture has {size} pixels; at most {most_pixels:,} are taken", "too_large")
+            yield picture
+    except (Refusal, MemoryError):
+        raise
+    except UnidentifiedImageError:
+        raise Refusal(400, f"the file is not a picture of a kind that is taken ({', '.join(formats)})", "invalid_image") from None
+    except Image.DecompressionBombError:
+        raise Refusal(413, "the picture has too many pixels", "too_large") from None
+    except Exception as error:  # Pillow's readers raise many kinds for damaged files
+        raise Refusal(400, "the picture is damaged", "invalid_image", str(error)) from None
+
+
+def _usual(picture: Image.Image) -> Image.Image:
+    """In a mode that WebP has."""
+    transparent = "A" in picture.getbands() or "transparency" in picture.info
+    return picture.convert("RGBA" if transparent else "RGB")
+
+
+def _without_alpha(picture: Image.Image) -> Image.Image:
+    return picture.convert("RGBA").convert("RGB")
+
+
+def _only_alpha(picture: Image.Image) -> Image.Image:
+    alpha = Image.new("RGBA", picture.size)
+    alpha.putalpha(picture.convert("RGBA").getchannel("A"))
+    return alpha
+
+
+def _encoded(picture: Image.Image, preview: Preview) -> bytes:
+    kind, quality = preview
+    if max(picture.size) > LONGEST_SIDE:
+        raise Refusal(413, f"no preview of a picture with a side over {LONGEST_SIDE:,} pixels", "too_large")
+    encoded = io.BytesIO()
+    picture.save(encoded, format=kind, quality=quality)
+    return encoded.getvalue()
+
+
+def _png(picture: Image.Image, texts: dict[str, str]) -> bytes:
+    chunks = PngImagePlugin.PngInfo()
+    for key, text in texts.items():
+        chunks.add_text(key, text)
+    encoded = io.BytesIO()
+    picture.save(encoded, format="png", pnginfo=chunks, compress_level=4)
+    return encoded.getvalue()

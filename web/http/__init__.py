@@ -1,0 +1,1 @@
+"""Guards, reads and answers HTTP requests. Must not know what jobs do."""

@@ -1,0 +1,174 @@
+"""Whose requests are answered: the server's names, the pages that may ask, the token. Decides on headers alone; knows nothing of routes."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+import socket
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers
+
+from katz_graph.errors import InputError
+from katz_graph.messages import show
+from katz_graph.web.options import ServeOptions
+
+COOKIE = "katz_token"
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
+ORIGIN = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.+)")
+PORTS = {"http": 80, "https": 443}
+SECURE = {"ws": "http", "wss": "https"}  # a websocket's scheme as its page's
+OWN_PAGES = ("same-origin", "none")  # Sec-Fetch-Site of this server's pages, and of an address that a person typed
+JSON = "application/json"
+MULTIPART = "multipart/form-data"
+PNG = "image/png"
+PROMPT = re.compile(r"(/api)?/prompt")
+
+Origin = tuple[str, str, int]  # scheme, name, port
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`addresses`: whether any IP address counts as a name of this server, which no page can make another server's name stand for.
+
+    `origins` are other pages that may ask.
+    """
+
+    names: frozenset[str]
+    addresses: bool
+    origins: frozenset[Origin]
+    token: str | None
+
+    @classmethod
+    def of(cls, options: ServeOptions) -> Access:
+        """A server that only this machine reaches goes by loopback names; another one also by its addresses and this machine's name.
+
+        InputError when an allowed host or origin is none.
+        """
+        loopback = is_loopback(options.host)
+        own = {options.host, "localhost"} if loopback else {options.host, "localhost", socket.gethostname()}
+        return cls(
+            names=frozenset((*map(_folded, own), *map(_allowed_host, options.allowed_hosts))),
+            addresses=not loopback,
+            origins=frozenset(map(_allowed_origin, options.allowed_origins)),
+            token=options.token,
+        )
+
+    def foreign(self, scheme: str, headers: Headers) -> str | None:
+        """Why a request is not answered, by the names and pages that its headers tell of; None when nothing speaks against it."""
+        hosts = headers.getlist("host")
+        host = split_host(hosts[0]) if len(hosts) == 1 else None
+        if host is None:
+            return "the request names no host, or none that can be read"
+        if not self._is_own(host[0]):
+            return f"this server is not called {show(host[0])}; start it with --allowed-host {host[0]} if it should be"
+        if self.asks_from(headers):
+            return None
+        sites = headers.getlist("sec-fetch-site")
+        origins = headers.getlist("origin")
+        if origins:
+            scheme = SECURE.get(scheme, scheme)
+            own = (scheme, host[0], host[1] or PORTS.get(scheme, 0))
+            if len(origins) > 1 or split_origin(origins[0]) != own:
+                return f"pages of {show(origins[0])} may not use this server; start it with --allowed-origin if they should"
+        if any(site not in OWN_PAGES for site in sites):
+            return "pages of other sites may not use this server; open its address yourself"
+        return None
+
+    def asks_from(self, headers: Headers) -> str | None:
+        """The other page that a request came from, as it calls itself, where the operator allowed it."""
+        origins = headers.getlist("origin")
+        return origins[0] if len(origins) == 1 and split_origin(origins[0]) in self.origins else None
+
+    def holds(self, headers: Headers, query: bytes) -> bool:
+        """Whether a request proves that it may be here. `query`: empty where an address must not hold the token."""
+        if self.token is None:
+            return True
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        proofs = [given.strip()] if scheme.lower() == "bearer" else []
+        proofs += [*_cookies(headers), *parse_qs(query.decode("latin-1")).get("token", [])]
+        return any(_same(proof, self.token) for proof in proofs)
+
+    def _is_own(self, name: str) -> bool:
+        return name in self.names or (_is_address(name) and (self.addresses or ipaddress.ip_address(name).is_loopback))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen at is reached from this machine only."""
+    name = _folded(host)
+    return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
+
+
+def split_host(host: str) -> tuple[str, int | None] | None:
+    """Name (lower case, no brackets) and port of a Host header; None when it is none."""
+    match = HOST.fullmatch(host)
+    if match is None or (match[2] and int(match[2]) > 65535):
+        return None
+    return _folded(match[1]), int(match[2]) if match[2] else None
+
+
+def split_origin(origin: str) -> Origin | None:
+    """Scheme, name and port of an Origin header; None for `null` and what is none."""
+    match = ORIGIN.fullmatch(origin)
+    host = split_host(match[2].rstrip("/")) if match else None
+    if match is None or host is None:
+        return None
+    scheme = match[1].lower()
+    return scheme, host[0], host[1] or PORTS.get(scheme, 0)
+
+
+def body_trouble(path: str, headers: Headers) -> str | None:
+    """Why a page may not send this body; None where it may, and for requests that no page sent.
+
+    A form on any site can send three content types, and a page any body under them. JSON, PNG and the header Comfy-User (which the stock
+    editor sends always) need a question first, which is answered for no site but this one; multipart is what uploads are sent as.
+    """
+    if "origin" not in headers and "sec-fetch-site" not in headers:
+        return None
+    if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
+        return None
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in (JSON, MULTIPART) or "comfy-user" in headers or (kind == PNG and PROMPT.fullmatch(path)):
+        return None
+    return f"a page may send {JSON} or {MULTIPART} here, not {show(kind) if kind else 'a body without a type'}"
+
+
+def _allowed_host(host: str) -> str:
+    parts = split_host(host)
+    if parts is None:
+        raise InputError(f"--allowed-host {host}: expected a name, as in pictures.example")
+    return parts[0]
+
+
+def _allowed_origin(origin: str) -> Origin:
+    parts = split_origin(origin)
+    if parts is None:
+        raise InputError(f"--allowed-origin {origin}: expected where pages come from, as in https://pictures.example:8443")
+    return parts
+
+
+def _folded(name: str) -> str:
+    return name.strip("[]").lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _cookies(headers: Headers) -> list[str]:
+    try:
+        return [cookie[COOKIE].value for cookie in map(SimpleCookie, headers.getlist("cookie")) if COOKIE in cookie]
+    except CookieError:
+        return []
+
+
+def _same(given: str, token: str) -> bool:
+    """In a time that tells nothing of where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())

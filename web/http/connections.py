@@ -1,0 +1,118 @@
+"""Connections to the server: how many there are, how long one may take to say what it wants, and when what is written leaves. Knows
+nothing of what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+LARGEST_FRAME = 2**20  # bytes that a websocket client may send at once
+FAREWELL = 5.0  # seconds for connections to end
+ASKING = 20.0  # seconds for the lines and headers of a request
+DATE = 1.0  # seconds after which the date in answers is set anew
+GATHERED = 2**16  # bytes that are sent at once, however many more follow
+
+
+class HttpServer(uvicorn.Server):
+    """HTTP and websockets for an application. It leaves signals to others. `connections`: at once; one more is not answered."""
+
+    def __init__(self, app: ASGIApp, connections: int) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=HttpConnection,
+                ws="websockets-sansio",
+                ws_max_size=LARGEST_FRAME,
+                ws_per_message_deflate=False,
+                limit_concurrency=connections,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=int(FAREWELL),
+            )
+        )
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Let `serve` return once the connections have ended."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Where uvicorn looks ten times a second whether it is to end, this one is told."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DATE):
+                    await self._ending.wait()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpConnection(H11Protocol):
+    """Ends when no request is being answered and none begins within ASKING seconds, whatever else arrives meanwhile."""
+
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(cast(asyncio.Transport, Gathering(transport)))
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
+            transport.abort()
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering or self.transport.get_protocol() is not self:  # it is a websocket now
+            self._stop_waiting()
+        else:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _wait(self) -> None:
+        if self._patience is None:
+            self._patience = self.loop.call_later(ASKING, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+
+class Gathering:
+    """A transport whose writes in one turn of the event loop leave together: a packet takes longer than all that is written into it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._gathered = bytearray()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._gathered += data
+        if len(self._gathered) > GATHERED:
+            self._flush()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            data, self._gathered = self._gathered, bytearray()
+            self._transport.write(data)

@@ -1,0 +1,236 @@
+"""The gate in front of every route: names of this server, pages that may ask, token, sizes of bodies, headers of answers.
+
+Knows nothing of what the routes do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterable
+from http import HTTPStatus
+from http.cookies import SimpleCookie
+from urllib.parse import parse_qsl, urlencode
+
+from python_multipart.multipart import parse_options_header
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from katz_graph.web.http.access import COOKIE, Access, body_trouble
+from katz_graph.web.http.responses import Refusal, json_answer, refuse
+from katz_graph.web.options import Limits, ServeOptions
+
+UPLOADS = re.compile(r"(/api)?/upload/\w+")
+OPEN = re.compile(r"(/api)?/(livez|readyz)")  # for what watches the process and holds no token
+PAGE = "/"
+ENVELOPE = 2**20  # bytes of an upload's body besides the file
+IDLE_BODY = 60.0  # seconds that a body may stand still
+SLOWEST_BODY = 2**13  # bytes a second that a body has to come in with on average, once IDLE_BODY is over
+UTF_8 = (b"utf-8", b"utf8")
+READING = ("GET", "HEAD", "OPTIONS")
+NO_TOKEN = "this server asks for its token: send 'Authorization: Bearer TOKEN', or open its page with ?token=TOKEN once"
+ASKING = {
+    "Allow": "GET, HEAD, POST, DELETE, PATCH, OPTIONS",
+    "Access-Control-Allow-Methods": "GET, HEAD, POST, DELETE, PATCH",
+    "Access-Control-Allow-Headers": "Authorization, Comfy-User, Content-Type, Idempotency-Key, X-Request-ID",
+    "Access-Control-Max-Age": "600",
+}
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+
+
+def page_policy(script_hashes: Iterable[str] = ()) -> str:
+    """Content-Security-Policy of pages. `script_hashes`: `sha256-...` of scripts that stand in the page itself."""
+    scripts = " ".join(f"'{digest}'" for digest in script_hashes)
+    return "; ".join(
+        (
+            "default-src 'self'",
+            f"script-src 'self' 'wasm-unsafe-eval' {scripts}".rstrip(),
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data: blob:",
+            "media-src 'self' data: blob:",
+            "font-src 'self' data:",
+            "connect-src 'self' data: blob:",
+            "worker-src 'self' blob:",
+            "object-src 'none'",
+            "base-uri 'self'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        )
+    )
+
+
+POLICY = page_policy()
+
+
+class Security:
+    """ASGI middleware before everything that answers. Holds for http and websockets alike.
+
+    A body that grows over its limit, or stands still, is a Refusal to whoever reads it.
+    """
+
+    def __init__(self, app: ASGIApp, options: ServeOptions) -> None:
+        self._app = app
+        self._access = Access.of(options)
+        self._limits = options.limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        guest = self._access.asks_from(headers)
+        if scope["type"] == "websocket":
+            denial = self._denial(scope, headers)
+            await (self._app(scope, receive, send) if denial is None else _deny(denial, scope, receive, send))
+            return
+        answer = self._answer(scope, headers, guest)
+        bounded = _Bounded(receive, body_limit(scope["path"], self._limits))
+        hardened = _hardened(send, guest)
+        if answer is None and scope["method"] == "HEAD":
+            await _head(self._app, scope, bounded.receive, hardened)
+        else:
+            await (self._app if answer is None else answer)(scope, bounded.receive, hardened)
+
+    def _answer(self, scope: Scope, headers: Headers, guest: str | None) -> Response | None:
+        """What is answered here already; None where the routes may answer."""
+        request = Request(scope)
+        if "transfer-encoding" in headers and "content-length" in headers:  # a proxy in between may see another end of it than we do
+            answer = refuse(request, HTTPStatus.BAD_REQUEST, "a body has either a length or chunks")
+            answer.headers["Connection"] = "close"
+            return answer
+        trouble = self._access.foreign(scope["scheme"], headers)
+        if trouble is not None:
+            return refuse(request, HTTPStatus.FORBIDDEN, trouble, "forbidden")
+        if scope["method"] == "OPTIONS":  # the same for every route; browsers send no token with it
+            return Response(headers=ASKING)
+        page = scope["path"] == PAGE and scope["method"] in READING
+        if not OPEN.fullmatch(scope["path"]) and not self._access.holds(headers, scope["query_string"] if page else b""):
+            answer = refuse(request, HTTPStatus.UNAUTHORIZED, NO_TOKEN, "unauthorized")
+            answer.headers["WWW-Authenticate"] = "Bearer"
+            return answer
+        if page and self._access.token is not None and b"token=" in scope["query_string"]:
+            return self._remembering(scope)
+        if scope["method"] not in READING:
+            return self._body_refused(request, headers)
+        return None
+
+    def _body_refused(self, request: Request, headers: Headers) -> Response | None:
+        trouble = body_trouble(request.url.path, headers)
+        if trouble is not None:
+            return refuse(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, trouble, "unsupported_media_type")
+        if headers.get("content-encoding", "identity") != "identity":
+            return refuse(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "bodies are read uncompressed only", "unsupported_media_type")
+        if _form_charset(headers) not in UTF_8:
+            return refuse(request, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "forms are read as UTF-8 only", "unsupported_media_type")
+        length, limit = headers.get("content-length", "0"), body_limit(request.url.path, self._limits)
+        if length.isascii() and length.isdigit() and int(length) > limit:
+            return refuse(request, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(limit), "too_large")
+        return None
+
+    def _remembering(self, scope: Scope) -> Response:
+        """The token goes from the address, where histories and logs would keep it, into a cookie that only this server sees."""
+        rest = urlencode([(key, value) for key, value in parse_qsl(scope["query_string"].decode("latin-1")) if key != "token"])
+        cookie: SimpleCookie = SimpleCookie()
+        cookie[COOKIE] = self._access.token or ""
+        cookie[COOKIE].update({"path": "/", "httponly": True, "samesite": "Strict", "secure": scope["scheme"] == "https"})
+        headers = {"Location": f"{PAGE}?{rest}" if rest else PAGE, "Set-Cookie": cookie[COOKIE].OutputString(), "Cache-Control": "no-store"}
+        return Response(status_code=HTTPStatus.SEE_OTHER, headers=headers)
+
+    def _denial(self, scope: Scope, headers: Headers) -> Response | None:
+        trouble = self._access.foreign(scope["scheme"], headers)
+        if trouble is not None:
+            return json_answer({"error": trouble}, HTTPStatus.FORBIDDEN)
+        if not self._access.holds(headers, scope["query_string"]):
+            return json_answer({"error": NO_TOKEN}, HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"})
+        return None
+
+
+def body_limit(path: str, limits: Limits) -> int:
+    """Bytes that a request to this path may have."""
+    return limits.upload_bytes + ENVELOPE if UPLOADS.fullmatch(path) else limits.body_bytes
+
+
+def _form_charset(headers: Headers) -> bytes:
+    """How a multipart body says that its texts are written, found as the form's parser will find it: that takes any codec that Python has,
+    and some of them need quadratic time. UTF-8 for any other body, as it is never decoded by a name."""
+    kind, options = parse_options_header(headers.get("content-type"))
+    return options.get(b"charset", UTF_8[0]).lower() if kind.startswith(b"multipart/") else UTF_8[0]
+
+
+def _too_large(limit: int) -> str:
+    return f"the body has more than {limit:,} bytes, which is the limit here"
+
+
+class _Bounded:
+    """Counts a body while it arrives: Refusal 413 over the limit, 408 when nothing more comes, or too little."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive, self._limit = receive, limit
+        self._taken, self._whole = 0, False
+        self._waited = 0.0  # seconds; what the routes do with the body in between does not count
+
+    async def receive(self) -> Message:
+        if self._whole:
+            return await self._receive()
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(min(IDLE_BODY, IDLE_BODY + self._taken / SLOWEST_BODY - self._waited)):
+                message = await self._receive()
+        except TimeoutError:
+            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, "the body came too slowly, or no more of it came", "timeout") from None
+        self._waited += time.monotonic() - began
+        self._whole = message["type"] != "http.request" or not message.get("more_body", False)
+        self._taken += len(message.get("body", b""))
+        if self._taken > self._limit:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _too_large(self._limit), "too_large")
+        return message
+
+
+def _hardened(send: Send, guest: str | None) -> Send:
+    """Adds what every answer says to browsers, unless a route said it already."""
+
+    async def hardened(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+            headers.setdefault("Content-Security-Policy", POLICY)
+            if guest is not None:
+                headers["Access-Control-Allow-Origin"] = guest
+                headers.add_vary_header("Origin")
+        await send(message)
+
+    return hardened
+
+
+async def _head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer HEAD as GET would be, without its body. Which route it was stays in `scope`."""
+    asked = {**scope, "method": "GET", "headers": [header for header in scope["headers"] if header[0] != b"range"]}
+    asked["extensions"] = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # so that no file is read
+
+    async def without_body(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body"})
+
+    try:
+        await app(asked, receive, without_body)
+    finally:
+        if "route" in asked:
+            scope["route"] = asked["route"]
+
+
+async def _deny(denial: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    if "websocket.http.response" in scope.get("extensions", {}):
+        await denial(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": 1008})

@@ -1,0 +1,119 @@
+"""What finished and broken-off jobs leave behind in the folders, and when jobs are forgotten. Never touches what nobody recorded.
+
+A person's outputs stay: with a job that is forgotten only temporary files go.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from katz_graph.files.output_files import UNFINISHED
+from katz_graph.web.events import Ended
+from katz_graph.web.jobs.records import StoredFile
+from katz_graph.web.jobs.store import JobStore
+
+DAY = 86_400.0
+KEYS_KEPT = DAY  # seconds that an Idempotency-Key outlives its forgotten job
+TEMPORARY = "temp"
+ABANDONED = 3_600.0  # seconds in which a file that is written changes
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long finished jobs are remembered; None: without end. `bytes` counts their files in the temporary folder."""
+
+    days: float | None = None
+    bytes: int | None = None
+
+
+class JobFiles:
+    """The folders that jobs write to, by the names of events: `output` and `temp`."""
+
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self._folders = {place: folder.resolve() for place, folder in folders.items()}
+
+    def delete(self, files: Iterable[StoredFile]) -> None:
+        """Delete files, and temporary folders that are empty then. What is gone already is right; what cannot be deleted is logged."""
+        for file in files:
+            path = self.path(file)
+            if path is None:
+                continue
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                logging.getLogger(__name__).warning("cannot delete %s file %s: %s", file.place, file.path, error.strerror)
+                continue
+            if file.place == TEMPORARY:
+                self._drop_empty(path.parent)
+
+    def sized(self, files: Iterable[StoredFile]) -> list[StoredFile]:
+        """The same files with their sizes."""
+        return [StoredFile(file.place, file.path, self._size(file)) for file in files]
+
+    def path(self, file: StoredFile) -> Path | None:
+        """Where a file is; None when its name leads out of its folder."""
+        folder = self._folders.get(file.place)
+        if folder is None or "\0" in file.path:
+            return None
+        path = folder / file.path
+        inside = path.parent.resolve().is_relative_to(folder) and path.name not in ("", "..")
+        return path if inside and not PurePosixPath(file.path).is_absolute() else None
+
+    def _size(self, file: StoredFile) -> int:
+        path = self.path(file)
+        with suppress(OSError):
+            return path.stat().st_size if path is not None else 0
+        return 0
+
+    def _drop_empty(self, folder: Path) -> None:
+        with suppress(OSError):  # not empty
+            while folder.resolve() != self._folders[TEMPORARY]:
+                folder.rmdir()
+                folder = folder.parent
+
+
+def temporary(job: Ended, wrote: Iterable[StoredFile]) -> list[StoredFile]:
+    """The temporary files that a job wrote or shows: they go when it is forgotten, and nobody else shows them."""
+    named = {file.path for file in wrote if file.place == TEMPORARY} | set(_shown(job))
+    return [StoredFile(TEMPORARY, path) for path in sorted(named)]
+
+
+async def outdated(store: JobStore, retention: Retention, count: int, now: float) -> Sequence[str]:
+    """Finished jobs that are to be forgotten: too old, more than `count`, or with too many bytes of temporary files."""
+    ids = dict.fromkeys(await store.surplus(count))
+    if retention.days is not None:
+        ids |= dict.fromkeys(await store.finished_before(now - retention.days * DAY))
+    if retention.bytes is not None:
+        ids |= dict.fromkeys(await store.oversized(retention.bytes))
+    return list(ids)
+
+
+def drop_unfinished(folders: Iterable[Path], now: float) -> None:
+    """Delete what processes that were killed had begun to write in these folders. Others may write there: what changed lately stays."""
+    for folder in folders:
+        for inside, _, names in os.walk(folder):
+            for name in filter(UNFINISHED.fullmatch, names):
+                path = Path(inside, name)
+                with suppress(OSError):
+                    if now - path.lstat().st_mtime > ABANDONED:
+                        path.unlink()
+
+
+def _shown(job: Ended) -> Iterator[str]:
+    for kinds in job.outputs.values():
+        for entries in kinds.values():
+            yield from (path for entry in entries if (path := _temporary_name(entry)) is not None)
+
+
+def _temporary_name(entry: Any) -> str | None:
+    """A file as an editor is told of it: `{"filename", "subfolder", "type"}`."""
+    if not isinstance(entry, Mapping) or entry.get("type") != TEMPORARY or not isinstance(entry.get("filename"), str):
+        return None
+    subfolder = entry.get("subfolder")
+    return f"{subfolder}/{entry['filename']}" if isinstance(subfolder, str) and subfolder else entry["filename"]

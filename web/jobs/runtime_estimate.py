@@ -1,0 +1,216 @@
+"""How long jobs will take, learned from those that ended: one of the same shape, else by the work that samplers do. Pure arithmetic.
+
+A shape is a graph without what hardly changes its time: seeds, texts and names of files. Work is evaluations x pixels x pictures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.jobs.records import as_text
+
+SEEDS = ("seed", "noise_seed", "control_after_generate")
+TEXTS = ("text", "prompt", "negative", "positive", "prefix", "image", "title", "value")  # an input so named, or `..._<name>`, `<name>_...`
+LONG = 200  # characters that a choice never has
+SAME_SHAPE = 5  # jobs of a shape that are remembered; their median counts
+SHAPES = 1_000
+RECENT = 100  # jobs of any shape that the relation of work and time is taken from
+UNKNOWN = 10.0  # seconds of a job when nothing was learned yet
+PIXELS = 512 * 512  # of a picture whose size the graph does not say
+STEPS = 20  # of a sampler whose steps another node decides
+OVERDUE = 0.1  # of its predicted time, what a job still takes that has taken longer
+
+
+@dataclass(frozen=True, slots=True)
+class JobFeatures:
+    """What a job's time depends on."""
+
+    shape: str
+    work: float
+
+
+def features_of(prompt: Mapping[str, Any], targets: Sequence[str]) -> JobFeatures:
+    """The features of a graph in API format."""
+    shape = {node: [entry.get("class_type"), _lasting(_inputs(entry))] for node, entry in prompt.items()}
+    text = as_text([sorted(targets), sorted(shape.items())])
+    sizes = _sizes(prompt)
+    work = sum(_work(_inputs(entry), sizes[node]) for node, entry in prompt.items() if "steps" in _inputs(entry))
+    return JobFeatures(hashlib.sha256(text.encode()).hexdigest(), work)
+
+
+class Predictor:
+    """Learns from jobs that completed."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[str, deque[float]] = {}
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)
+        self._line: tuple[float, float] | None = None  # seconds per work, seconds without any; None: to be drawn anew
+
+    def learn(self, features: JobFeatures, seconds: float) -> None:
+        """A job of these features took so long."""
+        samples = self._shapes.pop(features.shape, None) or deque(maxlen=SAME_SHAPE)
+        samples.append(seconds)
+        self._shapes[features.shape] = samples
+        if len(self._shapes) > SHAPES:
+            del self._shapes[next(iter(self._shapes))]
+        self._recent.append((features.work, seconds))
+        self._line = None
+
+    def seconds(self, features: JobFeatures) -> float | None:
+        """Seconds that a job of these features will take; None when nothing was learned."""
+        same = self._shapes.get(features.shape)
+        if same is not None:
+            return statistics.median(same)
+        if not self._recent:
+            return None
+        slope, start = self._line = self._line or _line(self._recent)
+        return start + slope * features.work
+
+
+def learned(job: Job, features: JobFeatures) -> float | None:
+    """The seconds that a job's end teaches; None where samplers had nothing to do because their results were there."""
+    result = job.result
+    if result is None or result.status != "completed" or job.started is None or job.ended is None:
+        return None
+    cached = features.work > 0 and result.seconds.get("denoise", 1.0) <= 0
+    return None if cached else max(0.0, job.ended - job.started)
+
+
+def starts(slots: int, running: Iterable[float], waiting: Sequence[float]) -> list[float]:
+    """Seconds until each waiting job starts, which takes `waiting`, while others have `running` left; last, until one behind them would."""
+    free = sorted(running)[-slots:]
+    free = [0.0] * (slots - len(free)) + free
+    times = []
+    for seconds in waiting:
+        times.append(free[0])
+        heapq.heapreplace(free, free[0] + seconds)
+    return [*times, free[0]]
+
+
+def left(predicted: float, elapsed: float) -> float:
+    """Seconds that a running job still takes."""
+    return max(predicted - elapsed, OVERDUE * predicted)
+
+
+def _inputs(entry: Any) -> Mapping[str, Any]:
+    inputs = entry.get("inputs") if isinstance(entry, Mapping) else None
+    return inputs if isinstance(inputs, Mapping) else {}
+
+
+def _lasting(inputs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return sorted(item for item in inputs.items() if item[0] not in SEEDS and not _is_text(*item))
+
+
+def _is_text(name: str, value: Any) -> bool:
+    return isinstance(value, str) and (len(value) > LONG or any(part in TEXTS for part in name.split("_")))
+
+
+def _line(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Seconds per work and seconds without any, by least squares; neither is below zero."""
+    works, seconds = [sample[0] for sample in samples], [sample[1] for sample in samples]
+    if len(set(works)) < 2:
+        return 0.0, statistics.median(seconds)
+    slope, start = statistics.linear_regression(works, seconds)
+    if start < 0:
+        slope, start = statistics.linear_regression(works, seconds, proportional=True)
+    return (slope, start) if slope >= 0 else (0.0, statistics.median(seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The largest picture and batch that a node or what it depends on names; 0: none does."""
+
+    pixels: float = 0.0
+    batch: float = 0.0
+
+
+def _work(inputs: Mapping[str, Any], size: _Size) -> float:
+    part = min(1.0, max(0.0, _number(inputs.get("denoise"), 1.0)))
+    return _number(inputs.get("steps"), STEPS) * part * (size.pixels or PIXELS) * (size.batch or 1)
+
+
+def _sizes(prompt: Mapping[str, Any]) -> dict[str, _Size]:
+    """The size at every node, in time that grows with the number of links."""
+    sizes: dict[str, _Size] = {}
+    entered: set[str] = set()
+    waiting = list(prompt)
+    while waiting:
+        node = waiting[-1]
+        missing = [] if node in entered else [source for source in _sources(prompt, node) if source not in entered]
+        entered.add(node)
+        if missing:
+            waiting += missing
+            continue
+        waiting.pop()
+        inputs = _inputs(prompt[node])
+        own = _Size(_number(inputs.get("width"), 0) * _number(inputs.get("height"), 0), _number(inputs.get("batch_size"), 0))
+        found = [own, *(sizes.get(source, _Size()) for source in _sources(prompt, node))]
+        sizes[node] = _Size(max(size.pixels for size in found), max(size.batch for size in found))
+    return sizes
+
+
+def _sources(prompt: Mapping[str, Any], node: str) -> list[str]:
+    links = (value for value in _inputs(prompt[node]).values() if isinstance(value, list | tuple) and len(value) == 2)
+    return [link[0] for link in links if isinstance(link[0], str) and link[0] in prompt]
+
+
+def _number(value: Any, otherwise: float) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+
+
+class Forecast:
+    """Knows the features of the jobs that wait or run."""
+
+    def __init__(self, slots: int, clock: Callable[[], float]) -> None:
+        self._slots, self._clock = slots, clock
+        self._predictor = Predictor()
+        self._features: dict[str, JobFeatures] = {}
+
+    def know(self, job: Job, features: JobFeatures) -> None:
+        """A job waits or runs from now on."""
+        self._features[job.id] = features
+
+    def ended(self, job: Job) -> None:
+        """A job ended: learn from it."""
+        features = self._features.pop(job.id, None)
+        if features is not None:
+            self.learn(job, features)
+
+    def learn(self, job: Job, features: JobFeatures) -> None:
+        """Learn from a job that ended earlier."""
+        seconds = learned(job, features)
+        if seconds is not None:
+            self._predictor.learn(features, seconds)
+
+    def own(self, features: JobFeatures) -> float | None:
+        """Seconds that a job of these features takes."""
+        return self._predictor.seconds(features)
+
+    def starts(self, running: Iterable[Job], waiting: Sequence[Job]) -> list[float]:
+        """Seconds until each waiting job starts, and last those until one more would."""
+        return starts(self._slots, self._left(running), [self._seconds(job) for job in waiting])
+
+    def next_place(self, running: Iterable[Job]) -> float:
+        """Seconds until a running job ends, so that the queue gets shorter."""
+        return min(self._left(running), default=UNKNOWN)
+
+    def _left(self, running: Iterable[Job]) -> list[float]:
+        now = self._clock()
+        return [left(self._seconds(job), now - (job.started or now)) for job in running]
+
+    def _seconds(self, job: Job) -> float:
+        features = self._features.get(job.id)
+        known = self._predictor.seconds(features) if features is not None else None
+        return UNKNOWN if known is None else known
+
+
+def by_id(jobs: Sequence[Job], times: Sequence[float]) -> Mapping[str, float]:
+    """The times of jobs that wait, without that of one more."""
+    return {job.id: seconds for job, seconds in zip(jobs, times, strict=False)}

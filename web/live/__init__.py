@@ -1,0 +1,1 @@
+"""Tells clients over websockets what happens to jobs. Must not know how jobs run."""

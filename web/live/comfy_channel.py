@@ -1,0 +1,196 @@
+"""Events of jobs as the messages that the ecosystem's clients read: JSON texts `{"type", "data"}`, pictures with big-endian headers.
+
+Order for one job: execution_start, execution_cached, for each node that runs progress_state, executing, [progress, progress_state,
+picture]*, [executed], progress_state, then execution_success, status, executing with node null. `progress_state` tells of all nodes
+whenever it is sent, so it is sent seldom in large graphs, and the latest is never left out. executing and progress name the nodes that the
+client submitted, and not those that a node expanded to (a sampler is one node to clients): scripts look them up in their prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from katz_graph.errors import InputError
+from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress
+from katz_graph.formats.strict_json import parse_json
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, Started
+from katz_graph.web.http.job_views import error_of, milliseconds, shown_node
+from katz_graph.web.http.json import json_text
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.live.channel import QueueView, Snapshot
+from katz_graph.web.live.job_state import JobState, NodeProgress
+from katz_graph.web.live.outbox import ClientFrame
+from katz_graph.web.live.rate_limit import RateLimit
+
+PREVIEW, PREVIEW_WITH_METADATA = 1, 4  # types of binary messages
+FORMATS = {"image/jpeg": 1, "image/png": 2}  # of pictures without metadata
+STATES_RATE, STATES_BURST = 5.0, 5.0  # progress_state: at most ten in any second
+STATES_SLACK = 0.1  # seconds in which the next event may come, which carries what is owed
+STATES_NODES = 100  # so many nodes count as one message
+
+
+class ConventionChannel:
+    """`features` is what the server can do, for clients that ask. `clock` is in seconds."""
+
+    def __init__(self, features: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._features, self._clock = features, clock
+        self._spoken = self._metadata = False
+        self._paces: dict[str, RateLimit] = {}
+        self._owed: dict[str, JobState] = {}  # jobs whose nodes have changed since the last progress_state
+        self._shown: dict[str, str] = {}  # the node that was last said to execute, by job
+
+    def read(self, text: str) -> Iterator[ClientFrame]:
+        """Answer the client's first text: `feature_flags`. Nothing else is listened to."""
+        if self._spoken:
+            return
+        self._spoken = True
+        try:
+            message = parse_json(text)
+        except InputError:
+            return
+        data = message.get("data") if isinstance(message, Mapping) and message.get("type") == "feature_flags" else None
+        if isinstance(data, Mapping):
+            self._metadata = data.get("supports_preview_metadata") is True
+            yield _message("feature_flags", self._features)
+
+    def greeting(self, snapshot: Snapshot) -> Iterator[ClientFrame]:
+        yield _message("status", _status(snapshot.queue) | {"sid": snapshot.client})
+        for job in snapshot.missed:
+            assert job.result is not None
+            if _is_told(job.result, job.started):
+                yield from self._end(job, job.result, snapshot.queue)
+        for identifier, state in snapshot.states.items():
+            if state.started is None:
+                continue
+            yield _message("execution_start", {"prompt_id": identifier, "timestamp": milliseconds(state.started)})
+            cached = [node for node, known in state.nodes.items() if known.cached]
+            yield _message("execution_cached", {"nodes": cached, "prompt_id": identifier, "timestamp": milliseconds(state.started)})
+            yield from self._states(identifier, state)
+            for node in state.running:
+                yield from self._executing(identifier, state.nodes[node].display)
+            if state.preview is not None:
+                yield self._picture(identifier, state.preview)
+
+    def queue(self, client: str, queue: QueueView) -> Iterator[ClientFrame]:
+        yield _message("status", _status(queue))
+
+    def event(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> Iterator[ClientFrame]:
+        match event:
+            case Started(at=at):
+                self._forget(job.id)  # an attempt that was lost
+                yield _message("execution_start", {"prompt_id": job.id, "timestamp": milliseconds(at)})
+            case Cached(nodes=nodes, at=at):
+                yield _message("execution_cached", {"nodes": list(nodes), "prompt_id": job.id, "timestamp": milliseconds(at)})
+            case NodeStarted(display=display):
+                yield from self._changed(job.id, state)
+                yield from self._executing(job.id, display)
+            case Progress(display=display, value=value, maximum=maximum):
+                yield _message("progress", {"value": value, "max": maximum, "prompt_id": job.id, "node": display})
+                yield from self._changed(job.id, state)
+            case EncodedPicture():
+                yield self._picture(job.id, event)
+            case NodeDone(node=node, display=display, ui=ui, cached=cached):
+                if ui is not None:
+                    yield _message("executed", {"node": node, "display_node": display, "output": ui, "prompt_id": job.id})
+                if not cached:
+                    yield from self._changed(job.id, state)
+            case PackMessage(type=type, data=data):
+                yield _message(type, data)
+            case Ended() if _is_told(event, state.started):
+                if job.id in self._owed or event.status == "failed":
+                    yield from self._states(job.id, state)
+                yield from self._end(replace(job, result=event), event, queue(), state)
+        if isinstance(event, Ended):
+            self._forget(job.id)
+
+    def due(self) -> float | None:
+        waits = [self._pace(job).wait(_cost(state)) for job, state in self._owed.items()]
+        return min(waits) + STATES_SLACK if waits else None
+
+    def late(self) -> Iterator[ClientFrame]:
+        for job, state in tuple(self._owed.items()):
+            yield from self._changed(job, state)
+
+    def _executing(self, job: str, node: str) -> Iterator[ClientFrame]:
+        if self._shown.get(job) != node:
+            self._shown[job] = node
+            yield _message("executing", {"node": node, "display_node": node, "prompt_id": job})
+
+    def _forget(self, job: str) -> None:
+        for known in (self._paces, self._owed, self._shown):
+            known.pop(job, None)
+
+    def _changed(self, job: str, state: JobState) -> Iterator[ClientFrame]:
+        if self._pace(job).take(_cost(state)):
+            yield from self._states(job, state)
+        else:
+            self._owed[job] = state
+
+    def _states(self, job: str, state: JobState) -> Iterator[ClientFrame]:
+        self._owed.pop(job, None)
+        if state.nodes:
+            yield _message("progress_state", {"prompt_id": job, "nodes": {id: _node(job, id, node) for id, node in state.nodes.items()}})
+
+    def _pace(self, job: str) -> RateLimit:
+        if job not in self._paces:
+            self._paces[job] = RateLimit(STATES_RATE, STATES_BURST, self._clock)
+        return self._paces[job]
+
+    def _picture(self, job: str, event: EncodedPicture) -> ClientFrame:
+        if self._metadata:
+            about = _identity(job, event.node, event.display) | {"image_type": event.media_type}
+            text = json.dumps(about).encode()
+            header = struct.pack(">II", PREVIEW_WITH_METADATA, len(text)) + text
+        else:
+            header = struct.pack(">II", PREVIEW, FORMATS.get(event.media_type, 1))
+        return ClientFrame(header + event.image, "" if event.lasting else job)
+
+    def _end(self, job: Job, ended: Ended, queue: QueueView, state: JobState | None = None) -> Iterator[ClientFrame]:
+        data: dict[str, Any] = {"prompt_id": job.id, "timestamp": milliseconds(ended.at)}
+        if ended.status == "completed":
+            yield _message("execution_success", data)
+        elif ended.status == "failed":
+            yield _message("execution_error", error_of(job))
+        else:
+            known = state.nodes[state.running[-1]] if state is not None and state.running else NodeProgress("")
+            node = shown_node(job, known.display, known.type)
+            yield _message("execution_interrupted", data | node | {"executed": list(ended.executed)})
+        yield _message("status", _status(queue))
+        yield _message("executing", {"node": None, "prompt_id": job.id})
+
+
+def _is_told(ended: Ended, started: float | None) -> bool:
+    """A job that was cancelled before it started is just gone."""
+    return started is not None or ended.status != "cancelled"
+
+
+def _cost(state: JobState) -> float:
+    return max(1.0, len(state.nodes) / STATES_NODES)
+
+
+def _status(queue: QueueView) -> dict[str, Any]:
+    return {"status": {"exec_info": {"queue_remaining": queue.remaining}}}
+
+
+def _node(job: str, identifier: str, node: NodeProgress) -> dict[str, Any]:
+    return {"value": node.value, "max": node.maximum, "state": node.status} | _identity(job, identifier, node.display)
+
+
+def _identity(job: str, node: str, display: str) -> dict[str, Any]:
+    """A node that another one expanded to is shown as that one, which stands for its parent too."""
+    parent = None if display == node else display
+    return {"node_id": node, "prompt_id": job, "display_node_id": display, "parent_node_id": parent, "real_node_id": display}
+
+
+def _message(type: str, data: Any) -> ClientFrame:
+    """JSON as every client can parse it: what it has no word for (NaN and data of a pack's own) is null."""
+    return ClientFrame(json_text({"type": type, "data": data}, default=_nothing, skipkeys=True))
+
+
+def _nothing(value: Any) -> None:
+    return None

@@ -1,0 +1,243 @@
+"""Who watches what: sessions by client id, the states of running jobs, and what each session is told. Lives on the event loop, never waits.
+
+A job's events go to the sessions of the client that submitted it, and to nobody else. Knows nothing of messages (a `Channel` writes them)
+and of websockets (`routes/socket.py` carries them).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from katz_graph.errors import KatzError
+from katz_graph.events import PackMessage
+from katz_graph.web.events import ClientEvent, Ended, Started
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.live.channel import Channel, QueueView, Snapshot
+from katz_graph.web.live.job_state import JobState
+from katz_graph.web.live.outbox import ByteBudget, ClientFrame, FrameQueue
+from katz_graph.web.live.rate_limit import RateLimit
+from katz_graph.web.options import Limits
+
+CLIENT_ID = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,200}")
+OUTBOX = 32 * 2**20  # bytes that wait for one session: a batch of pictures that a node sends
+OUTBOXES = 256 * 2**20  # bytes that wait for all sessions
+ENDS = 512  # jobs, of all clients, that ended and whose clients may not know
+GOING_AWAY, INTERNAL_ERROR = 1001, 1011  # RFC 6455, section 7.4.1
+GRACE = 120.0  # seconds after which a session that is still there has heard of an end; a dead line is found earlier
+ARRIVED = 5.0  # seconds after which a client that says goodbye has heard of an end: its line was sound
+STATUS_RATE, STATUS_BURST = 20.0, 20.0  # changes of the queue that are told in a second
+STATUS_SOCKETS = 16  # to so many sockets that it counts once; telling one takes about 50 us
+log = logging.getLogger("katz.web")
+
+
+class TooManySockets(KatzError):
+    """`limits.sockets` are connected already, or `limits.client_sockets` of this client."""
+
+
+class Queue(Protocol):
+    """What the hub asks of `Jobs`."""
+
+    @property
+    def running(self) -> Sequence[Job]: ...
+
+    @property
+    def pending(self) -> Sequence[Job]: ...
+
+    @property
+    def paused(self) -> bool: ...
+
+
+class Session:
+    """One socket of a client. It hears nothing before `begin`, and nothing after `close`."""
+
+    def __init__(self, hub: Hub, client: str, channel: Channel, budget: ByteBudget) -> None:
+        self.client, self.channel, self.begun = client, channel, False
+        self.outbox = FrameQueue(OUTBOX, budget)
+        self._hub = hub
+
+    def begin(self, recent: Sequence[Job] = ()) -> None:
+        """Send the snapshot, and from now on what happens. `recent`: the client's finished jobs, read less than a minute ago."""
+        self.begun = True
+        self.send(self.channel.greeting(self._hub.snapshot(self.client, recent)))
+
+    def hear(self, job: Job, event: ClientEvent, state: JobState, queue: Callable[[], QueueView]) -> None:
+        if self.begun:
+            self.send(self.channel.event(job, event, state, queue))
+
+    def send(self, frames: Iterable[ClientFrame]) -> None:
+        """What cannot be written (a pack's data, nested too deep) ends this session, never the job that it is told of."""
+        try:
+            for frame in frames:
+                self.outbox.put(frame)
+        except Exception:
+            log.exception("a message to a client cannot be written")
+            self.outbox.close(INTERNAL_ERROR, "internal error")
+        self.outbox.wake()
+
+    async def next(self) -> str | bytes:
+        """The next frame to send. Does not return after the end: wait for `outbox.closed` beside it."""
+        while True:
+            if (frame := self.outbox.pop()) is not None:
+                return frame.data
+            try:
+                async with asyncio.timeout(self.channel.due()):
+                    await self.outbox.changed()
+            except TimeoutError:
+                self.send(self.channel.late())
+
+    def goodbye(self) -> None:
+        """The client itself ends the session, in order."""
+        if self.outbox.end is None and not len(self.outbox):
+            self._hub.leave(self)
+
+    def close(self) -> None:
+        self._hub.disconnect(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A job that ended, and the sessions that were told of it, with the time (of the loop) of that."""
+
+    job: Job
+    told: dict[Session, float] = field(default_factory=dict)
+
+
+class Hub:
+    """`queue` gives `Jobs` when it is asked; `facts` what clients may know of the server (versions, devices)."""
+
+    def __init__(self, queue: Callable[[], Queue], facts: Callable[[], Mapping[str, Any]], limits: Limits) -> None:
+        self._queue, self._facts, self._limits = queue, facts, limits
+        self._sessions: dict[str, dict[Session, None]] = {}
+        self._states: dict[str, JobState] = {}
+        self._ends: OrderedDict[str, _End] = OrderedDict()
+        self._budget = ByteBudget(OUTBOXES)
+        self._pace = RateLimit(STATUS_RATE, STATUS_BURST, time.monotonic)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def sockets(self) -> int:
+        return sum(map(len, self._sessions.values()))
+
+    def connect(self, client: str, channel: Channel) -> Session:
+        """A new session of a client, beside those that it has. TooManySockets when the server, or the client, has enough."""
+        if self.sockets >= self._limits.sockets:
+            raise TooManySockets(f"this server takes {self._limits.sockets} websockets at once, and has them")
+        if len(self._sessions.get(client, ())) >= self._limits.client_sockets:
+            raise TooManySockets(f"a client has {self._limits.client_sockets} websockets at once, and this one has them; close one")
+        session = Session(self, client, channel, self._budget)
+        self._sessions.setdefault(client, {})[session] = None
+        return session
+
+    def disconnect(self, session: Session) -> None:
+        """Forget this session and what waits for it; others of its client stay."""
+        session.outbox.close(GOING_AWAY, "the connection has ended")
+        of_client = self._sessions.get(session.client, {})
+        of_client.pop(session, None)
+        if not of_client:
+            self._sessions.pop(session.client, None)
+        for end in self._ends.values():
+            end.told.pop(session, None)
+
+    def leave(self, session: Session) -> None:
+        """This session has read all that it was sent a while ago."""
+        before = asyncio.get_running_loop().time() - ARRIVED
+        for job in [job for job, end in self._ends.items() if end.told.get(session, math.inf) <= before]:
+            del self._ends[job]
+
+    def publish(self, job: Job, event: ClientEvent) -> None:
+        """Tell the owner of a job what happened to it."""
+        client = event.client or job.client if isinstance(event, PackMessage) else job.client
+        if client is None:
+            return
+        state = self._state(job, event)
+        state.hear(event)
+        for session in tuple(self._sessions.get(client, ())):
+            session.hear(job, event, state, lambda: self._view(without=job.id))
+        if isinstance(event, Ended):
+            self._states.pop(job.id, None)
+            self._ends[job.id] = _End(replace(job, status=event.status, ended=event.at, result=event))
+            self._expect_seen(client, [job.id])
+            if len(self._ends) > ENDS:
+                self._ends.popitem(last=False)
+
+    def status(self) -> None:
+        """Tell everybody how long the queue is: at once, or a little later when it changes often."""
+        if self._timer is not None or not self._sessions:
+            return
+        cost = max(1.0, self.sockets / STATUS_SOCKETS)
+        if self._pace.take(cost):
+            self._tell_queue()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(self._pace.wait(cost), self._status_late)
+
+    def close(self, code: int = GOING_AWAY, reason: str = "the server is shutting down") -> None:
+        """End every session."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for sessions in self._sessions.values():
+            for session in sessions:
+                session.outbox.close(code, reason)
+
+    def state(self, job: Job) -> JobState | None:
+        """What is known of a job that runs."""
+        return self._states.get(job.id)
+
+    def snapshot(self, client: str, recent: Sequence[Job]) -> Snapshot:
+        """What a client may know now."""
+        queue = self._queue()
+        missed = [end.job for end in self._ends.values() if end.job.client == client]
+        self._expect_seen(client, [job.id for job in missed])
+        ended = {job.id: job for job in sorted((*recent, *missed), key=lambda job: job.ended or 0.0)}
+        live = {job.id: job for job in (*queue.running, *queue.pending) if job.client == client and job.id not in ended}
+        states = {job.id: self._states.get(job.id) or JobState() for job in queue.running if job.id in live}
+        return Snapshot(client, self._view(), (*ended.values(), *live.values()), states, tuple(missed), self._facts())
+
+    def _state(self, job: Job, event: ClientEvent) -> JobState:
+        if isinstance(event, Started):
+            live = {job.id for job in self._queue().running}
+            for stale in self._states.keys() - live:
+                del self._states[stale]
+            self._states[job.id] = JobState()
+        return self._states.get(job.id) or JobState()
+
+    def _expect_seen(self, client: str, jobs: Sequence[str]) -> None:
+        """Ends that were told: they are known, if somebody of the client is still there in a while, or leaves in order."""
+        loop = asyncio.get_running_loop()
+        for session in self._sessions.get(client, ()):
+            for job in jobs if session.begun else ():
+                self._ends[job].told.setdefault(session, loop.time())
+        if jobs:
+            loop.call_later(GRACE, self._seen, jobs)
+
+    def _seen(self, jobs: Sequence[str]) -> None:
+        for job in jobs:
+            ended = self._ends.get(job)
+            if ended is not None and any(session.begun for session in self._sessions.get(ended.job.client or "", ())):
+                del self._ends[job]
+
+    def _status_late(self) -> None:
+        self._timer = None
+        self.status()
+
+    def _tell_queue(self) -> None:
+        view = self._view()
+        for client, sessions in tuple(self._sessions.items()):
+            for session in sessions:
+                if session.begun:
+                    session.send(session.channel.queue(client, view))
+
+    def _view(self, without: str | None = None) -> QueueView:
+        queue = self._queue()
+        places: dict[str, dict[str, int]] = {}
+        for place, job in enumerate(queue.pending):
+            if job.client is not None:
+                places.setdefault(job.client, {})[job.id] = place
+        return QueueView(sum(job.id != without for job in queue.running), len(queue.pending), queue.paused, places)

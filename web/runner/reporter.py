@@ -1,0 +1,222 @@
+"""Turns what a run reports into what clients are told: plain data, seldom enough, within limits."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from katz_graph import events
+from katz_graph.errors import Cancelled, InputError, KatzError
+from katz_graph.executor.cluster.requests import DeviceGone, WorkerLost
+from katz_graph.executor.worker.device_fault import device_fault
+from katz_graph.files.folders import TEMP
+from katz_graph.picture.preview import as_jpeg
+from katz_graph.planner.report.text import as_json
+from katz_graph.ui_results import Place
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, JobError, PlanMade, Wrote
+
+PACE = 0.25  # seconds, at least, between two events of progress that are not the last; a picture brings what was kept back
+LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
+
+
+class JobReporter:
+    """Listens to one run, from any of its threads, and passes on to `tell`.
+
+    `output` is where its files go; `most` is the limit `shown`. `outputs`, `meta`, `executed`,
+    `reused` (cached nodes, as clients count them) and `failure` collect what the job's end has to
+    say. `behind` names the nodes that only cached ones read, which clients count as cached too.
+    """
+
+    def __init__(
+        self, output: Path, most: int, tell: Callable[[ClientEvent], None], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._output, self._most, self._tell, self._clock = output, most, tell, clock
+        self.outputs: dict[str, Mapping[str, Sequence[Any]]] = {}
+        self.meta: dict[str, Mapping[str, str | None]] = {}
+        self.executed: list[str] = []
+        self.reused: list[str] = []
+        self.failure: JobError | None = None
+        self.behind: Callable[[Sequence[str]], Sequence[str]] = lambda cached: ()
+        self._lock = threading.RLock()
+        self._began = clock()
+        self._nodes: dict[str, str] = {}  # nodes that work, and what they are shown as
+        self._node = ""  # the one that began last
+        self._waiting: list[events.NodeDone] | None = []  # cached ones before the first that runs
+        self._spans: dict[str, list[events.Span]] = {}
+        self._progressed = -PACE
+        self._withheld: events.Progress | None = None  # what came too soon after the last
+        self._shown = 0  # characters
+
+    def listen(self, event: events.Event) -> None:
+        """InputError for a node with which the job has more for editors than it may."""
+        with self._lock:
+            match event:
+                case events.NodeStarted():
+                    self.open()
+                    self._nodes[event.node], self._node = event.display, event.node
+                    self._tell(event)
+                case events.NodeDone(cached=True):
+                    self._was_cached(self._as_data(event))
+                case events.NodeDone():
+                    done = self._as_data(event)
+                    self._leave(event.node)
+                    self._done(done)
+                case events.NodeFailed():
+                    self._leave(event.node)
+                    self.failure = self.failure or described(event.error, event.node, event.type, event.display)
+                case events.Progress():
+                    self._progress(event)
+                case events.Timeline():
+                    self._note(self._worker_of(event.node), *event.segments)
+                case events.StageDone():
+                    self._note(self._node, event.span)
+                case events.Previewed():
+                    picture = as_jpeg(event.picture)
+                    self._tell_progress()  # both in one packet
+                    node = self._worker_of(event.node)
+                    self._tell(EncodedPicture(node, self._display_of(node), picture))
+                case events.Planned():
+                    self._tell(PlanMade(self._worker_of(event.node), as_json(event.program)))
+                case events.PackMessage():
+                    self._tell(replace(event, data=plain(event.data)))
+                case events.Warned():
+                    self._tell(event)
+
+    # nodes
+
+    def open(self) -> None:
+        """From now on cached nodes are told one by one: say which results were there before."""
+        with self._lock:
+            if self._waiting is None:
+                return
+            found, self._waiting = self._waiting, None
+            names = [event.node for event in found]
+            self._tell_cached(*names, *self.behind(names))
+            for event in found:
+                self._done(event)
+
+    def _was_cached(self, event: events.NodeDone) -> None:
+        if self._waiting is not None:
+            self._waiting.append(event)
+            return
+        self._tell_cached(event.node)
+        self._done(event)
+
+    def _tell_cached(self, *nodes: str) -> None:
+        self.reused += nodes
+        self._tell(Cached(nodes, time.time()))
+
+    def _as_data(self, event: events.NodeDone) -> events.NodeDone:
+        """The event with plain data for editors."""
+        if event.ui is None:
+            return event
+        ui: Mapping[str, Sequence[Any]] = plain(event.ui)
+        self._shown += len(json.dumps(ui, ensure_ascii=False))
+        if self._shown > self._most:
+            raise InputError(f"the job shows more than this server's limit of {self._most:,} characters (shown); save it to files instead")
+        return replace(event, ui=ui)
+
+    def _leave(self, node: str) -> None:
+        """A node no longer works."""
+        self.open()
+        self._flush(node)
+        self._nodes.pop(node, None)
+        if self._withheld is not None and self._withheld.node == node:
+            self._withheld = None
+
+    def _done(self, event: events.NodeDone) -> None:
+        self.executed.append(event.node)
+        if event.ui is not None:
+            self.outputs[event.node] = event.ui
+            self.meta[event.node] = {
+                "node_id": event.node,
+                "display_node": event.display,
+                "parent_node": event.display if event.node != event.display else None,
+                "real_node_id": event.display,
+            }
+        self._tell(event)
+
+    # what goes on in them
+
+    def _worker_of(self, shown: str) -> str:
+        """The node that works and is shown as this one; without one, that which began last."""
+        return next((node for node, display in reversed(self._nodes.items()) if display == shown), shown or self._node)
+
+    def _display_of(self, node: str) -> str:
+        return self._nodes.get(node, node)
+
+    def _progress(self, event: events.Progress) -> None:
+        node = self._worker_of(event.node) if event.evaluations else event.node
+        value, maximum = int(event.value), int(event.maximum)  # packs count in what they like
+        self._withheld = replace(event, node=node, display=self._display_of(node), value=value, maximum=maximum)
+        if event.value >= event.maximum or self._clock() - self._progressed >= PACE:
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        if self._withheld is not None:
+            self._tell(self._withheld)
+            self._withheld, self._progressed = None, self._clock()
+
+    def _note(self, node: str, *spans: events.Span) -> None:
+        told = (replace(span, start=span.start - self._began) for span in spans)
+        self._spans.setdefault(node, []).extend(told)
+
+    def _flush(self, node: str) -> None:
+        """Tell what devices did for a node, and for those that nobody said the end of."""
+        for name in [name for name in self._spans if name == node or name not in self._nodes]:
+            self._tell(events.Timeline(name, tuple(self._spans.pop(name))))
+
+    # what nodes give through their context
+
+    def wrote(self, file: Path) -> bool:
+        """Whether the file is one that clients may know of: it lies in the output folder."""
+        inside, folder = file.resolve(), self._output.resolve()
+        if not inside.is_relative_to(folder):
+            return False
+        place: Place = "temp" if inside.is_relative_to(folder / TEMP) else "output"
+        self._tell(Wrote(inside.relative_to(folder / TEMP if place == "temp" else folder).as_posix(), place))
+        return True
+
+    def picture(self, png: bytes) -> None:
+        """A picture that the running node sends instead of saving it."""
+        self._tell(EncodedPicture(self._node, self._display_of(self._node), png, "image/png", lasting=True))
+
+    def close(self) -> None:
+        """Tell what is left; the job's end follows."""
+        with self._lock:
+            self.open()
+            self._nodes.clear()
+            self._flush("")
+
+
+def described(error: KatzError, node: str = "", kind: str = "", display: str = "") -> JobError:
+    """An error as clients get it. A worker or device that was lost under a node is told apart from what the node did wrong."""
+    named = next((type(one).__name__ for one in (error.__cause__, error) if isinstance(one, (WorkerLost, DeviceGone, Cancelled))), None)
+    lost = DeviceGone.__name__ if device_fault(error) else None
+    return JobError(named or lost or type(error).__name__, str(error), node, kind, display)
+
+
+def plain(value: Any) -> Any:
+    """A pack's data as plain data: tuples and sets are lists, numbers that JSON lacks are null, and what is no data is its text.
+
+    Never fails, whatever the pack's objects do when they are asked.
+    """
+    try:
+        return to_jsonable_python(value, inf_nan_mode="null", bytes_mode="base64", fallback=text_of, by_alias=False)
+    except Exception as error:
+        return text_of(f"cannot be shown: {text_of(error)}")
+
+
+def text_of(value: Any) -> str:
+    """What an object says of itself, or of which type it is when it fails to say."""
+    try:
+        return str(value)[:LONGEST_TEXT]
+    except Exception as error:
+        return f"{type(value).__name__} whose text cannot be had ({type(error).__name__})"

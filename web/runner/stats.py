@@ -1,0 +1,68 @@
+"""What devices say of their memory and models. A worker that is busy with one long unit is not waited for: its last answer stands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from katz_graph.executor.cluster.driver import Cluster
+from katz_graph.web.runner_client.facts import DeviceStats
+
+PATIENCE = 0.25  # seconds
+
+
+class DeviceFigures:
+    """Of one cluster, as long as it lives. Any thread may ask."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._pool = ThreadPoolExecutor(max(1, len(cluster.assignments)), "katz-figures")
+        self._lock = threading.Lock()
+        self._asked: dict[str, Future[DeviceStats]] = {}
+        self._known: dict[str, DeviceStats] = {}
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def devices(self) -> tuple[DeviceStats, ...]:
+        """In the order of the operator's list; those that never answered are left out."""
+        with self._lock:
+            anew = {name: self._pool.submit(self._ask, name) for name in self._cluster.assignments if name not in self._asked}
+            self._asked |= anew
+        wait(anew.values(), PATIENCE)
+        with self._lock:
+            for name, asked in list(self._asked.items()):
+                if asked.done():
+                    del self._asked[name]
+                    if asked.exception() is None:
+                        self._known[name] = asked.result()
+            return tuple(self._known[name] for name in self._cluster.assignments if name in self._known)
+
+    def _ask(self, name: str) -> DeviceStats:
+        memory: Mapping[str, int] = self._cluster.call(name, "memory").value
+        nets = self._cluster.call(name, "control_net_use").value
+        models = self._cluster.call(name, "model_use").value
+        merges, seconds = self._cluster.call(name, "lora_use").value
+        kind, _, index = self._cluster.assignments[name].device.partition(":")
+        return DeviceStats(
+            name,
+            kind,
+            int(index) if index else None,
+            **memory,
+            controlnet_hits=nets.hits,
+            controlnet_misses=nets.misses,
+            controlnet_evictions=nets.evictions,
+            controlnet_load_seconds=nets.load_seconds,
+            controlnet_bytes=nets.resident_bytes,
+            model_bytes=models.resident_bytes,
+            model_budget_bytes=models.budget_bytes,
+            model_reserve_bytes=models.reserve_bytes,
+            model_loads=models.loads,
+            model_load_seconds=models.load_seconds,
+            model_evictions=models.evictions,
+            model_evicted_seconds=models.evicted_seconds,
+            out_of_memory=models.short,
+            lora_merges=merges,
+            lora_seconds=seconds,
+        )

@@ -1,0 +1,316 @@
+"""The server's side of the runner: keeps one running, hands jobs over, passes on their events, asks. Never imports what the runner runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec
+
+from pydantic import ValidationError
+
+from katz_graph.errors import KatzError
+from katz_graph.events import Warned
+from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
+from katz_graph.web.jobs.job import Job
+from katz_graph.web.options import RunnerStart, ServeOptions
+from katz_graph.web.runner.checking import CHECKED, CheckedPrompt
+from katz_graph.web.runner.job_message import ORDER, Order
+from katz_graph.web.runner_client.facts import STATS, DeviceStats, RunnerFacts, Stats
+from katz_graph.web.runner_client.process import PATIENCE, PROGRAM, RunnerDown, RunnerPatience, RunnerProcess, Unasked
+from katz_graph.web.runner_client.wire import RunnerMessage
+
+__all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds between a runner that did not get ready and the next
+BARREN = 2  # of these, for one and the same device, after which that is left out
+Arguments = ParamSpec("Arguments")
+log = logging.getLogger("katz.runner")
+
+
+Workers = Callable[[], int | None]
+"""Gives the descriptor of a connection to a fork server, or None where there is none."""
+
+
+def no_fork_server() -> None:
+    """Every runner starts one of its own."""
+
+
+class Runner:
+    """One runner after the other, and what is under way in them. Lives on the event loop.
+
+    `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why)` names the jobs that a runner had taken and died
+    under, after all that it had said was heard. `workers` gives the descriptor of a connection to a fork server, which every
+    runner inherits until one did not get ready: those after it start their own.
+    """
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        heard: Callable[[JobEvent], None],
+        lost: Callable[[Sequence[str], str], None],
+        patience: RunnerPatience = PATIENCE,
+        program: Sequence[str] = PROGRAM,
+        workers: Workers = no_fork_server,
+    ) -> None:
+        self.restarts = 0
+        self._options, self._heard, self._lost, self._patience = options, _logged(heard), _logged(lost), patience
+        self._program, self._workers = program, workers
+        self._facts = RunnerFacts()
+        self._child: RunnerProcess | None = None  # who is asked
+        self._there = asyncio.Event()  # somebody is, or nobody will be any more
+        self._working = False  # it is ready, and gets jobs
+        self._waiting: dict[str, tuple[Order, asyncio.Future[None]]] = {}  # jobs that no runner has taken yet
+        self._unwanted: set[str] = set()  # of these, those that were cancelled
+        self._taken: set[str] = set()
+        self._worn = ""  # why the runner of now gets no more jobs
+        self._gone: tuple[str, ...] = ()  # devices that the next runner does without
+        self._keeper: asyncio.Task[None] | None = None
+        self._figures: asyncio.Task[Any] | None = None  # a question that is under way
+        self._refuses = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is one that takes jobs."""
+        return self._child is not None and self._working and not self._child.ended.done() and not self._worn and not self._refuses
+
+    @property
+    def facts(self) -> RunnerFacts:
+        """Of the last one that got ready."""
+        if self._child is not None and self._child.is_ready:
+            self._facts = self._child.ready.result()
+        return self._facts
+
+    async def start(self) -> None:
+        """Returns when the first runner is ready; it is asked before. RunError or InputError with one line when it does not get so."""
+        child = await self._begun()
+        self._keeper = asyncio.create_task(self._keep(child))
+
+    def refuse(self) -> None:
+        """From now on `run` is refused, also for jobs that wait in it, and nobody waits for the next runner."""
+        self._refuses = True
+        self._there.set()
+        for _, taken in self._waiting.values():
+            if not taken.done():
+                taken.set_exception(RunnerDown("the server ends"))
+
+    async def close(self) -> None:
+        """End the runner, and with it the jobs that it has; nothing is left of it. It is killed when this is cancelled."""
+        self.refuse()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+        if self._child is not None:
+            child = self._child
+            self._none()
+            await child.close()
+
+    async def run(self, job: Job) -> None:
+        """Returns when a runner has taken the job; while there is none, it waits for the next. RunnerDown after `refuse`."""
+        if self._refuses:
+            raise RunnerDown("the server ends")
+        order = Order(job.id, job.prompt, job.targets, job.client, job.extra)
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[job.id] = order, taken
+        try:
+            self._hand_over(order, taken)
+            await taken
+        finally:
+            self._waiting.pop(job.id, None)
+            self._unwanted.discard(job.id)
+
+    async def cancel(self, job_id: str) -> None:
+        """Its `Ended` follows, if it had not ended."""
+        if job_id in self._waiting:
+            self._unwanted.add(job_id)
+            if not self.ready:
+                self._drop(job_id)
+        if self._child is not None:
+            self._child.send("cancel", job_id)
+
+    def kept(self, job_id: str) -> None:
+        """The job's end is on record: its files stay, whatever happens to this process."""
+        if self._child is not None:
+            self._child.send("kept", job_id)
+
+    async def check(self, document: Any, targets: Sequence[str] | None) -> CheckedPrompt:
+        """See `web.runner.checking`."""
+        answer = await self._ask("check", document=document, targets=None if targets is None else list(targets))
+        return CHECKED.validate_python(answer)
+
+    async def scripts(self) -> Mapping[str, str]:
+        """Folders of scripts that packs bring for the editor, by pack."""
+        answer: dict[str, str] = await self._ask("scripts")
+        return answer
+
+    async def template(self, name: str) -> Mapping[str, Any] | None:
+        """A workflow that comes with the package, as an editor opens it; None when there is none of this name."""
+        found: dict[str, Any] | None = await self._ask("template", name=name)
+        return found
+
+    async def object_info(self, name: str | None = None) -> bytes:
+        """JSON of all node types, or of one; `{}` for one that there is not."""
+        answer: bytes = await self._ask("object_info", name=name)
+        return answer
+
+    async def free(self, unload_models: bool, free_memory: bool) -> None:
+        """Have models, and results, let go as soon as no job runs."""
+        await self._ask("free", unload_models=unload_models, free_memory=free_memory)
+
+    async def stats(self) -> Stats:
+        """Who asks while a question is under way gets its answer."""
+        if self._figures is None or self._figures.done():
+            self._figures = asyncio.create_task(self._ask("stats"))
+        return STATS.validate_python(await asyncio.shield(self._figures))
+
+    async def _ask(self, kind: str, **body: Any) -> Any:
+        """Of the runner of now, else of the next one. RunnerDown when one that was ready ends under the question, which may be why it does,
+        or none answers in time."""
+        seconds = self._patience.answer if self.ready else self._patience.waiting
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    try:
+                        return await (await self._present()).ask(kind, **body)
+                    except Unasked:
+                        continue
+        except TimeoutError:
+            raise RunnerDown(f"the runner {'did not answer' if self.ready else 'did not get ready'} within {seconds:g} s") from None
+
+    async def _present(self) -> RunnerProcess:
+        """The runner of now, which may be getting ready. RunnerDown when there is none after `refuse`."""
+        while self._child is None or self._child.ended.done():
+            if self._refuses:
+                raise RunnerDown("the server ends")
+            await self._there.wait()
+            await asyncio.sleep(0)  # who keeps runners hears of an end after this
+        return self._child
+
+    async def _keep(self, child: RunnerProcess) -> None:
+        """Replace every runner that ends, for ever: nothing that fails on the way ends this."""
+        while True:
+            why = await asyncio.shield(child.ended)
+            log.error("the runner ended: %s", why)
+            self._none()
+            self._worn = ""
+            self.restarts += 1
+            lost, self._taken = sorted(self._taken), set()
+            if lost:
+                self._lost(lost, f"the process that ran it ended: {why}")
+            for job_id in list(self._unwanted):
+                self._drop(job_id)
+            child = await self._next()
+
+    async def _next(self) -> RunnerProcess:
+        """A runner that is ready. Devices that it does not start with again and again are left out, where others are left."""
+        pause, failed = FIRST_PAUSE, Counter[str]()
+        while True:
+            try:
+                return await self._begun()
+            except Exception as error:
+                log.error("%s; the next try is in %g s", error, pause, exc_info=not isinstance(error, KatzError))
+                failed.update(error.devices if isinstance(error, KatzError) else ())
+                self._workers = no_fork_server  # the other may be why
+            if barren := [device for device, times in failed.items() if times == BARREN]:
+                self._leave_out(barren)
+                pause, failed = FIRST_PAUSE, Counter()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _begun(self) -> RunnerProcess:
+        """A runner that is ready; it is asked as soon as there is a process. Nothing is left of one that does not get so."""
+        start = RunnerStart(self._options, self._gone)
+        child = self._child = await RunnerProcess.start(start, self._message, self._patience, self._program, self._workers())
+        self._there.set()
+        try:
+            await asyncio.shield(child.ready)
+        except BaseException:
+            self._none()
+            await child.give_up()
+            raise
+        self._working = True
+        for order, taken in list(self._waiting.values()):
+            self._hand_over(order, taken)
+        return child
+
+    def _leave_out(self, devices: Sequence[str]) -> None:
+        """Do without devices from the next runner on, until the server starts anew. When none were left, all are tried again."""
+        gone = {*self._gone, *devices}
+        left = self._options.device_list().without(gone)
+        self._gone = tuple(sorted(gone)) if left.choices else ()
+        if self._gone:
+            log.error("left out until the server is started anew: %s; there are %s", ", ".join(self._gone), ", ".join(left.names))
+
+    def _none(self) -> None:
+        """There is no runner now."""
+        self._child, self._working = None, False
+        if not self._refuses:
+            self._there.clear()
+
+    def _hand_over(self, order: Order, taken: asyncio.Future[None]) -> None:
+        """A job that cannot be sent fails `taken`."""
+        if self._child is not None and self.ready:
+            try:
+                self._child.send("run", ORDER.dump_python(order))
+            except Exception as error:
+                if not taken.done():
+                    taken.set_exception(error)
+
+    def _drop(self, job_id: str) -> None:
+        """A job that was cancelled before a runner had it."""
+        self._unwanted.discard(job_id)
+        _, taken = self._waiting.pop(job_id)
+        if not taken.done():
+            taken.set_result(None)
+            self._heard(JobEvent(job_id, Ended("cancelled", time.time())))
+
+    def _message(self, message: RunnerMessage) -> None:
+        if message.kind == "taken":
+            self._taken.add(message.body)
+            if (waiting := self._waiting.get(message.body)) is not None and not waiting[1].done():
+                waiting[1].set_result(None)
+        elif message.kind == "worn":
+            log.error("the runner gets no more jobs and is replaced when it has none: %s", message.body["message"])
+            self._worn = message.body["message"]
+            if message.body["devices"]:
+                self._leave_out(message.body["devices"])
+            self._replace_if_worn()
+        elif message.kind == "event":
+            event = _event(message.body)
+            if isinstance(event.event, Ended):
+                self._taken.discard(event.job)
+            self._heard(event)
+            self._replace_if_worn()
+
+    def _replace_if_worn(self) -> None:
+        if self._worn and not self._taken and self._child is not None:
+            self._child.kill("it lost a device for good")  # `_worn` has what that printed, which is not for clients
+
+
+def _logged(callback: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """The same, but what it raises is only logged: it ends neither a connection nor who keeps one."""
+
+    def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
+        try:
+            callback(*arguments, **options)
+        except Exception:
+            log.exception("what the runner told was not taken in")
+
+    return call
+
+
+def _event(body: Mapping[str, Any]) -> JobEvent:
+    """What a runner told; where that is not as agreed, the job's end is still its end."""
+    try:
+        return JOB_EVENT.validate_python(body)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['type']}" for problem in error.errors(include_input=False))
+        log.error("an event of the runner is malformed: %s", "; ".join(problems))
+        job = str(body.get("job"))
+        if body.get("kind") == "ended":
+            return JobEvent(job, Ended("failed", time.time(), JobError("RunError", "its result is malformed")))
+        return JobEvent(job, Warned(f"an event ({body.get('kind')}) is malformed"))

@@ -1,0 +1,207 @@
+"""One life of the runner process, as the server sees it: started, asked, listened to, and buried. Never blocks the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from io import TextIOWrapper
+from typing import Any
+
+from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.ipc.child import PYTHON, ChildOutput, describe_exit, kill_session, start_child
+from katz_graph.ipc.heartbeat import Heartbeat
+from katz_graph.web.options import START, RunnerStart
+from katz_graph.web.runner_client.facts import FACTS, RunnerFacts
+from katz_graph.web.runner_client.wire import AsyncEnd, RunnerMessage
+
+PROGRAM = ("-m", "katz_graph.web.runner.main")
+log = logging.getLogger("katz.runner")
+
+
+class RunnerDown(KatzError):
+    """There is no runner now, or it ended before it answered. A client may ask again after some seconds."""
+
+    status = 503
+    retry_after = 5.0
+
+
+class Unasked(RunnerDown):
+    """It ended before it was asked, or before it was ready: the next one may be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerPatience:
+    """Seconds: `ping` between looks, of silence until a runner is taken to be stuck (`starting`: while it imports what is large), for an
+    answer (`waiting`: from a runner that is not ready), and for a runner to end by itself."""
+
+    ping: float = 2.0
+    silence: float = 10.0
+    starting: float = 120.0
+    answer: float = 60.0
+    waiting: float = 120.0
+    stop: float = 10.0
+
+
+PATIENCE = RunnerPatience()
+
+
+class RunnerProcess:
+    """Make it with `start`. `ready` has its facts once it runs jobs, or why it does not get so (RunError or InputError with one line);
+    `ended` has the reason as soon as the process is gone, after its last message was heard."""
+
+    _process: subprocess.Popen[bytes]
+    _output: ChildOutput
+    _wire: AsyncEnd | None = None
+
+    def __init__(self, heard: Callable[[RunnerMessage], None], patience: RunnerPatience) -> None:
+        self.ready: asyncio.Future[RunnerFacts] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._heard, self._patience = heard, patience
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count(1)
+        self._heartbeat = Heartbeat(patience.ping)
+        self._parted = False  # its connection has ended
+        self._killed_for = ""
+
+    @classmethod
+    async def start(
+        cls,
+        start: RunnerStart,
+        heard: Callable[[RunnerMessage], None],
+        patience: RunnerPatience = PATIENCE,
+        program: Sequence[str] = PROGRAM,
+        workers: int | None = None,
+    ) -> RunnerProcess:
+        """A runner that begins to get ready, and may be asked already; `program` is what Python runs. RunError when there is no process.
+
+        It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the descriptor of a connection to a fork server.
+        """
+        child = cls(heard, patience)
+        inherited = () if workers is None else (workers,)
+        command = [*PYTHON, *program, *(f"--workers={number}" for number in inherited)]
+        try:
+            child._process, ours = start_child(
+                [*command, "--descriptor"],
+                inherited=inherited,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
+        except OSError as error:
+            raise RunError(f"the runner cannot be started: {error.strerror or error}") from None
+        assert child._process.stdout is not None
+        printed = TextIOWrapper(child._process.stdout, "utf-8", "replace", "\n")
+        child._output = ChildOutput(printed, lambda line: log.info("%s", line.rstrip("\n")), "runner")
+        try:
+            child._wire = await AsyncEnd.connect(ours, child._message, child._part)
+            asyncio.get_running_loop().call_later(patience.ping, child._watch)
+            child.send("start", START.dump_python(replace(start, options=replace(start.options, token=None)), mode="json"))
+            return child
+        except BaseException:
+            await child.give_up()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs jobs, or did before it ended."""
+        return self.ready.done() and self.ready.exception() is None
+
+    def send(self, kind: str, body: Any = None) -> None:
+        """Nothing happens where there is no connection any more, or not yet."""
+        if self._wire is not None:
+            self._wire.send(kind, body)
+
+    async def ask(self, kind: str, **body: Any) -> Any:
+        """Its answer, as soon as it can give it. KatzError with what it says against it, RunnerDown when it has ended."""
+        if self._parted or self._wire is None:
+            raise Unasked(f"the runner has ended: {await asyncio.shield(self.ended)}")
+        number = next(self._numbers)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._wire.send(kind, body, number)
+            return await answer
+        finally:
+            del self._asked[number]
+
+    async def close(self) -> None:
+        """Ask it to end, wait, and kill it with what its packs started. It is killed at once when this is cancelled."""
+        self.send("stop")
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self.ended), self._patience.stop)
+        finally:
+            self.kill("the server ends")
+            await self.ended
+
+    async def give_up(self) -> None:
+        """End one that did not get ready, at once."""
+        self.kill("it did not get ready")
+        await self.close()
+
+    def kill(self, why: str) -> None:
+        if self._process.returncode is None:  # not collected: the number still means this session
+            self._killed_for = self._killed_for or why
+            kill_session(self.pid)
+
+    def _message(self, message: RunnerMessage) -> None:
+        self._heartbeat.heard()
+        match message.kind:
+            case "pong":
+                return
+            case "ready":
+                self.ready.set_result(replace(FACTS.validate_python(message.body), pid=self.pid))
+            case "failed":
+                if self.ready.done():
+                    log.error("the runner failed: %s", message.body["message"])
+                else:
+                    kind = InputError if message.body["input"] else RunError
+                    self.ready.set_exception(kind(message.body["message"], tuple(message.body["devices"])))
+            case "answer" | "refused" if (answer := self._asked.get(message.number)) is not None and not answer.done():
+                if message.kind == "answer":
+                    answer.set_result(message.body)
+                else:
+                    answer.set_exception(RunError(message.body))
+            case _:
+                self._heard(message)
+
+    def _watch(self) -> None:
+        """Count its silence, and ping, again and again until it has ended."""
+        self._heartbeat.tick()
+        allowed = self._patience.silence if self.ready.done() else self._patience.starting
+        if self._heartbeat.silence > allowed:
+            self.kill(f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, or the machine is overloaded")
+        if not self.ended.done():
+            self.send("ping")
+            asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
+
+    def _part(self) -> None:
+        """Its connection has ended."""
+        self._parted = True
+        self._burying = asyncio.create_task(self._bury())
+
+    async def _bury(self) -> None:
+        """See that the process ends, with what its packs started, and say how."""
+        try:
+            await asyncio.to_thread(self._process.wait, self._patience.stop)
+        except subprocess.TimeoutExpired:
+            self.kill("it left its connection and went on")
+            await asyncio.to_thread(self._process.wait)
+        kill_session(self.pid)
+        await asyncio.to_thread(self._output.join)
+        why = self._killed_for or describe_exit(self._process.returncode)  # clients read it
+        if not self.ready.done():  # what it printed is of no client's job
+            told = f"the runner did not start: {self._output.after(why)}"
+            self.ready.set_exception(RunError(told))
+            self.ready.exception()  # asked for: nobody may wait for it any more
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception((RunnerDown if self.is_ready else Unasked)(f"the runner has ended: {why}"))
+        self.ended.set_result(why)
