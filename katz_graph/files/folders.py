@@ -25,7 +25,7 @@ PICKLED = (
     "is a pickle, which can run code when it is opened, so it is never loaded; "
     "use the .safetensors file of the same model (convert it once with safetensors.torch.save_file)"
 )
-MINI = Path(__file__).parent / "mini" / "weights"
+MINI = Path(__file__).parents[1] / "mini" / "weights"
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://\S+")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 ANNOTATED = re.compile(r"(.*\S)\s+\[(input|output|temp)\]", re.DOTALL)  # a name that says which folder of people's files it lies in

@@ -35,7 +35,7 @@ TEXT_ENCODERS = {  # by prefix: whether it is SDXL's second
     "cond_stage_model.transformer.": False,
     "cond_stage_model.model.": False,
 }
-TOKENIZER = Path(__file__).parent / "clip_tokenizer"
+TOKENIZER = Path(__file__).parents[1] / "clip_tokenizer"
 PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP's own text encoder, OpenCLIP's
 SDXL_SCALING, SCALING = 0.13025, 0.18215
 RUNS = "Katz Graph runs SD1.5, SD2 and SDXL"
