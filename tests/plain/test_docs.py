@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
 FOLDERS = {folder.name for folder in ROOT.iterdir() if folder.is_dir()}
 FENCE = re.compile(r"^```.*?^```\n", re.DOTALL | re.MULTILINE)
-LAID_OUT_BY_OTHERS = ROOT / "katz_graph" / "compat" / "shims"  # their names are those that packs import
+LAID_OUT_BY_OTHERS = ROOT / "katz_graph" / "comfy" / "shims"  # their names are those that packs import
 
 by_name = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
