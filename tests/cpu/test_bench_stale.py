@@ -12,7 +12,7 @@ import torch
 from katz_graph.bench.likeness import cosine_similarity, psnr, ssim
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import sample, sampler_region
+from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.bench.stale import listened
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.ir.values import Residuals
@@ -51,7 +51,9 @@ def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(sd1:
     region = sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 4, controls=(control,)))
     heard: dict[int, list[float]] = defaultdict(list)
     with LocalEngine(EngineOptions(batching=True, cache=costs)) as engine:
-        plain, listening = sample(engine, region), sample(engine, listened(region, heard))
+        plain = sample(engine, region)
+        with_ears, ears = listened(region, heard)
+        listening = sample(engine, with_ears, bare_context(engine, **ears))
     assert torch.equal(plain, listening)
     assert {evaluation: len(values) for evaluation, values in heard.items()} == {1: 2, 2: 2, 3: 2}  # both sides of guidance
     assert all(0.5 < value < 1.0 for values in heard.values() for value in values)

@@ -17,7 +17,7 @@ import torch
 from node_calls import call
 from torch import Tensor
 
-from katz_graph.bench.parity import DeviceModels
+from katz_graph.bench.parity import Models
 from katz_graph.bench.requests import bind, sample
 from katz_graph.errors import InputError
 from katz_graph.executor.local import EngineOptions, LocalEngine
@@ -54,7 +54,7 @@ def engine(costs: Path) -> Iterator[LocalEngine]:
 class Painter:
     """One evaluation of a random SD1-shaped model from a fixed latent, without noise."""
 
-    def __init__(self, engine: LocalEngine, models: DeviceModels) -> None:
+    def __init__(self, engine: LocalEngine, models: Models) -> None:
         self.engine = engine
         self.model, self.clip, _ = pipeline_recipes(models.pipeline)
         self.latent = torch.randn(1, 4, 16, 24, generator=torch.Generator().manual_seed(1)) * 20
@@ -72,7 +72,7 @@ class Painter:
 
 
 @pytest.fixture
-def painter(engine: LocalEngine, sd1: DeviceModels) -> Painter:
+def painter(engine: LocalEngine, sd1: Models) -> Painter:
     return Painter(engine, sd1)
 
 
@@ -105,9 +105,7 @@ def test_texts_joined_averaged_zeroed_and_given(painter: Painter) -> None:
     ],
     ids=["prompt, given", "given, prompt", "average", "zeroed"],
 )
-def test_a_text_that_a_pack_made_is_mixed_with_a_prompt_on_its_device(
-    mix: Callable[[Encoding, Encoding], Encoding], sdxl: DeviceModels
-) -> None:
+def test_a_text_that_a_pack_made_is_mixed_with_a_prompt_on_its_device(mix: Callable[[Encoding, Encoding], Encoding], sdxl: Models) -> None:
     """torch's meta device stands in for a GPU: it refuses to mix as CUDA does. The numbers are told in half precision on the CPU."""
     prompt, made = Prompt(pipeline_recipes(sdxl.pipeline)[1], "a red star"), Given.of(torch.ones(1, 77, 80) / 3, torch.ones(1, 40) / 3)
     assert encoded(mix(prompt, made), "meta").hidden.is_meta

@@ -190,7 +190,7 @@ def test_folders_that_are_something_else(pipeline, tmp_path):
 
 def test_torch_is_not_imported():
     code = (
-        "import sys; from katz_graph.models import identity, prompt, sources; "
+        "import sys; from katz_graph.models.loading import identity, sources; from katz_graph.models.text import prompt; "
         "sources.pipeline_recipes(sys.argv[1]); print('torch' in sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", code, str(pipeline_folder("sdxl"))], capture_output=True, text=True, check=True)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import CLIPTextModel
 
 from katz_graph.adapters.lora import Factors
-from katz_graph.bench.parity import DeviceModels as Files
+from katz_graph.bench.parity import Models as Files
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
 from katz_graph.errors import OutOfMemory

@@ -55,7 +55,7 @@ def lora(models: Models, number: int, strength: float) -> Lora:
 
 
 def weights(recipe: ModelRecipe) -> dict[str, Tensor]:
-    return {name: weight.clone() for name, weight in live.Models().patch(recipe).named_parameters()}
+    return {name: weight.clone() for name, weight in live.DeviceModels().patch(recipe).named_parameters()}
 
 
 @cache
@@ -91,7 +91,7 @@ def test_half_is_the_mean(sd1: Models, other: tuple[ModelRecipe, ClipRecipe]) ->
     (model, clip), (model2, clip2) = recipes(sd1), other
     first, second, merged = weights(model), weights(model2), weights(merged_model(model, model2, HALF))
     assert all(torch.allclose(merged[name], (first[name] + second[name]) / 2, atol=1e-7) for name in first)
-    store = live.Models()
+    store = live.DeviceModels()
     words = [store.encode_text(Prompt(one, "a star")).hidden for one in (clip, clip2, merged_clip(clip, clip2, HALF))]
     assert not torch.allclose(words[2], words[0]) and not torch.allclose(words[2], words[1])
 
@@ -133,7 +133,7 @@ def test_loras_before_a_merge_belong_to_their_side_and_after_it_to_the_whole(sd1
 def test_a_merge_leaves_no_trace_and_is_made_once(sd1: Models, other: tuple[ModelRecipe, ClipRecipe]) -> None:
     model, model2 = recipes(sd1)[0], other[0]
     size = 4 * count_values(model.unet)
-    store = live.Models(store=ModelStore(model_bytes=2 * size))
+    store = live.DeviceModels(store=ModelStore(model_bytes=2 * size))
     expected = {name: weight.clone() for name, weight in store.patch(model).named_parameters()}
     merged = merged_model(model.with_lora(lora(sd1, 0, 0.8)), model2, HALF)
     assert store.patch(merged) is store.patch(merged)

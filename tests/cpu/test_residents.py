@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from tiny_models import control_recipe, lora, pipeline_folder, recipes
 
-from katz_graph.bench.parity import DeviceModels as Files
+from katz_graph.bench.parity import Models as Files
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_pipeline, make_refiner
 from katz_graph.bench.requests import bare_context, sample, sampler_region
@@ -28,7 +28,7 @@ from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.graph import Graph, NetworkLink, NodeCall
+from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.host import memory as host_memory
 from katz_graph.ir.device import NetworkLink as DeviceLink
 from katz_graph.models.loading.identity import count_values
@@ -273,9 +273,9 @@ def paint(engine: LocalEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe],
             {
                 **{
                     "model": model,
-                    "positive": NetworkLink("text", 0),
-                    "negative": NetworkLink("text", 0),
-                    "latent_image": NetworkLink("empty", 0),
+                    "positive": Link("text", 0),
+                    "negative": Link("text", 0),
+                    "latent_image": Link("empty", 0),
                     **shared,
                 },
                 **{"add_noise": "enable", "start_at_step": 0, "end_at_step": 3, "return_with_leftover_noise": "enable"},
@@ -286,15 +286,15 @@ def paint(engine: LocalEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe],
             {
                 **{
                     "model": refiner,
-                    "positive": NetworkLink("words", 0),
-                    "negative": NetworkLink("words", 0),
-                    "latent_image": NetworkLink("base", 0),
+                    "positive": Link("words", 0),
+                    "negative": Link("words", 0),
+                    "latent_image": Link("base", 0),
                     **shared,
                 },
                 **{"add_noise": "disable", "start_at_step": 3, "end_at_step": 10, "return_with_leftover_noise": "disable"},
             },
         ),
-        "out": NodeCall("VAEDecode", {"samples": NetworkLink("refined", 0), "vae": vae}),
+        "out": NodeCall("VAEDecode", {"samples": Link("refined", 0), "vae": vae}),
     }
     result = run_graph(Graph(nodes), bare_context(engine), ResultCache("none"), targets=["out"])
     result.raise_failures()

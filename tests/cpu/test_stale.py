@@ -21,7 +21,7 @@ from katz_graph.executor.engine import Choices
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.graph import Graph, NetworkLink, NodeCall
+from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink as Wire
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
@@ -98,39 +98,39 @@ def drawn(case: Case, windows: Sequence[Window]) -> Region:
             },
         )
     }
-    slots: dict[str, NetworkLink] = {}
+    slots: dict[str, Link] = {}
     sides = {"positive": case.prompt} if case.guidance == 1.0 else {"positive": case.prompt, "negative": case.negative}
     for side, text in sides.items():
         common: dict[str, Any] = {"model": model, "conditioning": (ConditioningEntry(Prompt(clip, text)),)}
-        residuals: dict[str, NetworkLink] = {}
+        residuals: dict[str, Link] = {}
         for number, (control, window) in enumerate(zip(case.controls, windows, strict=True), start=1):
             name, slot = f"{side}.control{number}", len(slots) + 1
             given = {"control_net": controlnet_recipe(control.folder), "image": Picture.of(case.image), "strength": control.strength}
-            nodes[name] = NodeCall("ControlNet", {"step": NetworkLink("begin", 0), "conditioning": common["conditioning"], **given})
+            nodes[name] = NodeCall("ControlNet", {"step": Link("begin", 0), "conditioning": common["conditioning"], **given})
             residuals[f"residuals_{number}"] = late(nodes, name, slot, window)
-            slots[f"next_{slot}"] = NetworkLink(name, 0)
-        nodes[f"{side}.encoder"] = NodeCall("UNetEncoder", {"step": NetworkLink("begin", 0), **common})
-        nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": NetworkLink(f"{side}.encoder", 0), **common})
-        nodes[f"{side}.decoder"] = NodeCall("UNetDecoder", {"features": NetworkLink(f"{side}.mid", 0), **common, **residuals})
-    prediction = NetworkLink("positive.decoder", 1)
+            slots[f"next_{slot}"] = Link(name, 0)
+        nodes[f"{side}.encoder"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
+        nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.encoder", 0), **common})
+        nodes[f"{side}.decoder"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), **common, **residuals})
+    prediction = Link("positive.decoder", 1)
     if "negative" in sides:
-        both = {"cond": prediction, "uncond": NetworkLink("negative.decoder", 1), "guidance": case.guidance}
+        both = {"cond": prediction, "uncond": Link("negative.decoder", 1), "guidance": case.guidance}
         nodes["guidance"] = NodeCall("CFGCombine", both)
-        prediction = NetworkLink("guidance", 0)
-    nodes["end"] = NodeCall("StepEnd", {"step": NetworkLink("begin", 0), "prediction": prediction, **slots})
+        prediction = Link("guidance", 0)
+    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": prediction, **slots})
     return bind(Graph(nodes), "end")
 
 
-def late(nodes: dict[str, NodeCall], name: str, slot: int, window: Window) -> NetworkLink:
+def late(nodes: dict[str, NodeCall], name: str, slot: int, window: Window) -> Link:
     """Nothing outside of the window, `name` in its first evaluation, and what is in `slot` in the others."""
-    step = NetworkLink("begin", 0)
+    step = Link("begin", 0)
     nodes[f"{name}.begins"] = NodeCall("StepPattern", {"step": step, "every": NEVER, "offset": window.first})
-    nodes[f"{name}.fresh"] = NodeCall("Switch", {"condition": NetworkLink(f"{name}.begins", 0), "on_true": NetworkLink(name, 0)})
+    nodes[f"{name}.fresh"] = NodeCall("Switch", {"condition": Link(f"{name}.begins", 0), "on_true": Link(name, 0)})
     later = {"step": step, "every": 1, "first": window.first + 1, "last": window.last}
     nodes[f"{name}.goes on"] = NodeCall("StepPattern", later)
-    chosen: Mapping[str, Any] = {"on_true": NetworkLink("begin", slot), "on_false": NetworkLink(f"{name}.fresh", 0)}
-    nodes[f"{name}.late"] = NodeCall("Switch", {"condition": NetworkLink(f"{name}.goes on", 0), **chosen})
-    return NetworkLink(f"{name}.late", 0)
+    chosen: Mapping[str, Any] = {"on_true": Link("begin", slot), "on_false": Link(f"{name}.fresh", 0)}
+    nodes[f"{name}.late"] = NodeCall("Switch", {"condition": Link(f"{name}.goes on", 0), **chosen})
+    return Link(f"{name}.late", 0)
 
 
 # "normal" levels of 8 steps lie at timesteps 999, 856, 714, 571, 428, 285, 143 and 0: from 25 % to 75 %, 749 to 250, are evaluations 2 to 5

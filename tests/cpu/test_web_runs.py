@@ -87,7 +87,7 @@ def test_a_job_that_gets_no_thread_is_forgotten(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_job_that_is_cancelled_as_it_begins_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.web.runner.runs.run_graph", lambda graph, registry, context, *rest: context.check_cancelled())
+    monkeypatch.setattr("katz_graph.web.runner.runs.run_graph", lambda graph, context, *rest: context.check_cancelled())
     told: list[JobEvent] = []
     held, may = threading.Event(), threading.Event()
 

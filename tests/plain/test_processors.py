@@ -41,7 +41,7 @@ other.wait()
 
 HOLD = """
 import sys
-from katz_graph.executor import processors
+from katz_graph.executor.worker import affinity as processors
 processors._available, processors._has_quota = lambda: [90010], lambda: False
 processors.NAME, processors.OUTERMOST = sys.argv[1:]
 claimed = processors.claim(1)
