@@ -21,7 +21,7 @@ def eventually(holds: Callable[[], bool], timeout: float) -> float:
 def runs(pid: int) -> bool:
     """Whether a process runs; one that only waits to be collected by its parent does not."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in ("Z", "X")
     return False
 
 
