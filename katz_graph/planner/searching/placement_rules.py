@@ -150,10 +150,10 @@ def _module(operation: Operation) -> Hashable:
 
 
 def _module_bytes(program: Program, operations: Iterable[Operation], modules: Mapping[str, int]) -> dict[int, float]:
-    """Weights of every module: of each part that some operation reads, once."""
-    parts: dict[int, dict[Hashable, float]] = {}
+    """Weights of every module: of each part that some operation reads, once. What computes without weights needs none."""
+    parts: dict[int, dict[Hashable, float]] = {module: {} for module in modules.values()}
     for operation in operations:
         if stage_of(operation).holds_weights:
             blocks = operation.stage, operation.inputs.get("first_block"), operation.inputs.get("last_block")
-            parts.setdefault(modules[operation.id], {})[blocks] = program.work[operation.id].weight_bytes
+            parts[modules[operation.id]][blocks] = program.work[operation.id].weight_bytes
     return {module: sum(sizes.values()) for module, sizes in parts.items()}

@@ -1,0 +1,72 @@
+"""A stage that a made-up family declares is planned, placed, drawn, recorded and computed by those who know no names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from made_up_family import STRONGER, Stronger
+
+from katz_graph.bench.parity import Models
+from katz_graph.bench.requests import bare_context, sample
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.engine import Choices
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.region import Region
+from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.stages import register, stages
+from katz_graph.packs import builtin_types
+from katz_graph.places import parse_places
+from katz_graph.planner.region import bind_region, region_nodes
+from katz_graph.planner.report.svg import as_svg
+from katz_graph.recipe import ConditioningEntry, Prompt
+
+TYPES = {"Stronger": Stronger.describe()}
+
+
+@pytest.fixture(autouse=True)
+def family() -> Iterator[None]:
+    register([STRONGER])
+    yield
+    stages.cache_clear()
+
+
+def region(models: Models, *strengths: float) -> Region:
+    """Two UNets side by side, each followed by the stage unless its strength is 1, and their guidance."""
+    model, clip, _ = pipeline_recipes(models.pipeline)
+    latent = {"samples": torch.zeros(1, 4, 8, 8)}
+    nodes = {"begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 3})}
+    sides = {}
+    for side, strength in zip(("cond", "uncond"), strengths, strict=True):
+        common = {"model": model, "conditioning": (ConditioningEntry(Prompt(clip, side)),)}
+        nodes[f"{side}.encoder"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
+        nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.encoder", 0), **common})
+        nodes[f"{side}.decoder"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), **common})
+        nodes[f"{side}.strong"] = NodeCall("Stronger", {"prediction": Link(f"{side}.decoder", 1), "strength": strength})
+        sides[side] = Link(f"{side}.strong" if strength != 1.0 else f"{side}.decoder", 0 if strength != 1.0 else 1)
+    nodes["guidance"] = NodeCall("CFGCombine", {**sides, "guidance": 3.0})
+    nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)})
+    graph = Graph(nodes)
+    return bind_region(graph, {**builtin_types(), **TYPES}, region_nodes(graph, "end"), {})
+
+
+def test_it_samples_on_one_device_and_on_two_with_the_same_bits(sd1: Models, costs: Path) -> None:
+    asked = region(sd1, 0.5, 1.0)
+    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
+        expected = sample(engine, asked, bare_context(engine, **TYPES))
+        assert not torch.equal(expected, sample(engine, region(sd1, 1.0, 1.0)))
+    workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
+    pins = {**parse_places(["made_up_stronger=cpu:1", "unet=cpu:0"], ["cpu:0", "cpu:1"])}
+    launchers = {one.name: InProcess() for one in workers}
+    choices, link = Choices(pins, batching=False), NetworkLink(1e9, 1e-4)
+    with ClusterEngine(workers, choices, cache=costs, link=link, launchers=launchers) as cluster:
+        program = cluster.plan(asked)
+        assert program.placement["cond.strong"] == "cpu:1"
+        assert torch.equal(cluster.cluster.run(program, bare_context(cluster)).samples, expected)
+        assert "stronger" in as_svg(program)
