@@ -13,10 +13,9 @@ from katz_graph.errors import InputError
 from katz_graph.executor.cluster.replicas import Change, Replicas
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
+from katz_graph.models.stages import stages
 from katz_graph.planner.queries import commonest_variant
 from katz_graph.recipe import ControlNetRecipe
-
-CONTROL = "controlnet"
 
 
 @dataclass(slots=True, eq=False)
@@ -48,9 +47,11 @@ class Router:
         for stage, device in ((stage, device) for stage, where in pins.items() for device in where):
             if device not in devices:
                 raise InputError(f"--place {stage}={device}: there are the devices {', '.join(devices)}")
-        others = {device for stage, where in pins.items() if stage != CONTROL for device in where}
-        pool = tuple(device for device in pins.get(CONTROL, ()) if device not in others)
-        self.pool = pool if len(pool) == len(pins.get(CONTROL, ())) and len(pool) < len(devices) else ()
+        self._pooled = frozenset(one.name for one in stages().values() if one.pooled)
+        wanted = [device for stage, where in pins.items() if stage in self._pooled for device in where]
+        others = {device for stage, where in pins.items() if stage not in self._pooled for device in where}
+        pool = tuple(device for device in wanted if device not in others)
+        self.pool = pool if len(pool) == len(wanted) and len(pool) < len(devices) else ()
         base = [device for device in devices if device not in self.pool]
         size = lane or len(base)
         self._lanes = [tuple(base[start : start + size]) for start in range(0, len(base), size)]
@@ -92,7 +93,7 @@ class Router:
     def _routed(self, region: Region) -> dict[str, tuple[str, ...]]:
         """Both branches of guidance ask the same member."""
         queues = self._queues()
-        uses = {operation.id: operation.inputs["control_net"] for operation in region.operations if operation.stage == CONTROL}
+        uses = {operation.id: operation.inputs["control_net"] for operation in region.operations if operation.stage in self._pooled}
         members = {recipe: self._replicas.route(recipe, queues) for recipe in dict.fromkeys(uses.values())}
         return {name: (members[recipe],) for name, recipe in uses.items()}
 
@@ -102,7 +103,7 @@ class Router:
         operations = {operation.id: operation for variant in program.variants for operation in variant.operations}
         sessions: dict[tuple[str, ControlNetRecipe], float] = {}
         for call in program.calls[number] if number is not None else ():
-            if call.stage == CONTROL and call.device in self.pool:
+            if call.stage in self._pooled and call.device in self.pool:
                 session = call.device, operations[call.operations[0]].inputs["control_net"]
                 sessions[session] = sessions.get(session, 0.0) + call.seconds
         with self._lock:

@@ -92,8 +92,10 @@ class Stage:
     arguments that depend on no step -> the stage that computes each once a request. `stands_for`: stages that it does as one, where a patch
     wraps them. `last_block_gives`: its output that is there only when its range of blocks reaches the last. `holds_weights`: its weights
     count as memory; False where another stage of the module counts them. `may_lag`: its output may come from the evaluation before
-    (stale-controlnet). `encodes_text`, `reads_text`: it computes from a prompt, or from encoded text. `placeable`, `group`: whether
-    `--place` takes its name, and the name of several. `label`, `colour`: of a costed stage in pictures of plans.
+    (stale-controlnet). `pooled`: devices that have nothing else may serve it to several requests.
+    `encodes_text`, `reads_text`: it computes from a prompt, or from encoded text. `placeable`,
+    `group`: whether `--place` takes its name, and the name of several. `label`, `colour`: of a
+    costed stage in pictures of plans.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Stage:
     last_block_gives: int | None = None
     holds_weights: bool = False
     may_lag: bool = False
+    pooled: bool = False
     encodes_text: bool = False
     reads_text: bool = False
     placeable: bool = False

@@ -88,6 +88,7 @@ STAGES = (
         holds_weights=True,
         hoists=STEP | {"reference": "controlnet_reference"},
         may_lag=True,
+        pooled=True,
         placeable=True,
         label="ControlNet",
         colour="#f58518",
