@@ -1,4 +1,6 @@
-"""The engine: compiles step regions and has workers carry them out, and what else needs a model. Knows nothing of where workers are."""
+"""The engine: compiles step regions and has workers carry them out, and what else needs a model.
+Knows nothing of where workers are.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from katz_graph.wires import LatentSamples
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a request gave: two latents [B, C, h, w], unscaled, the second as denoised when the last step began; times by device."""
+    """What a request gave: two latents [B, C, h, w], unscaled, the second as denoised when the last
+    step began; times by device.
+    """
 
     samples: Tensor
     denoised: Tensor
@@ -37,7 +41,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a worker did in one unit, when, on the clock of `time.perf_counter`, and in how many seconds."""
+    """What a worker did in one unit, when, on the clock of `time.perf_counter`, and in how many
+    seconds.
+    """
 
     value: Any
     start: float
@@ -57,16 +63,20 @@ class Workers(Protocol):
         """Carry out a program that went through all passes; `measure`: every call timed by itself."""
 
     def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
-        """Have one of `services` done on a device, for a run that may be cancelled: what is under way then goes on, for nobody."""
+        """Have one of `services` done on a device, for a run that may be cancelled: what is under
+        way then goes on, for nobody.
+        """
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a person decides about plans: where stages may run, which approximations are allowed, whether equal stages run as one call
-    (None: the faster), and how many devices besides those of the ControlNets one request uses (None: all). `gone`: devices that pins may
-    name and that there are no longer."""
+    """What a person decides about plans: where stages may run, which approximations are allowed,
+    whether equal stages run as one call (None: the faster), and how many devices besides those of
+    the ControlNets one request uses (None: all). `gone`: devices that pins may name and that there
+    are no longer.
+    """
 
     pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     allowed: frozenset[str] = frozenset()

@@ -1,4 +1,6 @@
-"""One device in this process: nothing to start, and functions of packs can be reached. Not for servers: a device fault ends the process."""
+"""One device in this process: nothing to start, and functions of packs can be reached. Not for
+servers: a device fault ends the process.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from katz_graph.models.loading.store import ModelStore
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """`batching` None lets the planner choose; `cache` keeps measured rates; `threads` of torch, None: as many as where it is made."""
+    """`batching` None lets the planner choose; `cache` keeps measured rates; `threads` of torch,
+    None: as many as where it is made.
+    """
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
@@ -43,7 +47,9 @@ class EngineOptions:
 
 
 class LocalWorkers:
-    """A worker thread with its models. `devices`: what the planner is told of it; whoever measures it fills that in."""
+    """A worker thread with its models. `devices`: what the planner is told of it; whoever measures
+    it fills that in.
+    """
 
     def __init__(self, name: str, models: DeviceModels, threads: int) -> None:
         self.devices: tuple[Device, ...] = ()
@@ -52,7 +58,9 @@ class LocalWorkers:
         self._worker = Worker(name, threads)
 
     def submit(self, program: Program, context: Context, measure: bool = False) -> DeviceJob:
-        """Start sampling; the job's result is the latent [B, C, h, w], unscaled, and the denoised one that the last step began with."""
+        """Start sampling; the job's result is the latent [B, C, h, w], unscaled, and the denoised
+        one that the last step began with.
+        """
         return self._worker.submit(self._execution(program, context, measure))
 
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
@@ -104,7 +112,9 @@ class LocalEngine(DeviceEngine):
         self._learn()
 
     def _learn(self) -> None:
-        """Tell the planner what the store knows. There is no other device, so nothing is won by counting this one's memory."""
+        """Tell the planner what the store knows. There is no other device, so nothing is won by
+        counting this one's memory.
+        """
         self._local.devices = tuple(replace(place.device(self._store), memory_bytes=math.inf) for place in self._places)
 
     def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:

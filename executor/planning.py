@@ -1,4 +1,6 @@
-"""From a bound region to a program for the devices that there are. The planner, and model libraries with it, are loaded for the first."""
+"""From a bound region to a program for the devices that there are. The planner, and model libraries
+with it, are loaded for the first.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ from katz_graph.models.costs.counts import Counts
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a program may use: devices, the links between them, where stages may run, which approximations are allowed.
+    """What a program may use: devices, the links between them, where stages may run, which
+    approximations are allowed.
 
-    `batching` None lets the planner choose whether equal stages run as one call. `counts`: what is known of the work of models.
-    `stranded`: stages whose devices are gone, and these.
+    `batching` None lets the planner choose whether equal stages run as one call. `counts`: what is
+    known of the work of models. `stranded`: stages whose devices are gone, and these.
     """
 
     devices: tuple[Device, ...]
@@ -34,8 +37,10 @@ class Resources:
 
 
 def preload(counted: bool) -> None:
-    """Begin to load what the first plan needs, in a thread: it takes seconds, in which workers load as well. `counted`: whether what the
-    stages of models take was counted before, which is all that models are needed for."""
+    """Begin to load what the first plan needs, in a thread: it takes seconds, in which workers load
+    as well. `counted`: whether what the stages of models take was counted before, which is all that
+    models are needed for.
+    """
     models = () if counted else ("katz_graph.models.costs.stage_cost", "diffusers.models.unets.unet_2d_condition")
     tokenizer = "transformers.models.clip.tokenization_clip"  # is named when it is used
     names = ("katz_graph.planner.compile", "katz_graph.planner.passes.cost", "katz_graph.models.text.tokens", tokenizer, *models)
@@ -43,7 +48,9 @@ def preload(counted: bool) -> None:
 
 
 def plan_region(region: Region, resources: Resources, after: str = "emit") -> Program:
-    """Compile a region without running it. InputError for what the passes find wrong in it, RunError for a stage whose devices are gone."""
+    """Compile a region without running it. InputError for what the passes find wrong in it,
+    RunError for a stage whose devices are gone.
+    """
     from katz_graph.models.text.recipe import length
     from katz_graph.models.text.tokens import prompt_length
     from katz_graph.planner.compile import Known, compile_region

@@ -1,4 +1,6 @@
-"""Stands in for an engine where a graph is only planned: compiles what it is asked to sample, and loads no model."""
+"""Stands in for an engine where a graph is only planned: compiles what it is asked to sample, and
+loads no model.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ from katz_graph.wires import LatentSamples
 
 @dataclass(slots=True)
 class PlanningEngine:
-    """Implements `katz_graph.context.Engine`: what a model would make is zeros of the right shape. `programs` come in the order in
-    which their samplers were reached."""
+    """Implements `katz_graph.context.Engine`: what a model would make is zeros of the right shape.
+    `programs` come in the order in which their samplers were reached.
+    """
 
     device: Device
     compile: Callable[[Region], Program]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExecutionBlocker:
-    """Given for an output: nodes that read it do not run. With a message that is an error of those nodes, without one it is silent."""
+    """Given for an output: nodes that read it do not run. With a message that is an error of those
+    nodes, without one it is silent.
+    """
 
     message: str | None

@@ -1,4 +1,6 @@
-"""What a running node may ask of the engine: a protocol, so that nodes and packs never import the executor. Never imports torch."""
+"""What a running node may ask of the engine: a protocol, so that nodes and packs never import the
+executor. Never imports torch.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,22 @@ class Engine(Protocol):
         """Where it computes."""
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        """Compile and run a step region; what its StepEnd gives: the latent, and the denoised one that the last step began with."""
+        """Compile and run a step region; what its StepEnd gives: the latent, and the denoised one
+        that the last step began with.
+        """
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
         """[1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
 
     def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        """[B, H, W, 3] in 0..1 -> the posterior's mean [B, C, H/8, W/8], unscaled; in tiles if asked, or where memory is short."""
+        """[B, H, W, 3] in 0..1 -> the posterior's mean [B, C, H/8, W/8], unscaled; in tiles if
+        asked, or where memory is short.
+        """
 
     def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        """[B, C, H/8, W/8] unscaled -> float32 [B, H, W, 3] in 0..1; in tiles if asked, or where memory is short."""
+        """[B, C, H/8, W/8] unscaled -> float32 [B, H, W, 3] in 0..1; in tiles if asked, or where
+        memory is short.
+        """
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         """[B, 3, H, W] in 0..1 -> float32 [B, 3, H·scale, W·scale], at once."""
@@ -60,7 +68,9 @@ class Context(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Text chunks for pictures that this run writes: `prompt` (the workflow) and what the plan says of itself."""
+        """Text chunks for pictures that this run writes: `prompt` (the workflow) and what the plan
+        says of itself.
+        """
 
     @property
     def previews(self) -> bool:
@@ -79,11 +89,14 @@ class Context(Protocol):
         """Announce a file that this run has finished writing."""
 
     def deliver(self, picture: bytes) -> None:
-        """Send a PNG file to the client that asked for this run. InputError when it was not asked for by one."""
+        """Send a PNG file to the client that asked for this run. InputError when it was not asked
+        for by one.
+        """
 
     def check_cancelled(self) -> None:
         """Raise when the run was cancelled."""
 
     def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
-        """Have `act` called, in any thread, when the run is cancelled, or now if it was; until what this returns is called. It may come
-        late: after that, too."""
+        """Have `act` called, in any thread, when the run is cancelled, or now if it was; until what
+        this returns is called. It may come late: after that, too.
+        """

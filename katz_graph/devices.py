@@ -1,4 +1,6 @@
-"""`--devices`, `--dtype` and `--link` as data. Several devices are several worker processes, each with a name."""
+"""`--devices`, `--dtype` and `--link` as data. Several devices are several worker processes, each
+with a name.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class DeviceChoice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceList:
-    """All devices of a run. One device is served in this process; several are, by processes (`spawn`) or a cluster (`ray`)."""
+    """All devices of a run. One device is served in this process; several are, by processes
+    (`spawn`) or a cluster (`ray`).
+    """
 
     text: str
     choices: tuple[DeviceChoice, ...]
@@ -52,7 +56,8 @@ class DeviceList:
 
 
 def parse_devices(text: str) -> DeviceList:
-    """`cpu`, `cuda:0`, `cpu*2`, `cuda:0,cuda:1`, `cuda*4` (the first four), `cuda:0*2` (two workers on one GPU), `ray` and `ray*4`.
+    """`cpu`, `cuda:0`, `cpu*2`, `cuda:0,cuda:1`, `cuda*4` (the first four), `cuda:0*2` (two workers
+    on one GPU), `ray` and `ray*4`.
 
     InputError for others. Whether a GPU is there is checked by `check_present`.
     """
@@ -101,9 +106,11 @@ def check_present(devices: DeviceList) -> None:
 
 
 def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
-    """The format that all devices of a run compute in, since they hand each other what they computed. `devices`: as torch calls them.
+    """The format that all devices of a run compute in, since they hand each other what they
+    computed. `devices`: as torch calls them.
 
-    `auto`: float16 where all are GPUs, else float32. InputError for an unknown one, and for float16 on a processor.
+    `auto`: float16 where all are GPUs, else float32. InputError for an unknown one, and for float16
+    on a processor.
     """
     if dtype not in (AUTO, *DTYPES):
         raise InputError(f"--dtype {dtype}: expected one of {', '.join((AUTO, *DTYPES))}")
@@ -119,12 +126,16 @@ def format_name(dtype: torch.dtype) -> str:
 
 
 def wider(dtype: str) -> str:
-    """Advice where numbers became too large for a format: which ones hold larger ones; empty where none does."""
+    """Advice where numbers became too large for a format: which ones hold larger ones; empty where
+    none does.
+    """
     return {"float16": "--dtype bfloat16 or float32", "bfloat16": "--dtype float32"}.get(dtype, "")
 
 
 def check_dtype(dtype: str, devices: DeviceList) -> None:
-    """InputError unless the devices can compute in it; of a cluster's devices that is known when it is joined."""
+    """InputError unless the devices can compute in it; of a cluster's devices that is known when it
+    is joined.
+    """
     number_format((choice.device for choice in devices.choices), dtype)
 
 

@@ -1,8 +1,12 @@
-"""Errors that a person reads: one clear line each, and the exit code that the command line ends with."""
+"""Errors that a person reads: one clear line each, and the exit code that the command line ends
+with.
+"""
 
 
 class KatzError(Exception):
-    """Base of all errors that are shown without a traceback. `devices`: by name, those that cannot be used, where that is what is wrong."""
+    """Base of all errors that are shown without a traceback. `devices`: by name, those that cannot
+    be used, where that is what is wrong.
+    """
 
     exit_code = 1
     devices: tuple[str, ...] = ()
@@ -31,7 +35,9 @@ class RunError(KatzError):
 
 
 class OutOfMemory(RunError):
-    """The memory of a device, or of the host, did not suffice. Says how much there was and the way out."""
+    """The memory of a device, or of the host, did not suffice. Says how much there was and the way
+    out.
+    """
 
 
 class Cancelled(KatzError):

@@ -105,7 +105,8 @@ class Sampled:
 class Span:
     """A device worked for a while, at what `name` tells people.
 
-    `start` is on the clock of `time.perf_counter`; clients read it in seconds since the job started.
+    `start` is on the clock of `time.perf_counter`; clients read it in seconds since the job
+    started.
     """
 
     device: str

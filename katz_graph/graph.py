@@ -1,4 +1,6 @@
-"""The graph: frozen data. Validation, hashing, expansion and planning are functions over it in other modules."""
+"""The graph: frozen data. Validation, hashing, expansion and planning are functions over it in
+other modules.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,11 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What a node returns to be replaced by a graph: ids in `graph` are its own; `outputs` are links into it, or values.
+    """What a node returns to be replaced by a graph: ids in `graph` are its own; `outputs` are
+    links into it, or values.
 
-    `shown` has, for ids in `graph`, the nodes of the run that they are to be shown as; the others are shown as the node itself.
+    `shown` has, for ids in `graph`, the nodes of the run that they are to be shown as; the others
+    are shown as the node itself.
     """
 
     graph: Graph

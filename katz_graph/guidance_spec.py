@@ -1,4 +1,6 @@
-"""How a sampler asks a model: the noise it starts from, the prompts, and how their predictions are combined. Frozen data."""
+"""How a sampler asks a model: the noise it starts from, the prompts, and how their predictions are
+combined. Frozen data.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from katz_graph.recipe import Conditioning, ModelRecipe
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What a latent is noised with: the draws of a seed, or nothing. What samplers draw themselves comes of the seed either way."""
+    """What a latent is noised with: the draws of a seed, or nothing. What samplers draw themselves
+    comes of the seed either way.
+    """
 
     seed: int
     drawn: bool = True
@@ -20,8 +24,9 @@ class Noise:
 class Guider:
     """Which prompts a model is asked for.
 
-    basic: the positive alone. cfg: positive against negative by `guidance`. dual: middle against negative by `outer`, and on top of it
-    positive against middle by `guidance`. nested: positive against middle by `guidance`, and that against negative by `outer`.
+    basic: the positive alone. cfg: positive against negative by `guidance`. dual: middle against
+    negative by `outer`, and on top of it positive against middle by `guidance`. nested: positive
+    against middle by `guidance`, and that against negative by `outer`.
     """
 
     kind: Literal["basic", "cfg", "dual", "nested"]

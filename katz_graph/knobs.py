@@ -11,7 +11,9 @@ from katz_graph.sampling.names import KNOWN_SAMPLER_NAMES, SAMPLER_NAMES, SCHEDU
 
 
 def _implemented(name: Any) -> Any:
-    """A sampler that the ecosystem knows and this engine has not is refused by its own line, not as an unknown choice."""
+    """A sampler that the ecosystem knows and this engine has not is refused by its own line, not as
+    an unknown choice.
+    """
     if name in KNOWN_SAMPLER_NAMES:
         require_sampler(name)
     return name

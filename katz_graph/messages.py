@@ -1,4 +1,6 @@
-"""Writes values and names in messages for people: one printable line, shortened, with the nearest known name."""
+"""Writes values and names in messages for people: one printable line, shortened, with the nearest
+known name.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ COMPARED = 80  # characters of a name that are compared with known ones
 
 
 def one_line(text: str) -> str:
-    """`text` without line breaks, escape sequences and other characters that a terminal would act on."""
+    """`text` without line breaks, escape sequences and other characters that a terminal would act
+    on.
+    """
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " if char in "\n\r\t" else char.encode("unicode_escape").decode() for char in text)

@@ -1,7 +1,9 @@
-"""Nodes: a class whose fields are knobs, whose `run` arguments are wires, and whose return type is what comes out.
+"""Nodes: a class whose fields are knobs, whose `run` arguments are wires, and whose return type is
+what comes out.
 
-`NodeType` is the description that everything else works with (validation, graph run, editor, help). `Node.describe()` makes it from a
-class; adapters make the same description from other conventions. Importing this never imports torch.
+`NodeType` is the description that everything else works with (validation, graph run, editor, help).
+`Node.describe()` makes it from a class; adapters make the same description from other conventions.
+Importing this never imports torch.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ VARIADIC = SLOTS  # a `*name` argument of `run` is the wires name_1 to name_8, a
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """A knob whose choices are the files of one model folder (`checkpoints`, `loras`, `controlnet`, `vae`, `input`)."""
+    """A knob whose choices are the files of one model folder (`checkpoints`, `loras`, `controlnet`,
+    `vae`, `input`).
+    """
 
     folder: str
 
@@ -61,11 +65,12 @@ class Widget:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link only, unless it has a `check`).
+    """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link
+    only, unless it has a `check`).
 
-    `check` takes a literal, or what a link delivers to a knob, and gives the value; it raises ValueError. `refresh` gives the choices
-    as they are now, where they are files. `raw`: `run` gets the link itself as `[node, output]`. `options` are what a pack wrote of the
-    input, for editors.
+    `check` takes a literal, or what a link delivers to a knob, and gives the value; it raises
+    ValueError. `refresh` gives the choices as they are now, where they are files. `raw`: `run` gets
+    the link itself as `[node, output]`. `options` are what a pack wrote of the input, for editors.
     """
 
     name: str
@@ -96,20 +101,26 @@ class Output:
 class NodeType:
     """All that is known of one type of node.
 
-    `run(context, inputs)` returns one value per output, or an `Expansion`, or either `WithUi`. `needs(inputs)` names the lazy inputs
-    that are wanted next; lazy inputs that are not evaluated are None. `fingerprint(context, inputs)` returns what besides the inputs
-    decides the result (a file's identity); None when nothing does. `stage` marks a node that may stand inside a step region and names
-    the model function, or region role, that executes it. Each of the functions may be asynchronous.
+    `run(context, inputs)` returns one value per output, or an `Expansion`, or either `WithUi`.
+    `needs(inputs)` names the lazy inputs that are wanted next; lazy inputs that are not evaluated
+    are None. `fingerprint(context, inputs)` returns what besides the inputs decides the result (a
+    file's identity); None when nothing does. `stage` marks a node that may stand inside a step
+    region and names the model function, or region role, that executes it. Each of the functions may
+    be asynchronous.
 
-    What only nodes of other conventions use: a `run` that returns an awaitable overlaps with others; with `takes_lists` every input is
-    the whole list of what came, otherwise a node is run once per element; an output marked in `gives_lists` is a list of values.
-    `hidden` are arguments that the graph run fills in (argument -> one of FILLED_IN). `unlisted` are inputs that editors do not show (as
-    a pack wrote them): what a graph gives for one reaches `run` as it is, and otherwise it is absent. `undeclared`: which inputs that are
-    not declared at all reach `run`: links only, or all. `check(literals, link sockets)` gives further problems before the
-    run as (input, message); the inputs in `unchecked` are not held to bounds and choices, and with `links_unchecked` `check` alone
-    decides what may be linked. `instance` makes the object that stays between runs of one node of a graph; it reaches `run` as the
-    input of the name INSTANCE. `per_node`: two equal nodes do not share a result. `fingerprint_linked`: whether the fingerprint needs
-    the values of linked knobs, else it does without them. `about` is what else a node says of itself, for editors.
+    What only nodes of other conventions use: a `run` that returns an awaitable overlaps with
+    others; with `takes_lists` every input is the whole list of what came, otherwise a node is run
+    once per element; an output marked in `gives_lists` is a list of values. `hidden` are arguments
+    that the graph run fills in (argument -> one of FILLED_IN). `unlisted` are inputs that editors
+    do not show (as a pack wrote them): what a graph gives for one reaches `run` as it is, and
+    otherwise it is absent. `undeclared`: which inputs that are not declared at all reach `run`:
+    links only, or all. `check(literals, link sockets)` gives further problems before the run as
+    (input, message); the inputs in `unchecked` are not held to bounds and choices, and with
+    `links_unchecked` `check` alone decides what may be linked. `instance` makes the object that
+    stays between runs of one node of a graph; it reaches `run` as the input of the name INSTANCE.
+    `per_node`: two equal nodes do not share a result. `fingerprint_linked`: whether the fingerprint
+    needs the values of linked knobs, else it does without them. `about` is what else a node says of
+    itself, for editors.
     """
 
     name: str
@@ -145,21 +156,25 @@ class NodeType:
 
 @dataclass(frozen=True, slots=True)
 class WithUi:
-    """What `run` returns when it has something for editors and clients, too: lists by kind, such as `images` or `text`."""
+    """What `run` returns when it has something for editors and clients, too: lists by kind, such as
+    `images` or `text`.
+    """
 
     result: Any
     ui: Mapping[str, Sequence[Any]]
 
 
 class Node(BaseModel):
-    """Base class of native nodes. Fields are knobs; arguments of `run` are wires (`*name` stands for name_1 to name_8).
+    """Base class of native nodes. Fields are knobs; arguments of `run` are wires (`*name` stands
+    for name_1 to name_8).
 
     `context: Context` in `run` gives the running graph's services.
 
-    Class arguments: `title` for people; `category`; `output=True` for a node that is run for its effect; `names=(...)` for the names of
-    outputs; `lazy=(...)` for wires that `needs` asks for one by one; `stage="..."` for a node of the denoising loop; `takes_lists=True`
-    for a node whose wires deliver the whole list of what came (its knobs are the first of theirs); `gives_lists=(...)` marks outputs that
-    are lists.
+    Class arguments: `title` for people; `category`; `output=True` for a node that is run for its
+    effect; `names=(...)` for the names of outputs; `lazy=(...)` for wires that `needs` asks for one
+    by one; `stage="..."` for a node of the denoising loop; `takes_lists=True` for a node whose
+    wires deliver the whole list of what came (its knobs are the first of theirs);
+    `gives_lists=(...)` marks outputs that are lists.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -196,7 +211,9 @@ class Node(BaseModel):
 
     @classmethod
     def describe(cls) -> NodeType:
-        """The description of this class. Raises TypeError when a field or argument has a type that no socket stands for."""
+        """The description of this class. Raises TypeError when a field or argument has a type that
+        no socket stands for.
+        """
         run = cls.__dict__.get("run") or getattr(cls, "run", None)
         if run is None:
             raise TypeError(f"{cls.__name__} has no run method")

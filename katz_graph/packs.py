@@ -1,4 +1,5 @@
-"""Node packs: where node types come from. Built-in nodes and anyone's installed pack use the same entry points; folders hold loose packs.
+"""Node packs: where node types come from. Built-in nodes and anyone's installed pack use the same
+entry points; folders hold loose packs.
 
 A pack that does not import is reported and left out; it never stops the others.
 """
@@ -64,7 +65,9 @@ class Registry(Mapping[str, NodeType]):
 
 
 class Described(Protocol):
-    """What an adapter finds: something that can be described as a node type, or raises why it cannot."""
+    """What an adapter finds: something that can be described as a node type, or raises why it
+    cannot.
+    """
 
     def describe(self) -> NodeType: ...
 
@@ -80,7 +83,9 @@ def builtin_types() -> Registry:
 
 
 def native_nodes(module: ModuleType) -> list[type[Node]] | None:
-    """The `NODES` of a module, else the Node classes with a `run` that it, or a module inside it, defines; None when there are none."""
+    """The `NODES` of a module, else the Node classes with a `run` that it, or a module inside it,
+    defines; None when there are none.
+    """
     stated = getattr(module, "NODES", None)
     if isinstance(stated, (list, tuple)) and all(isinstance(node, type) and issubclass(node, Node) for node in stated):
         return list(stated)
@@ -102,14 +107,17 @@ ADAPTERS: tuple[Adapter, ...] = (
     v3_nodes,
     native_nodes,
 )
-"""One for each convention that packs follow, asked in order; each answers None when a module does not follow its own."""
+"""One for each convention that packs follow, asked in order; each answers None when a module does
+not follow its own.
+"""
 
 
 Load = Callable[[], ModuleType]
 
 
 def load_registry(folders: Iterable[Path] = (), models: Folders | None = None) -> tuple[Registry, list[PackProblem]]:
-    """Every node type of the installed packs and of those in `folders`. Of two of one name the first wins; built-in ones are first.
+    """Every node type of the installed packs and of those in `folders`. Of two of one name the
+    first wins; built-in ones are first.
 
     `models` is what packs of other conventions see of model, input and output folders.
     """
@@ -133,12 +141,15 @@ def load_registry(folders: Iterable[Path] = (), models: Folders | None = None) -
 
 
 Foreign = Callable[[str, Path, Load], Load]
-"""Of a pack's name, first file and import: that import, with what the pack expects around it where it is of another convention."""
+"""Of a pack's name, first file and import: that import, with what the pack expects around it where
+it is of another convention.
+"""
 
 
 def _installed(foreign: Foreign) -> Iterator[tuple[str, Load]]:
-    """The modules of the entry points. A package gives each of its modules, so that one that fails leaves the others; one of another
-    convention says in its first module which nodes it has."""
+    """The modules of the entry points. A package gives each of its modules, so that one that fails
+    leaves the others; one of another convention says in its first module which nodes it has.
+    """
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name != BUILTIN, point.name)):
         load = partial(importlib.import_module, point.module)
         start = _source(point.module)
@@ -151,7 +162,9 @@ def _installed(foreign: Foreign) -> Iterator[tuple[str, Load]]:
 
 
 def _source(module: str) -> Path | None:
-    """The first file of the distribution that a module is from; nothing is imported for that. None where there is none."""
+    """The first file of the distribution that a module is from; nothing is imported for that. None
+    where there is none.
+    """
     with contextlib.suppress(ImportError, ValueError):
         found = importlib.util.find_spec(module.partition(".")[0])
         return Path(found.origin) if found is not None and found.has_location and found.origin is not None else None
@@ -202,7 +215,9 @@ def _import_file(file: Path) -> ModuleType:
 
 
 def _guarded(pack: str, load: Load, problems: list[PackProblem]) -> ModuleType | None:
-    """The module, or None and a problem. What a pack prints goes to stderr, because results are printed to stdout."""
+    """The module, or None and a problem. What a pack prints goes to stderr, because results are
+    printed to stdout.
+    """
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return load()
@@ -212,7 +227,9 @@ def _guarded(pack: str, load: Load, problems: list[PackProblem]) -> ModuleType |
 
 
 def _described(error: BaseException) -> str:
-    """Exception type, its last line, and where: the innermost place outside of the import machinery. Our own errors as they are."""
+    """Exception type, its last line, and where: the innermost place outside of the import
+    machinery. Our own errors as they are.
+    """
     if isinstance(error, KatzError):
         return one_line(str(error))
     last = str(error).strip().split("\n")[-1]
@@ -226,7 +243,9 @@ def _described(error: BaseException) -> str:
 
 
 def web_directory(module: ModuleType) -> Path | None:
-    """The folder of scripts for the editor that a pack names in WEB_DIRECTORY, or as `web` of `[tool.comfy]` in its pyproject.toml."""
+    """The folder of scripts for the editor that a pack names in WEB_DIRECTORY, or as `web` of
+    `[tool.comfy]` in its pyproject.toml.
+    """
     start = Path(module.__file__ or "").parent
     named = getattr(module, "WEB_DIRECTORY", None)
     project = start / "pyproject.toml"

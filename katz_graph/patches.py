@@ -1,6 +1,8 @@
-"""What a model recipe can carry besides weights: other sampling, other guidance, FreeU, and opaque functions of packs.
+"""What a model recipe can carry besides weights: other sampling, other guidance, FreeU, and opaque
+functions of packs.
 
-Frozen data, part of the recipe's digest. Nothing here computes: `planner/` and `executor/` read it, each kind in one place.
+Frozen data, part of the recipe's digest. Nothing here computes: `planner/` and `executor/` read it,
+each kind in one place.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import Any, Literal, TypeGuard, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class DiscreteSampling:
-    """The model's own noise table, with another meaning of its output; with `zero_terminal_snr` rescaled, without it not."""
+    """The model's own noise table, with another meaning of its output; with `zero_terminal_snr`
+    rescaled, without it not.
+    """
 
     prediction: Literal["eps", "v_prediction", "x0", "lcm"]
     zero_terminal_snr: bool = False
@@ -29,8 +33,9 @@ class ContinuousSampling:
 
 @dataclass(frozen=True, slots=True)
 class FreeU:
-    """Backbone and skip factors of the two deepest widths: four and two times the model's own (Si et al. 2024). Version 2 weighs the
-    backbone by the mean map of each sample."""
+    """Backbone and skip factors of the two deepest widths: four and two times the model's own (Si
+    et al. 2024). Version 2 weighs the backbone by the mean map of each sample.
+    """
 
     version: Literal[1, 2]
     b1: float
@@ -41,17 +46,21 @@ class FreeU:
 
 @dataclass(frozen=True, slots=True)
 class RescaledGuidance:
-    """How much of the guided prediction has the conditional one's standard deviation (Lin et al. 2024)."""
+    """How much of the guided prediction has the conditional one's standard deviation (Lin et al.
+    2024).
+    """
 
     multiplier: float
 
 
 @dataclass(frozen=True, slots=True)
 class OpaquePatch:
-    """A function that somebody's pack put on a model. Two are equal when their identities are, so these must be unique.
+    """A function that somebody's pack put on a model. Two are equal when their identities are, so
+    these must be unique.
 
-    What it is given and gives: `cfg_function` and `post_cfg_function` in `sampling/guidance.py`, `unet_wrapper` in `models/wrapped.py`.
-    `needs_uncond`: the negative side is computed even at guidance 1.
+    What it is given and gives: `cfg_function` and `post_cfg_function` in `sampling/guidance.py`,
+    `unet_wrapper` in `models/wrapped.py`. `needs_uncond`: the negative side is computed even at
+    guidance 1.
     """
 
     kind: Literal["cfg_function", "post_cfg_function", "unet_wrapper"]

@@ -9,9 +9,11 @@ from katz_graph.models.stages import stage_groups, stages
 
 
 def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """Stage -> the devices that it may run on; a stage that is given several times may run on any of them.
+    """Stage -> the devices that it may run on; a stage that is given several times may run on any
+    of them.
 
-    `unet` and `vae` stand for their stages. InputError for unknown stages, and for devices that this run does not have.
+    `unet` and `vae` stand for their stages. InputError for unknown stages, and for devices that
+    this run does not have.
     """
     if not places:
         return {}  # families are not asked for what nobody wants

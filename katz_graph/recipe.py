@@ -1,6 +1,8 @@
-"""Recipes: frozen descriptions of how to get a model, a text encoding or an image; what flows on wires instead of live weights.
+"""Recipes: frozen descriptions of how to get a model, a text encoding or an image; what flows on
+wires instead of live weights.
 
-Nothing here loads anything. Two equal recipes mean the same weights and the same numbers, so a recipe's digest is a cache key.
+Nothing here loads anything. Two equal recipes mean the same weights and the same numbers, so a
+recipe's digest is a cache key.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """A file as it was when it was named: a replaced file is another identity, hence another recipe."""
+    """A file as it was when it was named: a replaced file is another identity, hence another
+    recipe.
+    """
 
     path: str
     size: int  # bytes
@@ -27,10 +31,12 @@ class FileIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One module: its configuration and safetensors files in diffusers' folder layout, a tokenizer's files, or a part of a single file.
+    """One module: its configuration and safetensors files in diffusers' folder layout, a
+    tokenizer's files, or a part of a single file.
 
-    A part of a single file is the tensors whose names begin with `prefix`; its configuration, told from them, is carried along, for
-    nothing beside the file says it. `rounding` is the number format that weights are rounded to before they are used.
+    A part of a single file is the tensors whose names begin with `prefix`; its configuration, told
+    from them, is carried along, for nothing beside the file says it. `rounding` is the number
+    format that weights are rounded to before they are used.
     """
 
     folder: str  # or the single file
@@ -50,9 +56,11 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class MergedComponent(Component):
-    """A module whose weights are computed of two modules of one shape, each with its LoRAs; what it has of a Component is the first's.
+    """A module whose weights are computed of two modules of one shape, each with its LoRAs; what it
+    has of a Component is the first's.
 
-    `scales` are (beginning of a weight's name, factor of the first, factor of the second); of several that fit, the first counts.
+    `scales` are (beginning of a weight's name, factor of the first, factor of the second); of
+    several that fit, the first counts.
     """
 
     sources: tuple[tuple[Component, tuple[Lora, ...]], ...] = ()
@@ -61,7 +69,8 @@ class MergedComponent(Component):
 
 @dataclass(frozen=True, slots=True)
 class ModelRecipe:
-    """A UNet with LoRAs and patches; `scheduler` holds the noise table and the kind of prediction it was trained for.
+    """A UNet with LoRAs and patches; `scheduler` holds the noise table and the kind of prediction
+    it was trained for.
 
     `latent_scale` is what a VAE's latent is multiplied by to become what the UNet was trained on.
     """
@@ -95,7 +104,8 @@ class LearnedWords:
 
 @dataclass(frozen=True, slots=True)
 class ClipRecipe:
-    """One text encoder (SD1.5, SD2, SDXL's refiner) or two (SDXL), with LoRAs and the textual inversions that a prompt names.
+    """One text encoder (SD1.5, SD2, SDXL's refiner) or two (SDXL), with LoRAs and the textual
+    inversions that a prompt names.
 
     `last_layer` is ComfyUI's stop_at_clip_layer; None is the family's own.
     """
@@ -116,8 +126,9 @@ class VaeRecipe:
 
 @dataclass(frozen=True, slots=True)
 class ControlNetRecipe:
-    """A ControlNet. `types`: which kinds of reference a ControlNet for several is told it gets. `base`: the UNet that the file's weights
-    are differences to."""
+    """A ControlNet. `types`: which kinds of reference a ControlNet for several is told it gets.
+    `base`: the UNet that the file's weights are differences to.
+    """
 
     control_net: Component
     types: tuple[int, ...] = ()
@@ -138,7 +149,8 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class ControlUse:
-    """One ControlNet applied to a conditioning: reference image, strength and the window of the schedule (fractions) it acts in.
+    """One ControlNet applied to a conditioning: reference image, strength and the window of the
+    schedule (fractions) it acts in.
 
     `spreads`: it acts on the other side of guidance too, where that has no ControlNet of its own.
     """
@@ -153,7 +165,9 @@ class ControlUse:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text as one text encoder or two take it; `text_2` is for the second, where it is another one."""
+    """A text as one text encoder or two take it; `text_2` is for the second, where it is another
+    one.
+    """
 
     clip: ClipRecipe
     text: str
@@ -170,7 +184,9 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Averaged:
-    """`share` of the first encoding and the rest of the second, which is cut or filled up to the first's length."""
+    """`share` of the first encoding and the rest of the second, which is cut or filled up to the
+    first's length.
+    """
 
     first: Encoding
     second: Encoding
@@ -204,7 +220,9 @@ Encoding = Prompt | Joined | Averaged | Zeroed | Given
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What SDXL is told of picture sizes, in pixels; None is the size that is sampled. Its refiner is told a score, no target."""
+    """What SDXL is told of picture sizes, in pixels; None is the size that is sampled. Its refiner
+    is told a score, no target.
+    """
 
     height: int | None = None
     width: int | None = None
@@ -228,7 +246,9 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class MaskUse:
-    """Where a conditioning acts and how strongly. `bounds`: the model sees only the box around the mask."""
+    """Where a conditioning acts and how strongly. `bounds`: the model sees only the box around the
+    mask.
+    """
 
     mask: Picture  # [B, H, W]
     strength: float = 1.0
@@ -237,7 +257,8 @@ class MaskUse:
 
 @dataclass(frozen=True, slots=True)
 class Concatenated:
-    """What a model with more input channels sees beside the noisy latent: a latent (as on wires) and, for inpainting, a mask (1 = repaint).
+    """What a model with more input channels sees beside the noisy latent: a latent (as on wires)
+    and, for inpainting, a mask (1 = repaint).
 
     Without a mask an inpainting model sees a blank picture, all of it to be repainted.
     """
@@ -268,7 +289,9 @@ Conditioning = tuple[ConditioningEntry, ...]
 
 
 def digest(recipe: object) -> str:
-    """SHA-256 of a recipe's repr, which is complete: frozen dataclasses of strings and numbers, a picture's digest for its pixels."""
+    """SHA-256 of a recipe's repr, which is complete: frozen dataclasses of strings and numbers, a
+    picture's digest for its pixels.
+    """
     return hashlib.sha256(repr(recipe).encode()).hexdigest()
 
 
@@ -282,7 +305,9 @@ def tensor_digest(tensor: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rrdb:
-    """RRDBNet: `unshuffle` pixels of a side go into channels first, then each of `doublings` doubles the size."""
+    """RRDBNet: `unshuffle` pixels of a side go into channels first, then each of `doublings`
+    doubles the size.
+    """
 
     features: int
     growth: int
@@ -306,7 +331,9 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class UpscaleModelRecipe:
-    """A network that enlarges pictures; `names` leads from the network's own names to those in the file."""
+    """A network that enlarges pictures; `names` leads from the network's own names to those in the
+    file.
+    """
 
     file: FileIdentity
     shape: Rrdb | Compact
@@ -315,7 +342,9 @@ class UpscaleModelRecipe:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The windows in which a VAE works where a whole picture takes too much memory: pixels along a side, and of their overlap."""
+    """The windows in which a VAE works where a whole picture takes too much memory: pixels along a
+    side, and of their overlap.
+    """
 
     side: int = 512
     overlap: int = 64

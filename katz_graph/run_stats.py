@@ -1,4 +1,6 @@
-"""What sampling and the VAE took in one run, collected from its events. Knows nothing of engines and devices."""
+"""What sampling and the VAE took in one run, collected from its events. Knows nothing of engines
+and devices.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunStats:
-    """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended, `vae` for each use.
+    """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended,
+    `vae` for each use.
 
     Any thread may tell events.
     """
@@ -35,7 +38,9 @@ class RunStats:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Of all samplers on the devices that advanced them: load, prepare and denoise; and of the VAE."""
+        """Of all samplers on the devices that advanced them: load, prepare and denoise; and of the
+        VAE.
+        """
         return {
             "load": sum(sampler.load for sampler in self.samplers),
             "prepare": sum(sampler.prepare for sampler in self.samplers),

@@ -1,4 +1,6 @@
-"""Which run, node and pack the code of a pack is working for: context variables that the graph run and the pack loader set."""
+"""Which run, node and pack the code of a pack is working for: context variables that the graph run
+and the pack loader set.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from katz_graph.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A node at work: the services of its run, its id in the graph, the pack that its type is from, and numbers for graphs it builds."""
+    """A node at work: the services of its run, its id in the graph, the pack that its type is from,
+    and numbers for graphs it builds.
+    """
 
     context: Context
     node: str = ""
@@ -29,7 +33,9 @@ _running: ContextVar[Running | None] = ContextVar("katz_graph_running", default=
 
 @contextmanager
 def running(context: Context, node: str = "", pack: str = "") -> Iterator[None]:
-    """What a node does inside reaches this run: progress bars, folders, model calls. Async nodes keep it through their awaits."""
+    """What a node does inside reaches this run: progress bars, folders, model calls. Async nodes
+    keep it through their awaits.
+    """
     token = _running.set(Running(context, node, pack))
     try:
         yield

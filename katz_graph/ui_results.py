@@ -1,4 +1,6 @@
-"""What output nodes have for editors and clients beside their outputs: files as `/view` serves them, and texts."""
+"""What output nodes have for editors and clients beside their outputs: files as `/view` serves
+them, and texts.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def announced(context: Context, place: Place, paths: Iterable[Path]) -> list[dic
 
 
 def written(context: Context, ui: Mapping[str, Sequence[Any]]) -> list[Path]:
-    """Finds the files that a node, of whatever pack, wrote and names for editors: those that are there."""
+    """Finds the files that a node, of whatever pack, wrote and names for editors: those that are
+    there.
+    """
     named = (entry for entries in ui.values() if isinstance(entries, Sequence) for entry in entries if isinstance(entry, Mapping))
     return [path for entry in named if (path := _path(context, entry)) is not None and path.is_file()]
 

@@ -1,4 +1,6 @@
-"""What flows on wires: one name per socket type, with the Python type behind it. Importing this never imports torch."""
+"""What flows on wires: one name per socket type, with the Python type behind it. Importing this
+never imports torch.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Socket:
 
 
 class LatentSamples(TypedDict, total=False):
-    """A latent as packs know it. The samples are the VAE's own, not multiplied by its scaling factor."""
+    """A latent as packs know it. The samples are the VAE's own, not multiplied by its scaling
+    factor.
+    """
 
     samples: Tensor  # [B, C, H/8, W/8]: a cell is CELL pixels wide and high
     noise_mask: Tensor  # [B, 1, H, W], 1 = repaint

@@ -22,7 +22,9 @@ MOST_TEXTS = 256
 
 
 class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Prompt)"):
-    """A prompt. `(word:1.2)` weighs, `\\(` escapes, `embedding:NAME` is a textual inversion; encoded in chunks of 75 tokens."""
+    """A prompt. `(word:1.2)` weighs, `\\(` escapes, `embedding:NAME` is a textual inversion;
+    encoded in chunks of 75 tokens.
+    """
 
     text: PromptText
 
@@ -34,7 +36,9 @@ class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Pro
 
 
 class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
-    """A prompt for each of SDXL's text encoders, and the sizes and crop that the model is told, in pixels."""
+    """A prompt for each of SDXL's text encoders, and the sizes and crop that the model is told, in
+    pixels.
+    """
 
     width: Pixels = 1024
     height: Pixels = 1024
@@ -55,7 +59,9 @@ class CLIPTextEncodeSDXL(Node, category="advanced/conditioning"):
 
 
 class CLIPTextEncodeSDXLRefiner(Node, category="advanced/conditioning"):
-    """A prompt for SDXL's refiner, with an aesthetic score and the size that the model is told, in pixels."""
+    """A prompt for SDXL's refiner, with an aesthetic score and the size that the model is told, in
+    pixels.
+    """
 
     ascore: Annotated[float, Field(ge=0.0, le=1000.0), Widget(step=0.01)] = 6.0
     width: Pixels = 1024
@@ -120,7 +126,9 @@ def mapped(conditioning: Conditioning, change: Callable[[ConditioningEntry], Con
 
 
 def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
-    """The encoding. InputError when a chain of nodes, each of which doubles it, made it too large to compute."""
+    """The encoding. InputError when a chain of nodes, each of which doubles it, made it too large
+    to compute.
+    """
     if parts(encoding) > MOST_TEXTS:
         raise InputError(f"the conditioning is put together from more than {MOST_TEXTS} texts; use fewer")
     return encoding

@@ -54,7 +54,9 @@ class ConditioningSetAreaStrength(Node, category="conditioning"):
 
 
 class ConditioningSetMask(Node, category="conditioning"):
-    """Acts where the mask is, as much as it is. With `mask bounds` the model is shown only the box around it."""
+    """Acts where the mask is, as much as it is. With `mask bounds` the model is shown only the box
+    around it.
+    """
 
     strength: Strength = 1.0
     set_cond_area: Literal["default", "mask bounds"] = "default"

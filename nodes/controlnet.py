@@ -10,7 +10,9 @@ from katz_graph.wires import Conditioning, ControlNet, Image, Vae
 
 
 class ControlNetApplyAdvanced(Node, category="conditioning/controlnet", title="Apply ControlNet", names=("positive", "negative")):
-    """A ControlNet on both conditionings: reference image, strength, and the window of the schedule in which it acts."""
+    """A ControlNet on both conditionings: reference image, strength, and the window of the schedule
+    in which it acts.
+    """
 
     strength: Strength = 1.0
     start_percent: Fraction = 0.0
@@ -26,7 +28,9 @@ class ControlNetApplyAdvanced(Node, category="conditioning/controlnet", title="A
 
 
 class ControlNetApply(Node, category="conditioning/controlnet", title="Apply ControlNet (old)"):
-    """A ControlNet on one conditioning; it acts on the negative side too, unless that has a ControlNet of its own."""
+    """A ControlNet on one conditioning; it acts on the negative side too, unless that has a
+    ControlNet of its own.
+    """
 
     strength: Strength = 1.0
 

@@ -1,6 +1,8 @@
-"""The denoising loop opened up: begin and end of a step, the parts of a UNet, ControlNets, guidance, and switches between them.
+"""The denoising loop opened up: begin and end of a step, the parts of a UNet, ControlNets,
+guidance, and switches between them.
 
-Nodes with a stage are executed by the planner's program, inside a step region; their `run` only says what goes in and out.
+Nodes with a stage are executed by the planner's program, inside a step region; their `run` only
+says what goes in and out.
 """
 
 from __future__ import annotations
@@ -51,8 +53,8 @@ SlotOutputs = tuple[Step, Anything, Anything, Anything, Anything, Anything, Anyt
 class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
     """The start of one evaluation of the denoising loop.
 
-    The step carries the latent as the model sees it, and the noise level. `previous_i` is what `next_i` of StepEnd was in the evaluation
-    before; `initial_i` is its value in the first one.
+    The step carries the latent as the model sees it, and the noise level. `previous_i` is what
+    `next_i` of StepEnd was in the evaluation before; `initial_i` is its value in the first one.
     """
 
     seed: Seed = 0
@@ -70,7 +72,9 @@ class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
 
 
 class SigmasStepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
-    """The start of one evaluation over given noise levels with a given sampler; otherwise as StepBegin."""
+    """The start of one evaluation over given noise levels with a given sampler; otherwise as
+    StepBegin.
+    """
 
     seed: Seed = 0
     add_noise: bool = True
@@ -80,7 +84,9 @@ class SigmasStepBegin(Node, category="denoise", stage="step_begin", names=PREVIO
 
 
 class DiffusersStepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):
-    """The start of one evaluation under a scheduler of diffusers: predictions stay raw, and noise, timesteps and updates are its own."""
+    """The start of one evaluation under a scheduler of diffusers: predictions stay raw, and noise,
+    timesteps and updates are its own.
+    """
 
     scheduler_class: str = "EulerDiscreteScheduler"
     scheduler_config: Text = "{}"
@@ -93,15 +99,18 @@ class DiffusersStepBegin(Node, category="denoise", stage="step_begin", names=PRE
 
 
 class StepEnd(Node, category="denoise", stage="step_end", names=("latent", "denoised")):
-    """The end of one evaluation: the sampler takes the prediction. Its outputs are the latent after the last evaluation, and the denoised
-    prediction that the last step began with."""
+    """The end of one evaluation: the sampler takes the prediction. Its outputs are the latent after
+    the last evaluation, and the denoised prediction that the last step began with.
+    """
 
     def run(self, step: Step, prediction: Prediction, *next: Anything) -> tuple[Latent, Latent]:
         raise OutsideRegion(self)
 
 
 class UNetEncoder(Node, category="denoise", stage="unet_encoder"):
-    """Down blocks of a UNet, from the step (first block 0) or from features. Block -1 as the last one means the model's last."""
+    """Down blocks of a UNet, from the step (first block 0) or from features. Block -1 as the last
+    one means the model's last.
+    """
 
     first_block: Annotated[int, Field(ge=0, le=63)] = 0
     last_block: Block = -1
@@ -127,10 +136,11 @@ class ControlNet(Node, category="denoise", stage="controlnet"):
 
 
 class UNetDecoder(Node, category="denoise", stage="unet_decoder", names=("features", "prediction")):
-    """Up blocks of a UNet. Residuals are summed and added to the skips, and to the middle where the range starts at block 0.
+    """Up blocks of a UNet. Residuals are summed and added to the skips, and to the middle where the
+    range starts at block 0.
 
-    `skips` gives another source of skips and time embedding than `features` (deep features of an earlier evaluation). The prediction
-    is there when the range reaches the last block.
+    `skips` gives another source of skips and time embedding than `features` (deep features of an
+    earlier evaluation). The prediction is there when the range reaches the last block.
     """
 
     first_block: Annotated[int, Field(ge=0, le=63)] = 0
@@ -143,7 +153,9 @@ class UNetDecoder(Node, category="denoise", stage="unet_decoder", names=("featur
 
 
 class WrappedUNet(Node, category="denoise", stage="unet_wrapped"):
-    """A whole UNet called by the function that a pack put around it. `uncond` tells that function which side of guidance this is."""
+    """A whole UNet called by the function that a pack put around it. `uncond` tells that function
+    which side of guidance this is.
+    """
 
     uncond: bool = False
 
@@ -152,7 +164,9 @@ class WrappedUNet(Node, category="denoise", stage="unet_wrapped"):
 
 
 class CFGCombine(Node, category="denoise"):
-    """Classifier-free guidance: uncond + (cond - uncond) · guidance (Ho and Salimans 2022). With a `base`, on top of that instead."""
+    """Classifier-free guidance: uncond + (cond - uncond) · guidance (Ho and Salimans 2022). With a
+    `base`, on top of that instead.
+    """
 
     guidance: Guidance = 8.0
 
@@ -163,7 +177,9 @@ class CFGCombine(Node, category="denoise"):
 
 
 class PatchedCFGCombine(Node, category="denoise"):
-    """Guidance as the model's patches have it: RescaleCFG, and functions that packs put on the model. Without a negative side, 1."""
+    """Guidance as the model's patches have it: RescaleCFG, and functions that packs put on the
+    model. Without a negative side, 1.
+    """
 
     guidance: Guidance = 8.0
 
@@ -174,7 +190,9 @@ class PatchedCFGCombine(Node, category="denoise"):
 
 
 class StepCrop(Node, category="denoise"):
-    """A part of the step's latent, in latent cells: what comes behind it sees and predicts this part only."""
+    """A part of the step's latent, in latent cells: what comes behind it sees and predicts this
+    part only.
+    """
 
     top: Cells = 0
     left: Cells = 0
@@ -191,7 +209,8 @@ class StepCrop(Node, category="denoise"):
 
 
 class WeighPrediction(Node, category="denoise"):
-    """How much a prediction counts: its strength, times a mask (1 = all), or fading towards the borders of a part that StepCrop gave.
+    """How much a prediction counts: its strength, times a mask (1 = all), or fading towards the
+    borders of a part that StepCrop gave.
 
     `step` is the whole one, `top` and `left` say where the part begins.
     """
@@ -207,7 +226,9 @@ class WeighPrediction(Node, category="denoise"):
 
 
 class SumPredictions(Node, category="denoise"):
-    """Several weighted predictions as one, to be blended with others: so that more can be blended than one node takes."""
+    """Several weighted predictions as one, to be blended with others: so that more can be blended
+    than one node takes.
+    """
 
     def run(self, step: Step, *weighted: Weighted | None) -> Weighted:
         from katz_graph.sampling.areas import summed
@@ -216,7 +237,9 @@ class SumPredictions(Node, category="denoise"):
 
 
 class BlendPredictions(Node, category="denoise"):
-    """The weighted mean of several predictions, cell by cell; absent ones do not count, and where nothing counts it is 0."""
+    """The weighted mean of several predictions, cell by cell; absent ones do not count, and where
+    nothing counts it is 0.
+    """
 
     def run(self, step: Step, *weighted: Weighted | None) -> Prediction:
         from katz_graph.sampling.areas import blend
@@ -225,7 +248,9 @@ class BlendPredictions(Node, category="denoise"):
 
 
 class StepPattern(Node, category="denoise", stage="step_pattern"):
-    """True in every `every`-th evaluation counted from `offset`, between `first` and `last` (-1: the end)."""
+    """True in every `every`-th evaluation counted from `offset`, between `first` and `last` (-1:
+    the end).
+    """
 
     every: Annotated[int, Field(ge=1, le=10000)] = 2
     offset: Annotated[int, Field(ge=0, le=10000)] = 0
@@ -237,7 +262,9 @@ class StepPattern(Node, category="denoise", stage="step_pattern"):
 
 
 class StepWindow(Node, category="denoise", stage="step_window"):
-    """True while the noise level is within a window of the schedule, as ControlNets use it (fractions; 0 to 1 is always)."""
+    """True while the noise level is within a window of the schedule, as ControlNets use it
+    (fractions; 0 to 1 is always).
+    """
 
     start_percent: Fraction = 0.0
     end_percent: Fraction = 1.0

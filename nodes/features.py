@@ -14,8 +14,9 @@ from katz_graph.wires import Features, Model
 
 
 class ScaleFeatures(Node, category="denoise"):
-    """Weigh backbone against skips before an up block, as FreeU does (Si et al. 2024): half of the hidden channels times `backbone`,
-    the low frequencies of the skips that this block reads times `skip`. Stands right before the UNetDecoder of that block.
+    """Weigh backbone against skips before an up block, as FreeU does (Si et al. 2024): half of the
+    hidden channels times `backbone`, the low frequencies of the skips that this block reads times
+    `skip`. Stands right before the UNetDecoder of that block.
     """
 
     up_block: Annotated[int, Field(ge=0, le=63)] = 0

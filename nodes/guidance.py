@@ -44,8 +44,9 @@ class CFGGuider(Node, category="sampling/custom_sampling/guiders", title="CFG Gu
 
 
 class DualCFGGuider(Node, category="sampling/custom_sampling/guiders", title="Dual CFG Guider"):
-    """Two guidances: regular, of cond2 against the negative and, on top, of cond1 against cond2; nested, of cond1 against cond2, and of
-    what comes of it against the negative."""
+    """Two guidances: regular, of cond2 against the negative and, on top, of cond1 against cond2;
+    nested, of cond1 against cond2, and of what comes of it against the negative.
+    """
 
     cfg_conds: Guidance = 8.0
     cfg_cond2_negative: Guidance = 8.0
@@ -57,7 +58,9 @@ class DualCFGGuider(Node, category="sampling/custom_sampling/guiders", title="Du
 
 
 class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise"):
-    """A latent with noise of the level between the first and the last sigma, of the first where there is only one."""
+    """A latent with noise of the level between the first and the last sigma, of the first where
+    there is only one.
+    """
 
     def run(self, model: Model, noise: Noise, sigmas: Sigmas, latent_image: Latent) -> Latent:
         from katz_graph.sampling.noise import initial_noise

@@ -28,7 +28,9 @@ def _saved(images: Image, context: Context, place: Place, prefix: str) -> Image:
 
 
 class LoadImage(Node, category="image"):
-    """A picture from the input folder (all frames of an animation), and the inverse of its transparency as a mask."""
+    """A picture from the input folder (all frames of an animation), and the inverse of its
+    transparency as a mask.
+    """
 
     image: PictureFile
 
@@ -57,7 +59,9 @@ class LoadImageMask(Node, category="mask", title="Load Image (as Mask)"):
 
 
 class SaveImage(Node, category="image", output=True):
-    """Write PNG files with the workflow inside. The prefix may hold a subfolder, and %year%, %month%, %day%, %width%, %height%."""
+    """Write PNG files with the workflow inside. The prefix may hold a subfolder, and %year%,
+    %month%, %day%, %width%, %height%.
+    """
 
     filename_prefix: str = "ComfyUI"
 

@@ -17,7 +17,9 @@ Images = Annotated["list[Tensor]", Socket("IMAGE")]
 
 
 class ImageBatch(Node, category="image/batch"):
-    """Two pictures (or batches) as one batch, the second cropped and scaled to the size of the first."""
+    """Two pictures (or batches) as one batch, the second cropped and scaled to the size of the
+    first.
+    """
 
     def run(self, image1: Image, image2: Image) -> Image:
         import torch
@@ -54,7 +56,9 @@ class ImageFromBatch(Node, category="image/batch"):
 
 
 class RebatchImages(Node, category="image/batch", takes_lists=True, gives_lists=(True,)):
-    """A list of pictures in batches of another size. A picture of another width, height or kind begins a new batch."""
+    """A list of pictures in batches of another size. A picture of another width, height or kind
+    begins a new batch.
+    """
 
     batch_size: BatchSize = 1
 

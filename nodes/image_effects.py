@@ -1,4 +1,6 @@
-"""Pictures changed in place of their pixels: inverted, blended, blurred, sharpened, laid over one another, reduced to edges."""
+"""Pictures changed in place of their pixels: inverted, blended, blurred, sharpened, laid over one
+another, reduced to edges.
+"""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ class ImageScaleBy(Node, category="image/upscaling", title="Upscale Image By"):
 
 
 class ImageScaleToTotalPixels(Node, category="image/upscaling"):
-    """Scale a picture to so many megapixels (of 1024 x 1024), each side rounded to a multiple of `resolution_steps`."""
+    """Scale a picture to so many megapixels (of 1024 x 1024), each side rounded to a multiple of
+    `resolution_steps`.
+    """
 
     upscale_method: Method = "nearest-exact"
     megapixels: Annotated[float, Field(ge=0.01, le=16.0), Widget(step=0.01)] = 1.0
@@ -129,7 +131,9 @@ class ImageRotate(Node, category="image/transform"):
 
 
 class ImagePadForOutpaint(Node, category="image", title="Pad Image for Outpainting"):
-    """A picture with a grey border, and a mask of what is to be painted there, fading into the picture."""
+    """A picture with a grey border, and a mask of what is to be painted there, fading into the
+    picture.
+    """
 
     left: WholeCells = 0
     top: WholeCells = 0
@@ -144,7 +148,9 @@ class ImagePadForOutpaint(Node, category="image", title="Pad Image for Outpainti
 
 
 class ImageStitch(Node, category="image/transform"):
-    """A second picture beside, below or above the first, in its size or centred, with a gap between them."""
+    """A second picture beside, below or above the first, in its size or centred, with a gap between
+    them.
+    """
 
     direction: Literal["right", "down", "left", "up"] = "right"
     match_image_size: bool = True

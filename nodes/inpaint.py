@@ -1,4 +1,6 @@
-"""Conditionings of models that take a picture beside the noisy latent: inpainting, and editing by instruction."""
+"""Conditionings of models that take a picture beside the noisy latent: inpainting, and editing by
+instruction.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class InpaintModelConditioning(Node, category="conditioning/inpaint", names=("positive", "negative", "latent")):
-    """What an inpainting model is shown: the mask, and the picture with grey in its place. With `noise_mask` only the mask is repainted."""
+    """What an inpainting model is shown: the mask, and the picture with grey in its place. With
+    `noise_mask` only the mask is repainted.
+    """
 
     noise_mask: bool = True
 

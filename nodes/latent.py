@@ -42,7 +42,9 @@ class EmptyLatentImage(Node, category="latent"):
 
 
 class EmptySD3LatentImage(Node, category="latent/sd3"):
-    """An all-zero latent of 16 channels, as SD3 and Flux have them. Sizes are floored to multiples of 8."""
+    """An all-zero latent of 16 channels, as SD3 and Flux have them. Sizes are floored to multiples
+    of 8.
+    """
 
     width: LatentSide = 1024
     height: LatentSide = 1024
@@ -60,7 +62,9 @@ class SetLatentNoiseMask(Node, category="latent/inpaint"):
 
 
 class LatentBatch(Node, category="latent/batch"):
-    """Two latents as one batch, the second in the size of the first. Each keeps its own mask and draws of the seed."""
+    """Two latents as one batch, the second in the size of the first. Each keeps its own mask and
+    draws of the seed.
+    """
 
     def run(self, samples1: Latent, samples2: Latent) -> Latent:
         from katz_graph.picture.latents import joined, sized_like
@@ -69,7 +73,9 @@ class LatentBatch(Node, category="latent/batch"):
 
 
 class LatentBatchSeedBehavior(Node, category="latent/advanced"):
-    """Whether the samples of a batch get different noise from one seed (random) or all the same (fixed)."""
+    """Whether the samples of a batch get different noise from one seed (random) or all the same
+    (fixed).
+    """
 
     seed_behavior: Literal["random", "fixed"] = "fixed"
 
@@ -82,7 +88,9 @@ class LatentBatchSeedBehavior(Node, category="latent/advanced"):
 
 
 class LatentFromBatch(Node, category="latent/batch"):
-    """Some samples of a batch, which get the same noise as inside it. A negative index counts from the end."""
+    """Some samples of a batch, which get the same noise as inside it. A negative index counts from
+    the end.
+    """
 
     batch_index: Annotated[int, Field(ge=-16384, le=16384)] = 0
     length: Annotated[int, Field(ge=1, le=64)] = 1
@@ -105,7 +113,9 @@ class RepeatLatentBatch(Node, category="latent/batch"):
 
 
 class RebatchLatents(Node, category="latent/batch", takes_lists=True, gives_lists=(True,)):
-    """A list of latents in batches of another size. A latent of another width or height begins a new batch."""
+    """A list of latents in batches of another size. A latent of another width or height begins a
+    new batch.
+    """
 
     batch_size: BatchSize = 1
 
@@ -116,7 +126,9 @@ class RebatchLatents(Node, category="latent/batch", takes_lists=True, gives_list
 
 
 class SaveLatent(Node, category="latent", output=True):
-    """Write the samples to a .latent file below the output folder. Move it to the input folder to load it."""
+    """Write the samples to a .latent file below the output folder. Move it to the input folder to
+    load it.
+    """
 
     filename_prefix: str = "latents/ComfyUI"
 

@@ -1,4 +1,6 @@
-"""Latents changed: resized, turned, cut, mixed and laid over one another. Sizes and places are in pixels of the picture."""
+"""Latents changed: resized, turned, cut, mixed and laid over one another. Sizes and places are in
+pixels of the picture.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,9 @@ class LatentMultiply(Node, category="latent/advanced"):
 
 
 class LatentInterpolate(Node, category="latent/advanced"):
-    """Between two latents: directions and lengths of the channel vectors are mixed apart. At 1 it is the first."""
+    """Between two latents: directions and lengths of the channel vectors are mixed apart. At 1 it
+    is the first.
+    """
 
     ratio: Share = 1.0
 

@@ -29,7 +29,9 @@ UNION_TYPES = {kind: (number,) if number >= 0 else () for number, kind in enumer
 
 
 class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
-    """A whole pipeline by name: UNet, text encoders and VAE. A single file, a folder in diffusers' layout, or a hub id."""
+    """A whole pipeline by name: UNet, text encoders and VAE. A single file, a folder in diffusers'
+    layout, or a hub id.
+    """
 
     ckpt_name: Annotated[str, FileChoice("checkpoints")]
 
@@ -41,7 +43,9 @@ class CheckpointLoaderSimple(Node, category="loaders", title="Load Checkpoint"):
 
 
 class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint With Config"):
-    """A whole pipeline by name, as Load Checkpoint: what the file is, is told from the file, so the configuration's name is not used."""
+    """A whole pipeline by name, as Load Checkpoint: what the file is, is told from the file, so the
+    configuration's name is not used.
+    """
 
     config_name: str
     ckpt_name: Annotated[str, FileChoice("checkpoints")]
@@ -58,7 +62,9 @@ class CheckpointLoader(Node, category="advanced/loaders", title="Load Checkpoint
 
 
 class UNETLoader(Node, category="advanced/loaders", title="Load Diffusion Model"):
-    """A UNet by name. An 8-bit weight_dtype rounds its weights; they are kept, and computed, in the engine's number format."""
+    """A UNet by name. An 8-bit weight_dtype rounds its weights; they are kept, and computed, in the
+    engine's number format.
+    """
 
     unet_name: Annotated[str, FileChoice("unet")]
     weight_dtype: Literal["default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"] = "default"
@@ -88,7 +94,9 @@ class VAELoader(Node, category="loaders", title="Load VAE"):
 
 
 class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP"):
-    """A text encoder by name, for Stable Diffusion 1, 2 or SDXL's refiner: which, is told from the file."""
+    """A text encoder by name, for Stable Diffusion 1, 2 or SDXL's refiner: which, is told from the
+    file.
+    """
 
     clip_name: Annotated[str, FileChoice("clip")]
     type: Literal[
@@ -143,7 +151,9 @@ class CLIPSetLastLayer(Node, category="conditioning", title="CLIP Set Last Layer
 
 
 class ControlNetLoader(Node, category="loaders", title="Load ControlNet Model"):
-    """A ControlNet by name: a single file in either layout, a folder, or a URL of a safetensors file."""
+    """A ControlNet by name: a single file in either layout, a folder, or a URL of a safetensors
+    file.
+    """
 
     control_net_name: Annotated[str, FileChoice("controlnet")]
 

@@ -107,7 +107,9 @@ class FeatherMask(Node, category="mask"):
 
 
 class GrowMask(Node, category="mask"):
-    """Widen a mask by so many pixels, or narrow it with a negative number; tapered corners grow less."""
+    """Widen a mask by so many pixels, or narrow it with a negative number; tapered corners grow
+    less.
+    """
 
     expand: Annotated[int, Field(ge=-16384, le=16384)] = 0
     tapered_corners: bool = True

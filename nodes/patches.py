@@ -1,4 +1,6 @@
-"""What changes a model besides LoRAs: how it is sampled and guided, FreeU, and merges of two models. All of it is recipes."""
+"""What changes a model besides LoRAs: how it is sampled and guided, FreeU, and merges of two
+models. All of it is recipes.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ MERGING = "advanced/model_merging"
 
 
 class FreeU(Node, category="model_patches/unet"):
-    """FreeU: the backbone of the two deepest widths times b1 and b2, the low frequencies of their skips times s1 and s2
-    (Si et al. 2024)."""
+    """FreeU: the backbone of the two deepest widths times b1 and b2, the low frequencies of their
+    skips times s1 and s2 (Si et al. 2024).
+    """
 
     b1: Factor = 1.1
     b2: Factor = 1.2
@@ -33,7 +36,9 @@ class FreeU(Node, category="model_patches/unet"):
 
 
 class FreeU_V2(Node, category="model_patches/unet"):
-    """FreeU with the backbone weighed by each sample's mean map (Si et al. 2024, the authors' second version)."""
+    """FreeU with the backbone weighed by each sample's mean map (Si et al. 2024, the authors'
+    second version).
+    """
 
     b1: Factor = 1.3
     b2: Factor = 1.4
@@ -45,7 +50,9 @@ class FreeU_V2(Node, category="model_patches/unet"):
 
 
 class RescaleCFG(Node, category="advanced/model"):
-    """Guidance that keeps the contrast of the conditional prediction, by the share `multiplier` (Lin et al. 2024)."""
+    """Guidance that keeps the contrast of the conditional prediction, by the share `multiplier`
+    (Lin et al. 2024).
+    """
 
     multiplier: Fraction = 0.7
 
@@ -54,8 +61,9 @@ class RescaleCFG(Node, category="advanced/model"):
 
 
 class ModelSamplingDiscrete(Node, category="advanced/model"):
-    """Say what the model's output means (eps, v_prediction, x0, or lcm for a distilled one), and whether its last noise level is pure
-    noise (zsnr)."""
+    """Say what the model's output means (eps, v_prediction, x0, or lcm for a distilled one), and
+    whether its last noise level is pure noise (zsnr).
+    """
 
     sampling: Literal["eps", "v_prediction", "lcm", "x0", "img_to_img", "img_to_img_flow"] = "eps"
     zsnr: bool = False
@@ -67,8 +75,9 @@ class ModelSamplingDiscrete(Node, category="advanced/model"):
 
 
 class ModelSamplingContinuousEDM(Node, category="advanced/model"):
-    """Noise levels from sigma_min to sigma_max instead of the model's table, with a quarter of their logarithm as time
-    (Karras et al. 2022)."""
+    """Noise levels from sigma_min to sigma_max instead of the model's table, with a quarter of
+    their logarithm as time (Karras et al. 2022).
+    """
 
     sampling: Literal["v_prediction", "edm", "edm_playground_v2.5", "eps", "cosmos_rflow"] = "v_prediction"
     sigma_max: Sigma = 120.0
@@ -81,7 +90,9 @@ class ModelSamplingContinuousEDM(Node, category="advanced/model"):
 
 
 class ModelMergeSimple(Node, category=MERGING):
-    """Weights of two models of one shape: `ratio` of the first and the rest of the second. Everything else is the first's."""
+    """Weights of two models of one shape: `ratio` of the first and the rest of the second.
+    Everything else is the first's.
+    """
 
     ratio: Share = 1.0
 
@@ -90,7 +101,9 @@ class ModelMergeSimple(Node, category=MERGING):
 
 
 class ModelMergeBlocks(Node, category=MERGING):
-    """As ModelMergeSimple, with a ratio each for the UNet's down blocks (and time embedding), its middle and its up blocks."""
+    """As ModelMergeSimple, with a ratio each for the UNet's down blocks (and time embedding), its
+    middle and its up blocks.
+    """
 
     input: Share = 1.0
     middle: Share = 1.0
@@ -118,7 +131,9 @@ class ModelMergeSubtract(Node, category=MERGING):
 
 
 class CLIPMergeSimple(Node, category=MERGING):
-    """Weights of two models' text encoders: `ratio` of the first and the rest of the second. Everything else is the first's."""
+    """Weights of two models' text encoders: `ratio` of the first and the rest of the second.
+    Everything else is the first's.
+    """
 
     ratio: Share = 1.0
 

@@ -33,7 +33,9 @@ class KSampler(Node, category="sampling"):
 
 
 class KSamplerAdvanced(Node, category="sampling", title="KSampler (Advanced)"):
-    """A part of a schedule: steps `start_at_step` to `end_at_step`, with or without noise at the start and left over at the end."""
+    """A part of a schedule: steps `start_at_step` to `end_at_step`, with or without noise at the
+    start and left over at the end.
+    """
 
     add_noise: Literal["enable", "disable"] = "enable"
     noise_seed: Seed = 0
@@ -59,7 +61,9 @@ class KSamplerAdvanced(Node, category="sampling", title="KSampler (Advanced)"):
 
 
 class SamplerCustom(Node, category="sampling/custom_sampling", title="Sampler Custom", names=OUTPUTS):
-    """Denoise a latent over given noise levels with a given sampler. `denoised_output` is what the last step took the picture to be."""
+    """Denoise a latent over given noise levels with a given sampler. `denoised_output` is what the
+    last step took the picture to be.
+    """
 
     add_noise: bool = True
     noise_seed: Seed = 0
@@ -73,15 +77,18 @@ class SamplerCustom(Node, category="sampling/custom_sampling", title="Sampler Cu
 
 
 class SamplerCustomAdvanced(Node, category="sampling/custom_sampling", title="Sampler Custom (Advanced)", names=OUTPUTS):
-    """Denoise a latent over given noise levels with a given sampler, noise and guider. `denoised_output` is what the last step took the
-    picture to be."""
+    """Denoise a latent over given noise levels with a given sampler, noise and guider.
+    `denoised_output` is what the last step took the picture to be.
+    """
 
     def run(self, noise: Noise, guider: Guider, sampler: Sampler, sigmas: Sigmas, latent_image: Latent) -> tuple[Latent, Latent]:
         return _over_sigmas(guider, noise, sampler, sigmas, latent_image)
 
 
 class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
-    """Denoise exactly as a stock diffusers pipeline does: a scheduler class with its configuration (JSON) is sampler and schedule."""
+    """Denoise exactly as a stock diffusers pipeline does: a scheduler class with its configuration
+    (JSON) is sampler and schedule.
+    """
 
     scheduler_class: str = "EulerDiscreteScheduler"
     scheduler_config: Text = "{}"

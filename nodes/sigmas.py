@@ -39,7 +39,9 @@ class KSamplerSelect(Node, category=SAMPLERS):
 
 
 class SamplerEulerAncestral(Node, category=SAMPLERS):
-    """euler_ancestral: eta is the share of noise that is drawn anew in each step, s_noise scales it."""
+    """euler_ancestral: eta is the share of noise that is drawn anew in each step, s_noise scales
+    it.
+    """
 
     eta: Factor = 1.0
     s_noise: Factor = 1.0
@@ -58,7 +60,9 @@ class SamplerLMS(Node, category=SAMPLERS):
 
 
 class SamplerDPMPP_SDE(Node, category=SAMPLERS):
-    """dpmpp_sde; r is the part of a step that is looked ahead. Noise is drawn on the CPU whatever noise_device says."""
+    """dpmpp_sde; r is the part of a step that is looked ahead. Noise is drawn on the CPU whatever
+    noise_device says.
+    """
 
     eta: Factor = 1.0
     s_noise: Factor = 1.0
@@ -93,7 +97,9 @@ class SamplerDPMPP_3M_SDE(Node, category=SAMPLERS):
 
 
 class BasicScheduler(Node, category=SCHEDULERS):
-    """A named schedule over the model's noise levels; denoise below 1 takes the end of a longer one."""
+    """A named schedule over the model's noise levels; denoise below 1 takes the end of a longer
+    one.
+    """
 
     scheduler: SchedulerName = "normal"
     steps: Steps = 20
@@ -188,7 +194,9 @@ class SDTurboScheduler(Node, category=SCHEDULERS):
 
 
 class AlignYourStepsScheduler(Node, category=SCHEDULERS):
-    """The optimised ten step schedules of the paper of this name, interpolated for other numbers of steps."""
+    """The optimised ten step schedules of the paper of this name, interpolated for other numbers of
+    steps.
+    """
 
     model_type: Literal["SD1", "SDXL", "SVD"] = "SD1"
     steps: Steps = 10

@@ -122,7 +122,9 @@ class RegexMatch(Node, category="utils/string", names=("matches",)):
 
 
 class RegexExtract(Node, category="utils/string"):
-    """What a regular expression finds in a text: the first match or all, whole or one group of it; several are put on lines."""
+    """What a regular expression finds in a text: the first match or all, whole or one group of it;
+    several are put on lines.
+    """
 
     string: Text = ""
     regex_pattern: Text = ""
@@ -143,7 +145,9 @@ class RegexExtract(Node, category="utils/string"):
 
 
 class RegexReplace(Node, category="utils/string"):
-    """Each place that a regular expression finds in a text replaced (\\1 is its first group); `count` 0 means all."""
+    """Each place that a regular expression finds in a text replaced (\\1 is its first group);
+    `count` 0 means all.
+    """
 
     string: Text = ""
     regex_pattern: Text = ""

@@ -17,7 +17,9 @@ OVERLAP = 32
 
 
 class UpscaleModelLoader(Node, category="loaders", title="Load Upscale Model"):
-    """A network that enlarges pictures: ESRGAN, Real-ESRGAN or Real-ESRGAN compact, from models/upscale_models."""
+    """A network that enlarges pictures: ESRGAN, Real-ESRGAN or Real-ESRGAN compact, from
+    models/upscale_models.
+    """
 
     model_name: Annotated[str, FileChoice("upscale_models")]
 
@@ -54,7 +56,9 @@ def _enlarged(model: UpscaleModel, picture: Tensor, context: Context) -> Tensor:
 
 
 def _in_tiles_of(side: int, model: UpscaleModel, picture: Tensor, context: Context) -> Tensor | None:
-    """None when memory does not suffice and smaller tiles are worth a try; what was made is gone by then. OutOfMemory when they are not."""
+    """None when memory does not suffice and smaller tiles are worth a try; what was made is gone by
+    then. OutOfMemory when they are not.
+    """
     from katz_graph.errors import OutOfMemory
     from katz_graph.picture.tiles import in_tiles
 

@@ -29,7 +29,9 @@ class VAEDecode(Node, category="latent"):
 
 
 class VAEDecodeTiled(Node, category="experimental", title="VAE Decode (Tiled)"):
-    """Latent to picture in tiles, blended linearly where they overlap, by a quarter of a tile at most; frames are for videos."""
+    """Latent to picture in tiles, blended linearly where they overlap, by a quarter of a tile at
+    most; frames are for videos.
+    """
 
     tile_size: TileSide = 512
     overlap: Overlap = 64
@@ -41,14 +43,18 @@ class VAEDecodeTiled(Node, category="experimental", title="VAE Decode (Tiled)"):
 
 
 class VAEEncode(Node, category="latent"):
-    """Picture to latent: the mean of the posterior. A size that is not a multiple of 8 is cropped around the centre."""
+    """Picture to latent: the mean of the posterior. A size that is not a multiple of 8 is cropped
+    around the centre.
+    """
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
         return {"samples": context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], context), context)}
 
 
 class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
-    """Picture to latent in tiles, blended linearly where they overlap, by a quarter of a tile at most; frames are for videos."""
+    """Picture to latent in tiles, blended linearly where they overlap, by a quarter of a tile at
+    most; frames are for videos.
+    """
 
     tile_size: TileSide = 512
     overlap: Overlap = 64
@@ -61,7 +67,9 @@ class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
 
 
 class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (for Inpainting)"):
-    """Picture to latent with grey where the mask is 1; there, and `grow_mask_by` pixels around it, it is repainted."""
+    """Picture to latent with grey where the mask is 1; there, and `grow_mask_by` pixels around it,
+    it is repainted.
+    """
 
     grow_mask_by: Annotated[int, Field(ge=0, le=64)] = 6
 
@@ -100,7 +108,9 @@ def whole_cells(node: Node, picture: Tensor, context: Context) -> Tensor:
 
 
 def _grown(mask: Tensor, by: int) -> Tensor:
-    """[B, H, W] -> 1 wherever a square of `by` pixels around holds some of the mask, which is rounded; shifted by half a pixel if even."""
+    """[B, H, W] -> 1 wherever a square of `by` pixels around holds some of the mask, which is
+    rounded; shifted by half a pixel if even.
+    """
     import torch
 
     if not by:

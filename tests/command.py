@@ -1,4 +1,6 @@
-"""`katz` without a subprocess; and with workers that are threads, where a test is not about processes: one takes seconds to start."""
+"""`katz` without a subprocess; and with workers that are threads, where a test is not about
+processes: one takes seconds to start.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def command(monkeypatch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str
 
 
 def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path) -> None:
-    """Have the engines that a module makes start their workers so, with what was measured of the machine."""
+    """Have the engines that a module makes start their workers so, with what was measured of the
+    machine.
+    """
     from katz_graph.api import devices
     from katz_graph.executor.cluster.engine import ClusterEngine
     from katz_graph.executor.launch.in_process import InProcess

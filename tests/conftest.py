@@ -1,4 +1,6 @@
-"""Fixtures of all tests: what this machine was measured to do, and random-weight models, made once however many processes run tests."""
+"""Fixtures of all tests: what this machine was measured to do, and random-weight models, made once
+however many processes run tests.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def costs(shared_folder: Path) -> Path:
-    """A cache folder for rates, contention and links: the first engine that opens measures, later ones read."""
+    """A cache folder for rates, contention and links: the first engine that opens measures, later
+    ones read.
+    """
     folder = shared_folder / "costs"
     folder.mkdir(exist_ok=True)
     return folder
@@ -50,7 +54,9 @@ def sdxl(shared_folder: Path) -> Models:
 
 
 def made_once(folder: Path, family: str) -> Models:
-    """A pipeline, ControlNets and LoRAs of random weights; drawn by whichever test process comes first."""
+    """A pipeline, ControlNets and LoRAs of random weights; drawn by whichever test process comes
+    first.
+    """
     from katz_graph.bench.parity import random_models
 
     with FileLock(folder / f"{family}.lock"):

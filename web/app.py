@@ -1,5 +1,6 @@
-"""The server's routes as one ASGI application: those of clients with and without `/api`, refusals in the convention's shapes, behind the
-guard."""
+"""The server's routes as one ASGI application: those of clients with and without `/api`, refusals
+in the convention's shapes, behind the guard.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,9 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
 
 
 def _description(app: FastAPI) -> APIRouter:
-    """`/openapi.json`. FastAPI's own words for malformed parameters are left out: they are refused in the convention's shape."""
+    """`/openapi.json`. FastAPI's own words for malformed parameters are left out: they are refused
+    in the convention's shape.
+    """
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/openapi.json")

@@ -20,9 +20,11 @@ EndStatus = Literal["completed", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """Why a job failed: one line for people, and the node that it failed in. `kind`: InputError, RunError, OutOfMemory, WorkerLost.
+    """Why a job failed: one line for people, and the node that it failed in. `kind`: InputError,
+    RunError, OutOfMemory, WorkerLost.
 
-    `display` is the node of the prompt that a node of an expansion is shown as; empty where the job as a whole failed.
+    `display` is the node of the prompt that a node of an expansion is shown as; empty where the job
+    as a whole failed.
     """
 
     kind: str
@@ -86,9 +88,10 @@ class Wrote:
 class Ended:
     """A job ended; nothing follows.
 
-    `outputs`: what output nodes have for editors, by node. `meta`: for each of them node_id, display_node, parent_node, real_node_id.
-    `executed`: nodes that ran or were cached. `seconds`: total, load, prepare, denoise, vae. `predicted`: seconds of sampling as planned.
-    `cached`: the nodes that `Cached` told of.
+    `outputs`: what output nodes have for editors, by node. `meta`: for each of them node_id,
+    display_node, parent_node, real_node_id. `executed`: nodes that ran or were cached. `seconds`:
+    total, load, prepare, denoise, vae. `predicted`: seconds of sampling as planned. `cached`: the
+    nodes that `Cached` told of.
     """
 
     status: EndStatus

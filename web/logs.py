@@ -1,7 +1,8 @@
 """The server's log: lines for people, or JSON a line.
 
-The server itself logs no prompts. What packs print is logged as it is, and so are the traces of errors that nobody expected: both may hold
-what clients sent. No character of either moves a terminal's cursor.
+The server itself logs no prompts. What packs print is logged as it is, and so are the traces of
+errors that nobody expected: both may hold what clients sent. No character of either moves a
+terminal's cursor.
 """
 
 from __future__ import annotations

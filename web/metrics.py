@@ -1,4 +1,6 @@
-"""Figures for Prometheus. Labels are routes as written in the code, statuses and devices: never a text that came from a client."""
+"""Figures for Prometheus. Labels are routes as written in the code, statuses and devices: never a
+text that came from a client.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ class Metrics:
 
 
 def figures(state: State, stats: Stats | None) -> CollectorRegistry:
-    """What the queue and the runner know of themselves at the moment. `stats`: the runner's answer, if it gave one."""
+    """What the queue and the runner know of themselves at the moment. `stats`: the runner's answer,
+    if it gave one.
+    """
     registry = CollectorRegistry()
     registry.register(_Figures(state, stats))
     return registry

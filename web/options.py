@@ -17,7 +17,9 @@ RUNNER_LOCK = "runner.lock"  # in the data folder, held by a runner while it liv
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may ask for. Whatever is over a limit is refused with the limit's name and value in the answer."""
+    """What one client may ask for. Whatever is over a limit is refused with the limit's name and
+    value in the answer.
+    """
 
     body_bytes: int = 64 * MB  # of a request that is no upload
     prompt_bytes: int = 8 * MB  # of a job's graph and extra data, as JSON
@@ -128,7 +130,9 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
 
 @dataclass(frozen=True, slots=True)
 class RunnerStart:
-    """What a runner is started with. `gone`: devices to do without, which earlier runners of this server lost."""
+    """What a runner is started with. `gone`: devices to do without, which earlier runners of this
+    server lost.
+    """
 
     options: ServeOptions
     gone: tuple[str, ...] = ()

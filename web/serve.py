@@ -1,4 +1,6 @@
-"""The life of a server: its parts put together, started, and ended on a signal so that nothing is lost and nothing is left."""
+"""The life of a server: its parts put together, started, and ended on a signal so that nothing is
+lost and nothing is left.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,9 @@ log = logging.getLogger("katz.web")
 
 
 def serve(options: ServeOptions, say: Callable[[str], None], workers: Workers = no_fork_server) -> None:
-    """Serve until a signal; `workers` as `Runner` has it. InputError: the address, a folder; RunError: the job store, or the runner cannot
-    start."""
+    """Serve until a signal; `workers` as `Runner` has it. InputError: the address, a folder;
+    RunError: the job store, or the runner cannot start.
+    """
     imports_are_done()
     check_reach(options.host, options.token)
     listening = listen(options.host, options.port)
@@ -102,7 +105,9 @@ def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., R
 
 
 def _why(end: Ended) -> str:
-    """In which type of node it failed and how, without its message and the node's id, which may hold a client's text."""
+    """In which type of node it failed and how, without its message and the node's id, which may
+    hold a client's text.
+    """
     return "" if end.error is None else f" ({end.error.kind}{' in ' + end.error.node_type if end.error.node_type else ''})"
 
 
@@ -124,7 +129,9 @@ async def _farewell(state: State, server: HttpServer, serving: asyncio.Task[None
 
 
 async def _unless(stops: asyncio.Queue[int], work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
-    """Work until it is done or a signal comes, which stays in the queue. What the work raises is raised."""
+    """Work until it is done or a signal comes, which stays in the queue. What the work raises is
+    raised.
+    """
     working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stops.get())
     await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
     if stopped.done():

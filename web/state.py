@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class State:
-    """`folders` never name paths outside of themselves (`paths=False`). `draining`: the server was asked to end and takes no new jobs."""
+    """`folders` never name paths outside of themselves (`paths=False`). `draining`: the server was
+    asked to end and takes no new jobs.
+    """
 
     options: ServeOptions
     folders: Folders

@@ -1,4 +1,6 @@
-"""Has the pool of ControlNets do what the rule of replication decides: loads replicas ahead of need, drops idle ones."""
+"""Has the pool of ControlNets do what the rule of replication decides: loads replicas ahead of
+need, drops idle ones.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Several workers as one: carries programs out on them, again where one was lost, and answers for what happened.
+"""Several workers as one: carries programs out on them, again where one was lost, and answers for
+what happened.
 
-The driver's side of the messages that `serve` obeys. It is not involved in a step: workers send each other what they compute.
+The driver's side of the messages that `serve` obeys. It is not involved in a step: workers send
+each other what they compute.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
 
 
 class Cluster:
-    """Workers by device. `devices` and `links` are what the planner is told; whoever measures them fills them in."""
+    """Workers by device. `devices` and `links` are what the planner is told; whoever measures them
+    fills them in.
+    """
 
     def __init__(
         self,
@@ -61,7 +65,9 @@ class Cluster:
         self._supervisor = Supervisor(launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience)
 
     def start(self) -> None:
-        """Start all workers and connect them with each other. RunError when one cannot be started; nothing is left then."""
+        """Start all workers and connect them with each other. RunError when one cannot be started;
+        nothing is left then.
+        """
         try:
             for name, connection in self._supervisor.start().items():
                 with self._lock:
@@ -100,7 +106,9 @@ class Cluster:
                 outbox.close()
 
     def _send(self, device: str, kind: str, body: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """To a worker that is there; to one that is gone nothing can be said, and whoever noticed tells. The lock is held."""
+        """To a worker that is there; to one that is gone nothing can be said, and whoever noticed
+        tells. The lock is held.
+        """
         if (connection := self._connections.get(device)) is not None:
             connection.send(kind, body, descriptors)
 
@@ -146,8 +154,10 @@ class Cluster:
                     self._end_call(identifier)
 
     def call_all(self, what: str, seconds: float) -> None:
-        """Have something done by all workers at once, but not by those that take the places of lost ones. What takes longer than `seconds`
-        goes on, and a worker is done with it before it does what is asked of it later. Their first error, when all have been asked."""
+        """Have something done by all workers at once, but not by those that take the places of lost
+        ones. What takes longer than `seconds` goes on, and a worker is done with it before it does
+        what is asked of it later. Their first error, when all have been asked.
+        """
         with self._lock:
             self._check_open()
             asked = {next(self._numbers): (device, Future[Called]()) for device in self._connections}
@@ -186,7 +196,9 @@ class Cluster:
                         raise NotSerializable(f"{body['what']} on {device}: {error}") from None
 
     def _wait_for(self, device: str, cancelled: Future[None]) -> Future[None]:
-        """Until a worker has its assignment and its connections; what says that it does, until it is lost."""
+        """Until a worker has its assignment and its connections; what says that it does, until it
+        is lost.
+        """
         with self._lock:
             present = self._present[device]
         unless(cancelled, present)
@@ -199,7 +211,9 @@ class Cluster:
     # requests
 
     def _begin(self, request: WorkerRequest) -> None:
-        """Send every worker its portion, or wait until all of them are there and connected; fail where one will not be."""
+        """Send every worker its portion, or wait until all of them are there and connected; fail
+        where one will not be.
+        """
         for present in (self._present[device] for device in request.devices):
             if present.done() and (error := present.exception()) is not None:
                 return request.future.set_exception(error)
@@ -231,7 +245,9 @@ class Cluster:
         self._begin(request)
 
     def _postpone(self, request: WorkerRequest, attempt: int) -> None:
-        """Give back what workers hold for a request, and begin it again a little later: others use what it needs."""
+        """Give back what workers hold for a request, and begin it again a little later: others use
+        what it needs.
+        """
         if request.is_current(attempt):
             self._cancel(request)
             request.again()
@@ -306,7 +322,9 @@ class Cluster:
             future.set_exception(_error(body))
 
     def _parted(self, name: str, body: Mapping[str, Any]) -> None:
-        """Two workers lost their connection; where both turn out to be alive it is made anew. Until then no request begins on them."""
+        """Two workers lost their connection; where both turn out to be alive it is made anew. Until
+        then no request begins on them.
+        """
         peer, why = body["peer"], f"{name} and {body['peer']} lost their connection"
         self._network.lost(name, peer, body["generation"])
         concerned = [(one, one.attempt) for one in self._requests.values() if {name, peer} <= set(one.devices) and not one.waiting]
@@ -319,7 +337,9 @@ class Cluster:
         self._later(mend)
 
     def _later(self, act: Callable[[], None]) -> None:
-        """Act after some time, within which a worker that is gone is known to be: its partners notice first."""
+        """Act after some time, within which a worker that is gone is known to be: its partners
+        notice first.
+        """
 
         def locked() -> None:
             with self._lock:

@@ -1,4 +1,6 @@
-"""An engine on several workers. What cannot leave this process, functions that packs put on a model, runs on one device here."""
+"""An engine on several workers. What cannot leave this process, functions that packs put on a
+model, runs on one device here.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +48,13 @@ UNLOADING = 5.0  # seconds that are waited for workers to let go of their models
 
 
 class ClusterEngine(DeviceEngine):
-    """Starts a worker for each assignment, with `launchers` by device name or one process each, and measures what the planner has to know.
+    """Starts a worker for each assignment, with `launchers` by device name or one process each, and
+    measures what the planner has to know.
 
-    `cache` keeps what was measured; `link`: what links are said to be, instead of measuring; `spares`: one worker waits, loaded, to stand
-    in for one that is lost; `ahead`: what those of this host are forked from, which loads already. RunError when a worker
-    does not start; nothing is left then.
+    `cache` keeps what was measured; `link`: what links are said to be, instead of measuring;
+    `spares`: one worker waits, loaded, to stand in for one that is lost; `ahead`: what those of
+    this host are forked from, which loads already. RunError when a worker does not start; nothing
+    is left then.
     """
 
     def __init__(
@@ -108,7 +112,9 @@ class ClusterEngine(DeviceEngine):
         self._learn()
 
     def _learn(self) -> None:
-        """Tell the planner what the store knows. Workers that share a device share its memory, unless each was given its part."""
+        """Tell the planner what the store knows. Workers that share a device share its memory,
+        unless each was given its part.
+        """
         found = {place.name: place.device(self._store) for place in self.places}
         self.cluster.devices = tuple(replace(one, memory_bytes=self._room(name, found)) for name, one in found.items())
 
@@ -124,7 +130,9 @@ class ClusterEngine(DeviceEngine):
         return host, self.cluster.assignments[name].device
 
     def measured_links(self, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
-        """As they are now; those of shared memory as they were when one was first measured on this host, unless `again`."""
+        """As they are now; those of shared memory as they were when one was first measured on this
+        host, unless `again`.
+        """
         return known_links(self.cluster, self._store, again)
 
     def plan(self, region: Region, after: str = "emit") -> Program:
@@ -134,7 +142,9 @@ class ClusterEngine(DeviceEngine):
         return plan_region(region, self._resources_of(self._fleet.preview()), after)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        """On the devices that the fleet admits it to; several threads may have requests carried out at once."""
+        """On the devices that the fleet admits it to; several threads may have requests carried out
+        at once.
+        """
         if functions := opaque_functions(region):
             return self._sampled_here(region, context, f"{', '.join(functions)} cannot be sent to workers")
         ticket = self._fleet.admit(region)
@@ -161,7 +171,9 @@ class ClusterEngine(DeviceEngine):
         self._learn()
 
     def profile(self, region: Region, context: Context) -> list[StageTime]:
-        """Measure every stage of a region on every device, alone and while all work. Later plans know."""
+        """Measure every stage of a region on every device, alone and while all work. Later plans
+        know.
+        """
         if opaque_functions(region):
             return self._here().profile(region, context)
         measured = profile_region(region, self.cluster, self.places, self._store, context)
@@ -169,9 +181,11 @@ class ClusterEngine(DeviceEngine):
         return measured
 
     def unload(self) -> None:
-        """Have all workers let go of their models. For when nothing runs: what needs one afterwards loads it again.
+        """Have all workers let go of their models. For when nothing runs: what needs one afterwards
+        loads it again.
 
-        Returns after UNLOADING seconds at most; workers that need longer get on with it. RunError of a worker that could not.
+        Returns after UNLOADING seconds at most; workers that need longer get on with it. RunError
+        of a worker that could not.
         """
         for name in self.cluster.assignments:
             self._fleet.lost(name)
@@ -199,7 +213,9 @@ class ClusterEngine(DeviceEngine):
 def _seated(
     assignments: Sequence[WorkerConfig], launchers: Mapping[str, Launcher] | None, ahead: Ahead | None
 ) -> tuple[list[WorkerConfig], Claim]:
-    """Processes of this host that compute on processors, and wait for each other, get some for themselves where there are enough."""
+    """Processes of this host that compute on processors, and wait for each other, get some for
+    themselves where there are enough.
+    """
     here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in assignments]
     seats = [one.threads if is_here and one.device == "cpu" else 0 for one, is_here in zip(assignments, here, strict=True)]
     claimed = claim_seats(seats) if ahead is None else ahead.claimed

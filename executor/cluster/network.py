@@ -1,4 +1,6 @@
-"""Which workers are connected with which: a connection for every two, each with a generation, made anew when one of them was replaced."""
+"""Which workers are connected with which: a connection for every two, each with a generation, made
+anew when one of them was replaced.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ class _Pair:
 
 
 class Network:
-    """Workers without an address are on this host: they get sockets without a name, and shared memory. Others meet over TCP, at the
-    address that each has for the others, and move tensors by torch.distributed."""
+    """Workers without an address are on this host: they get sockets without a name, and shared
+    memory. Others meet over TCP, at the address that each has for the others, and move tensors by
+    torch.distributed.
+    """
 
     def __init__(self, names: Sequence[str], addresses: Mapping[str, str] | None = None) -> None:
         self._addresses = dict(addresses or {})
@@ -53,7 +57,9 @@ class Network:
             state.connected = 0
 
     def parted(self, name: str, peer: str, generation: int, send: Send) -> bool:
-        """Two workers lost their connection. True when both are there and it was the latest: then it is made anew."""
+        """Two workers lost their connection. True when both are there and it was the latest: then
+        it is made anew.
+        """
         first, second = pair = self._pair(name, peer)
         if self._pairs[pair].generation != generation or not {first, second} <= self._there:
             return False

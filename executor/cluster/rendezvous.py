@@ -1,4 +1,6 @@
-"""How two workers get connected where the driver cannot hand them a connection: one listens, the other dials, both with a token."""
+"""How two workers get connected where the driver cannot hand them a connection: one listens, the
+other dials, both with a token.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ Met = Callable[[str, int, Connection, Bulk], None]
 
 
 def listen(tell: Tell, met: Met, body: Mapping[str, Any]) -> None:
-    """Open a port at this worker's `address`, tell it, and wait for the peer in a thread. A failure is told as `unmet`."""
+    """Open a port at this worker's `address`, tell it, and wait for the peer in a thread. A failure
+    is told as `unmet`.
+    """
 
     def meet() -> None:
         with handshake.listen(body["address"]) as listener:

@@ -1,4 +1,6 @@
-"""Which members of a pool hold which ControlNets: one rule, on a clock that is given. It only decides, and knows nothing of processes."""
+"""Which members of a pool hold which ControlNets: one rule, on a clock that is given. It only
+decides, and knows nothing of processes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Change:
 
 @dataclass(slots=True)
 class _Placed:
-    """A ControlNet's replicas, the oldest first, with the times of their last work; and since when its queue is long."""
+    """A ControlNet's replicas, the oldest first, with the times of their last work; and since when
+    its queue is long.
+    """
 
     used: dict[str, float] = field(default_factory=dict)
     long_since: float | None = None
@@ -33,9 +37,11 @@ class _Placed:
 class Replicas:
     """The placement of a pool's ControlNets.
 
-    A ControlNet is placed on the least loaded member when it is first asked for. While something waits for it and even the shortest queue
-    among its members is longer than one of its evaluations, at every observation over PERIOD, it is replicated onto the least loaded
-    other member, if the queue is shorter there. A replica without work for IDLE seconds is dropped, but never the last one.
+    A ControlNet is placed on the least loaded member when it is first asked for. While something
+    waits for it and even the shortest queue among its members is longer than one of its
+    evaluations, at every observation over PERIOD, it is replicated onto the least loaded other
+    member, if the queue is shorter there. A replica without work for IDLE seconds is dropped, but
+    never the last one.
     """
 
     def __init__(self, members: Iterable[str], clock: Callable[[], float]) -> None:
@@ -49,7 +55,9 @@ class Replicas:
         return () if placed is None else tuple(placed.used)
 
     def route(self, control: Hashable, queues: Queues) -> str:
-        """The member that a new session goes to: of those that hold the ControlNet the one with the shortest queue in seconds."""
+        """The member that a new session goes to: of those that hold the ControlNet the one with the
+        shortest queue in seconds.
+        """
         placed = self._placed.setdefault(control, _Placed())
         member = self._least_loaded(placed.used or self._members, queues)
         placed.used[member] = self._clock()
@@ -73,7 +81,9 @@ class Replicas:
         return (*self._replicated(queues, now), *self._dropped(now))
 
     def lost(self, member: str, control: Hashable | None = None) -> None:
-        """A member holds a ControlNet no longer, or (None) nothing any longer: it died, or its memory was needed."""
+        """A member holds a ControlNet no longer, or (None) nothing any longer: it died, or its
+        memory was needed.
+        """
         for name in [control] if control is not None else list(self._placed):
             if name in self._placed:
                 self._placed[name].used.pop(member, None)
@@ -86,7 +96,9 @@ class Replicas:
         return waits and min(_load(member, queues) for member in holders) > evaluation_seconds[control]
 
     def _replicated(self, queues: Queues, now: float) -> list[Change]:
-        """One ControlNet of a crowded member at a time, the one with most work waiting first: the others see whether that was enough."""
+        """One ControlNet of a crowded member at a time, the one with most work waiting first: the
+        others see whether that was enough.
+        """
         changes: list[Change] = []
         settling: set[str] = set()  # members whose queues a change is about to alter
         for control in sorted(self._placed, key=lambda control: -self._waiting(control, queues)):

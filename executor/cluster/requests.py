@@ -21,7 +21,9 @@ TRIES = 2  # attempts at a request before it fails
 
 
 class WorkerLost(RunError):
-    """A worker ended, or did not answer, while it had a part in something. `bystander`: something else is known to have ended it."""
+    """A worker ended, or did not answer, while it had a part in something. `bystander`: something
+    else is known to have ended it.
+    """
 
     def __init__(self, message: str, devices: tuple[str, ...] = (), bystander: bool = False) -> None:
         super().__init__(message, devices)
@@ -29,7 +31,9 @@ class WorkerLost(RunError):
 
 
 class DeviceGone(RunError):
-    """A device's worker was lost, or cannot be reached, and gets no successor: whatever needs the device fails until all start anew."""
+    """A device's worker was lost, or cannot be reached, and gets no successor: whatever needs the
+    device fails until all start anew.
+    """
 
 
 class NotSerializable(RunError):

@@ -1,6 +1,8 @@
-"""Decides the devices of each of several requests: a lane of base devices, and for each ControlNet a member of their pool.
+"""Decides the devices of each of several requests: a lane of base devices, and for each ControlNet
+a member of their pool.
 
-Only decides; `cluster_engine` asks before it plans and tells what became of it. Katz, section 5: ControlNets as a service of their own.
+Only decides; `cluster_engine` asks before it plans and tells what became of it. Katz, section 5:
+ControlNets as a service of their own.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from katz_graph.recipe import ControlNetRecipe
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """What a request may use: devices, and pins by stage and operation. `sessions`: seconds that an evaluation of it asks of each
-    ControlNet on a member of the pool."""
+    """What a request may use: devices, and pins by stage and operation. `sessions`: seconds that an
+    evaluation of it asks of each ControlNet on a member of the pool.
+    """
 
     devices: tuple[str, ...]
     pins: Mapping[str, tuple[str, ...]]
@@ -31,9 +34,11 @@ class Lease:
 
 
 class Router:
-    """`pins`: where stages may run; the devices of "controlnet" are a pool when no other stage may run there. `lane`: base devices a
-    request. Any thread may call. InputError for pins to devices that are not there, or that no lane can hold; then one lane has all devices
-    when they are `reduced`, some being gone."""
+    """`pins`: where stages may run; the devices of "controlnet" are a pool when no other stage may
+    run there. `lane`: base devices a request. Any thread may call. InputError for pins to devices
+    that are not there, or that no lane can hold; then one lane has all devices when they are
+    `reduced`, some being gone.
+    """
 
     def __init__(
         self,
@@ -69,8 +74,9 @@ class Router:
         return all({*lane, *self.pool}.intersection(pinned) for pinned in self._pins.values())
 
     def admit(self, region: Region) -> Lease:
-        """A ticket on the lane with fewest requests. A request that is alone has the whole pool; beside others each of its ControlNets
-        goes to that of the holders whose queue is shortest."""
+        """A ticket on the lane with fewest requests. A request that is alone has the whole pool;
+        beside others each of its ControlNets goes to that of the holders whose queue is shortest.
+        """
         with self._lock:
             ticket = self._ticket()
             if self.pool and self._tickets:
@@ -129,7 +135,9 @@ class Router:
             return self._replicas.observe(self._queues(), steps)
 
     def lost(self, member: str, control: Hashable | None = None) -> None:
-        """A member of the pool holds a ControlNet no longer, or, as it was replaced or has let go of all, none."""
+        """A member of the pool holds a ControlNet no longer, or, as it was replaced or has let go
+        of all, none.
+        """
         with self._lock:
             self._replicas.lost(member, control)
 

@@ -1,4 +1,5 @@
-"""Keeps a worker running for every device: notices within seconds that one is gone and replaces it, at once where a spare waits.
+"""Keeps a worker running for every device: notices within seconds that one is gone and replaces it,
+at once where a spare waits.
 
 Knows nothing of what workers do; who uses it assigns, connects and feeds them.
 """
@@ -21,10 +22,12 @@ SPARE = "spare"
 
 
 class Supervisor:
-    """Workers by the name of their device; equal launchers mean one host, which has one spare. A context manager.
+    """Workers by the name of their device; equal launchers mean one host, which has one spare. A
+    context manager.
 
-    Callbacks come from threads and have to be short: `on_message(name, kind, body)`; `on_lost(name, reason)` when a worker died or froze;
-    `on_replaced(name, connection)` when another one stands in, which has been told nothing yet; `on_abandoned(name, error)` when none will.
+    Callbacks come from threads and have to be short: `on_message(name, kind, body)`; `on_lost(name,
+    reason)` when a worker died or froze; `on_replaced(name, connection)` when another one stands
+    in, which has been told nothing yet; `on_abandoned(name, error)` when none will.
     """
 
     def __init__(
@@ -61,7 +64,9 @@ class Supervisor:
         self.close()
 
     def start(self) -> Mapping[str, Connection]:
-        """Start all workers at once and wait until they are ready. RunError says which one did not start and why; nothing is left then."""
+        """Start all workers at once and wait until they are ready. RunError says which one did not
+        start and why; nothing is left then.
+        """
         atexit.register(self.close)
         try:
             self._monitor.start()
@@ -100,7 +105,9 @@ class Supervisor:
             return {name: worker.pid for name, worker in {**self._workers, **waiting}.items()}
 
     def close(self) -> None:
-        """End all workers: ask, wait a little, kill. May be called more than once, and from an exit handler."""
+        """End all workers: ask, wait a little, kill. May be called more than once, and from an exit
+        handler.
+        """
         self._closing.set()
         with self._changed:
             workers = list(self._all)
@@ -153,8 +160,9 @@ class Supervisor:
                 self._stands_in(worker)
 
     def _has_place(self, worker: WorkerHandle) -> bool:
-        """Whether one that got ready serves a device. A spare takes the place of one that still starts, which is the spare from then on;
-        the lock is held."""
+        """Whether one that got ready serves a device. A spare takes the place of one that still
+        starts, which is the spare from then on; the lock is held.
+        """
         if self._spares.get(worker.launcher) is not worker:
             return self._workers.get(worker.name) is worker
         for name, late in self._workers.items():
@@ -190,7 +198,9 @@ class Supervisor:
         self._replace(worker, reason)
 
     def _replace(self, lost: WorkerHandle, reason: str) -> None:
-        """Put the spare in the place of a lost worker, else start another one, unless that was in vain too often."""
+        """Put the spare in the place of a lost worker, else start another one, unless that was in
+        vain too often.
+        """
         name, now = lost.name, time.monotonic()
         with self._changed:
             deaths = self._deaths[name] = [when for when in self._deaths[name] if when > now - self._patience.within] + [now]

@@ -1,4 +1,6 @@
-"""One worker from its launch to its end: a thread that launches it and reads, a thread that pings. Knows nothing of other workers."""
+"""One worker from its launch to its end: a thread that launches it and reads, a thread that pings.
+Knows nothing of other workers.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ BURIAL_TIMEOUT = 10.0  # seconds that a killed process may take to give back its
 
 @dataclass(frozen=True, slots=True)
 class WorkerPatience:
-    """Seconds: to start, between pings, of silence until a worker is suspect and until it counts as frozen, to stop when asked.
+    """Seconds: to start, between pings, of silence until a worker is suspect and until it counts as
+    frozen, to stop when asked.
 
-    One that died `deaths` times `within` so many seconds is not replaced again, nor one of which `barren` in a row did not get ready.
+    One that died `deaths` times `within` so many seconds is not replaced again, nor one of which
+    `barren` in a row did not get ready.
     """
 
     start: float = 120.0
@@ -38,7 +42,9 @@ PATIENCE = WorkerPatience()
 
 
 class WorkerHandle:
-    """A worker. `on_ready` and `on_message` are called from its reading thread, and `on_ended` as the last, once, with the reason."""
+    """A worker. `on_ready` and `on_message` are called from its reading thread, and `on_ended` as
+    the last, once, with the reason.
+    """
 
     def __init__(
         self,
@@ -107,10 +113,12 @@ class WorkerHandle:
         return not self._thread.is_alive()
 
     def check(self) -> None:
-        """Count its silence, every `WorkerPatience.ping` seconds; end it when that, or its start, is too long.
+        """Count its silence, every `WorkerPatience.ping` seconds; end it when that, or its start,
+        is too long.
 
-        Bytes that arrive are signs of life, and so are bytes that it takes while a ping waits behind a long message. A frozen worker's
-        socket still swallows short messages, which is why those do not count.
+        Bytes that arrive are signs of life, and so are bytes that it takes while a ping waits
+        behind a long message. A frozen worker's socket still swallows short messages, which is why
+        those do not count.
         """
         connection, launched, heartbeat = self.connection, self._launched, self._heartbeat
         heartbeat.tick()

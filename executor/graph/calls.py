@@ -1,4 +1,6 @@
-"""Calls the functions of nodes with what their inputs come to: values of links, hidden values, lists taken apart, blocked runs left out."""
+"""Calls the functions of nodes with what their inputs come to: values of links, hidden values,
+lists taken apart, blocked runs left out.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Calls:
         self._states, self._context, self._cache, self._tasks, self._hidden = states, context, cache, tasks, hidden
 
     def run(self, node: NodeState) -> list[Any]:
-        """What each of its runs gives: outputs, an expansion, either with ui, the blocker that it met, or an awaitable of one of these."""
+        """What each of its runs gives: outputs, an expansion, either with ui, the blocker that it
+        met, or an awaitable of one of these.
+        """
         kind = node.type
         missing = next((name for name, declared in kind.inputs.items() if declared.required and name not in node.inputs), None)
         if missing is not None:
@@ -77,7 +81,9 @@ class Calls:
             yield f"got an empty list for {empty}, so there was nothing to do"
 
     def _values(self, node: NodeState) -> Arguments:
-        """Every input's value or `Listed`; a linked knob is held to its check; lazy links that were not asked for are None."""
+        """Every input's value or `Listed`; a linked knob is held to its check; lazy links that were
+        not asked for are None.
+        """
         declared = node.type.inputs
         unasked = set(node.lazy_links())
         values = dict(node.inputs)
@@ -124,7 +130,9 @@ def blocker_in(values: Mapping[Any, Any]) -> ExecutionBlocker | None:
 
 
 def outputs_of(kind: NodeType, results: Sequence[Any]) -> Outputs:
-    """One value, or `Listed`, per output of what the runs of a node gave. RunError for what is not as the type declares."""
+    """One value, or `Listed`, per output of what the runs of a node gave. RunError for what is not
+    as the type declares.
+    """
     rows = [expected_outputs(kind, result) for result in results]
     if len(rows) == 1 and not any(kind.gives_lists):
         return rows[0]

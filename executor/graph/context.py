@@ -27,10 +27,11 @@ def _ignore(_: Any) -> None:
 
 @dataclass(slots=True)
 class RunContext:
-    """What a graph run needs from outside. `types` are the built-in nodes unless others are given. `files`, `warnings` and `measured`
-    collect what the run said.
+    """What a graph run needs from outside. `types` are the built-in nodes unless others are given.
+    `files`, `warnings` and `measured` collect what the run said.
 
-    Any thread may cancel it. `previews`: samplers show pictures as they go on, at most four a second.
+    Any thread may cancel it. `previews`: samplers show pictures as they go on, at most four a
+    second.
     """
 
     engine: Engine

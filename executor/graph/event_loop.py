@@ -1,6 +1,8 @@
-"""The event loop of one graph run, in the thread of the caller. It turns between nodes, so that asynchronous ones overlap with the others.
+"""The event loop of one graph run, in the thread of the caller. It turns between nodes, so that
+asynchronous ones overlap with the others.
 
-While a node that is not asynchronous runs, no loop is running: its code may start one of its own. Knows nothing of graphs.
+While a node that is not asynchronous runs, no loop is running: its code may start one of its own.
+Knows nothing of graphs.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ Done = Callable[[], Any]  # gives the result of something finished, or raises wh
 
 
 class Tasks:
-    """What was started and is not finished. The run hears of tasks that nobody awaits; waiting ends when it is cancelled."""
+    """What was started and is not finished. The run hears of tasks that nobody awaits; waiting ends
+    when it is cancelled.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -33,7 +37,9 @@ class Tasks:
         return bool(self._running or self._finished)
 
     def start(self, owner: Any, values: Sequence[Any]) -> None:
-        """Await all that is awaitable among `values` together; `finished` gives `owner` back with a function that has all results."""
+        """Await all that is awaitable among `values` together; `finished` gives `owner` back with a
+        function that has all results.
+        """
         task = self._task(values)
         self._running.add(task)
         task.add_done_callback(lambda done: self._end(owner, done))

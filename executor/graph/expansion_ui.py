@@ -1,4 +1,6 @@
-"""What nodes inside the expansion of a node have for editors, kept with its result so that it can be given again."""
+"""What nodes inside the expansion of a node have for editors, kept with its result so that it can
+be given again.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """A node of an expansion. `part` is the last part of its id; `origin` the node of the file that it is shown as, where that is not
-    the one that it was made for; `inner` are those of its own expansion."""
+    """A node of an expansion. `part` is the last part of its id; `origin` the node of the file that
+    it is shown as, where that is not the one that it was made for; `inner` are those of its own
+    expansion.
+    """
 
     part: str
     type: str
@@ -43,8 +47,9 @@ def shown_by(node: NodeState) -> tuple[Shown, ...]:
 
 
 def with_inner(shown: Sequence[Shown], made_for: str, there: Container[str]) -> Iterator[tuple[Shown, str, str]]:
-    """Each that has something for editors, with the node of the file that it was made for and that it is shown as; `there` are ids of
-    the file."""
+    """Each that has something for editors, with the node of the file that it was made for and that
+    it is shown as; `there` are ids of the file.
+    """
     pending = [(one, made_for) for one in reversed(shown)]
     while pending:
         one, made_for = pending.pop()

@@ -13,9 +13,11 @@ from katz_graph.messages import listed
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """The outputs of the targets that were reached, what nodes have for editors, and an error for each node that failed.
+    """The outputs of the targets that were reached, what nodes have for editors, and an error for
+    each node that failed.
 
-    An output of several values is a `Listed`. `blocked` are reached targets that did not run because a node upstream said so.
+    An output of several values is a `Listed`. `blocked` are reached targets that did not run
+    because a node upstream said so.
     """
 
     outputs: Mapping[str, Outputs]
@@ -25,7 +27,9 @@ class GraphResult:
     blocked: tuple[str, ...] = ()
 
     def raise_failures(self) -> None:
-        """One error for all that failed: InputError if no target was reached and only wrong input stood in the way, else RunError."""
+        """One error for all that failed: InputError if no target was reached and only wrong input
+        stood in the way, else RunError.
+        """
         if not self.refused:
             return
         errors = list(self.failures.values())

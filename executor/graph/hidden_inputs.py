@@ -1,4 +1,6 @@
-"""What nodes of other conventions may ask the run for besides their inputs: their id, the workflow, and the graph as it grows."""
+"""What nodes of other conventions may ask the run for besides their inputs: their id, the workflow,
+and the graph as it grows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ UNIQUE_ID, PROMPT, DYNPROMPT, EXTRA_PNGINFO = "UNIQUE_ID", "PROMPT", "DYNPROMPT"
 
 
 class HiddenInputs:
-    """The hidden values of one run. `prompt` and what else pictures carry come from the metadata of its context."""
+    """The hidden values of one run. `prompt` and what else pictures carry come from the metadata of
+    its context.
+    """
 
     def __init__(self, states: States, file: Graph, context: Context) -> None:
         self._states, self._file, self._context = states, file, context
@@ -49,7 +53,9 @@ class HiddenInputs:
 
 
 class DynamicPrompt:
-    """The graph of a run with what was made by expansions, in the ecosystem's terms: nodes as in the API format, links as lists."""
+    """The graph of a run with what was made by expansions, in the ecosystem's terms: nodes as in
+    the API format, links as lists.
+    """
 
     def __init__(self, states: States, original_prompt: dict[str, Any]) -> None:
         self._states, self.original_prompt = states, original_prompt

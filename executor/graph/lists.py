@@ -1,4 +1,6 @@
-"""Several values on one output, and how a node that knows nothing of lists is run over them: once per element."""
+"""Several values on one output, and how a node that knows nothing of lists is run over them: once
+per element.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Several values, or none, on one output. A single one stands there as it is, so that ordinary nodes never meet this."""
+    """Several values, or none, on one output. A single one stands there as it is, so that ordinary
+    nodes never meet this.
+    """
 
     values: tuple[Any, ...]
 
@@ -27,7 +31,9 @@ def joined(values: Sequence[Any]) -> Any:
 
 
 def per_element(inputs: Mapping[Key, Any]) -> list[dict[Key, Any]]:
-    """The inputs of each run of a node: as many as the longest list has, of shorter ones the last again. None where a list is empty."""
+    """The inputs of each run of a node: as many as the longest list has, of shorter ones the last
+    again. None where a list is empty.
+    """
     columns = {name: elements(value) for name, value in inputs.items()}
     if not all(columns.values()):
         return []

@@ -1,4 +1,6 @@
-"""Which values of a run may still be read, by counting who holds them; what nobody holds is let go. Linear over a run."""
+"""Which values of a run may still be read, by counting who holds them; what nobody holds is let go.
+Linear over a run.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def end_reading(states: States, node: NodeState) -> None:
 
 
 def let_go(nodes: Iterable[NodeState]) -> list[NodeState]:
-    """One holder less of each. Values that nobody holds any more are freed; returns the nodes that now never need to run."""
+    """One holder less of each. Values that nobody holds any more are freed; returns the nodes that
+    now never need to run.
+    """
     unneeded = []
     for node in nodes:
         node.holders -= 1
@@ -76,7 +80,9 @@ def wanted_again(node: NodeState) -> bool:
 
 
 def hold_again(states: States, node: NodeState) -> None:
-    """A node that was over, or that nobody needed, is to run after all. InputError when what it would read is gone."""
+    """A node that was over, or that nobody needed, is to run after all. InputError when what it
+    would read is gone.
+    """
     if node.has_read:
         if node.made:
             raise InputError("is linked to by a later expansion, when its inputs are no longer there")

@@ -73,7 +73,9 @@ class NodeState:
         return self.parent is not None
 
     def enter(self) -> None:
-        """Fill in which inputs take part: all that are declared, of the others what the type wants to have."""
+        """Fill in which inputs take part: all that are declared, of the others what the type wants
+        to have.
+        """
         self.entered = True
         self.inputs = self.call.inputs
         if self.kind is not None and not self.inputs.keys() <= self.kind.inputs.keys():

@@ -1,4 +1,6 @@
-"""Calls nodes that stand inside of a step region: as a graph calls them elsewhere, but one value an input, and nobody sees their ui."""
+"""Calls nodes that stand inside of a step region: as a graph calls them elsewhere, but one value an
+input, and nobody sees their ui.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from katz_graph.scope import acting_as
 
 
 class RegionCalls:
-    """Those of one request on one device: the object that a node keeps between its calls lives as long."""
+    """Those of one request on one device: the object that a node keeps between its calls lives as
+    long.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context

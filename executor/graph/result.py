@@ -1,4 +1,6 @@
-"""Turns an exception of a node into one line that names the node. The cause stays attached for those who debug."""
+"""Turns an exception of a node into one line that names the node. The cause stays attached for
+those who debug.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def node_failure(name: str, error: BaseException) -> KatzError:
-    """The error of the node called `name`: InputError and OutOfMemory stay so, all else is a RunError; `__cause__` is the original."""
+    """The error of the node called `name`: InputError and OutOfMemory stay so, all else is a
+    RunError; `__cause__` is the original.
+    """
     if isinstance(error, (KeyboardInterrupt, Cancelled)):
         return error if isinstance(error, Cancelled) else Cancelled("cancelled")
     failure = _kind(error)("\n".join(f"{name}: {line}" for line in _lines(error)))
@@ -55,7 +59,9 @@ def _lines(error: BaseException) -> list[str]:
 
 
 def _foreign(error: BaseException) -> str:
-    """Type and message of an exception that nobody wrote for people, and the line of code that raised it."""
+    """Type and message of an exception that nobody wrote for people, and the line of code that
+    raised it.
+    """
     message = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -1,4 +1,6 @@
-"""Results of nodes by signature, and which of them are kept. Several runs may share them at once. Knows nothing of graphs."""
+"""Results of nodes by signature, and which of them are kept. Several runs may share them at once.
+Knows nothing of graphs.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ Policy = Literal["classic", "lru", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ResultEntry:
-    """One node's outputs and what it has for editors. `parts` are the signatures of the nodes that it expanded to: they are kept as long
-    as it is. `shown`: what nodes inside its expansion have for editors. `files`: those that editors are told of, which it wrote."""
+    """One node's outputs and what it has for editors. `parts` are the signatures of the nodes that
+    it expanded to: they are kept as long as it is. `shown`: what nodes inside its expansion have
+    for editors. `files`: those that editors are told of, which it wrote.
+    """
 
     outputs: tuple[Any, ...]
     parts: tuple[Signature, ...] = ()
@@ -36,8 +40,10 @@ class ResultEntry:
 
 
 class Results:
-    """`classic` keeps what the graphs of the last `runs` runs use, and what runs that are under way have touched; `lru` the `limit` used
-    last; `none` nothing. `touched`: the set that a run is `under_way` with."""
+    """`classic` keeps what the graphs of the last `runs` runs use, and what runs that are under way
+    have touched; `lru` the `limit` used last; `none` nothing. `touched`: the set that a run is
+    `under_way` with.
+    """
 
     def __init__(self, policy: Policy, limit: int = 0, runs: int = 1) -> None:
         self.policy, self.limit = policy, limit
@@ -72,7 +78,9 @@ class Results:
 
     @contextmanager
     def under_way(self, touched: set[Signature]) -> Iterator[None]:
-        """What a run asks for inside with this set stays until it is over, whatever other runs end before."""
+        """What a run asks for inside with this set stays until it is over, whatever other runs end
+        before.
+        """
         with self._lock:
             self._under_way.append(touched)
         try:
@@ -82,7 +90,9 @@ class Results:
                 self._under_way = [other for other in self._under_way if other is not touched]
 
     def end_run(self, used: Collection[Signature]) -> None:
-        """A run is over; `used` are the signatures of its whole graph, whether they were asked for or not."""
+        """A run is over; `used` are the signatures of its whole graph, whether they were asked for
+        or not.
+        """
         if self.policy != "classic":
             return
         with self._lock:
@@ -107,10 +117,12 @@ __all__ = ["ResultCache", "ResultEntry"]
 
 
 class ResultCache:
-    """`classic` drops after each run what the graphs of the last `runs` do not use; `lru` keeps the `limit` used last; `none` nothing.
+    """`classic` drops after each run what the graphs of the last `runs` do not use; `lru` keeps the
+    `limit` used last; `none` nothing.
 
-    The object of a node stays while the node is in the graph of each run, unless nothing is kept. Runs that go on at the same time each
-    need a cache of their own, made by `beside`; its results are shared.
+    The object of a node stays while the node is in the graph of each run, unless nothing is kept.
+    Runs that go on at the same time each need a cache of their own, made by `beside`; its results
+    are shared.
     """
 
     def __init__(self, policy: Policy = "classic", limit: int = 0, runs: int = 1) -> None:
@@ -177,7 +189,9 @@ class ResultCache:
             return self._instances[key]
 
     def end_run(self, used: Collection[Signature], nodes: Iterable[tuple[str, str]] = ()) -> None:
-        """A run is over; `used` are the signatures of its whole graph, whether they were asked for or not, `nodes` ids and types."""
+        """A run is over; `used` are the signatures of its whole graph, whether they were asked for
+        or not, `nodes` ids and types.
+        """
         with self._lock:
             if self._instances:
                 self._instances = {} if self.policy == "none" else {key: self._instances[key] for key in nodes if key in self._instances}

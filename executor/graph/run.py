@@ -1,7 +1,9 @@
-"""Runs what the outputs of a graph need: each node when its inputs are there, in the order of the file, and only if it is not cached.
+"""Runs what the outputs of a graph need: each node when its inputs are there, in the order of the
+file, and only if it is not cached.
 
-Iterative and linear in nodes and links. Lazy inputs are evaluated when a node asks for them, nodes may expand to graphs, asynchronous
-nodes overlap, and a step region is one unit that the engine runs. A node that fails leaves alone what does not depend on it.
+Iterative and linear in nodes and links. Lazy inputs are evaluated when a node asks for them, nodes
+may expand to graphs, asynchronous nodes overlap, and a step region is one unit that the engine
+runs. A node that fails leaves alone what does not depend on it.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ __all__ = ["GraphResult", "Regions", "run_graph"]
 
 
 class Regions(Protocol):
-    """The planner's part in a run: which nodes form a step region, and the region with values for what enters it."""
+    """The planner's part in a run: which nodes form a step region, and the region with values for
+    what enters it.
+    """
 
     def region_nodes(self, graph: Graph, end: str) -> RegionNodes: ...
 
@@ -60,7 +64,9 @@ def run_graph(
     listener: Listener | None = None,
     regions: Regions = planner_region,
 ) -> GraphResult:
-    """Run `targets`, or else every output node. Failures of nodes stand in the result; Cancelled is raised, also for Ctrl-C."""
+    """Run `targets`, or else every output node. Failures of nodes stand in the result; Cancelled is
+    raised, also for Ctrl-C.
+    """
     registry = context.types
     outputs = [identifier for identifier, call in graph.nodes.items() if call.type in registry and registry[call.type].is_output]
     wanted = outputs if targets is None else list(dict.fromkeys(targets))
@@ -138,7 +144,9 @@ class _GraphRun:
             self._fail(node, error)
 
     def _advance(self, node: NodeState) -> None:
-        """Take a node whose sources are finished one step on, until it is finished itself or waits again."""
+        """Take a node whose sources are finished one step on, until it is finished itself or waits
+        again.
+        """
         if any(source.failed for source in node.sources):
             self._finish(node, None)
         elif node.expanded is not None:
@@ -251,7 +259,9 @@ class _GraphRun:
         return [source_of(self.nodes, value) for value in node.read_inputs().values() if isinstance(value, Link)]
 
     def _wait_for(self, node: NodeState, sources: Iterable[NodeState]) -> list[NodeState]:
-        """Let a node wait for those of its sources that are not finished; returns them, to be demanded."""
+        """Let a node wait for those of its sources that are not finished; returns them, to be
+        demanded.
+        """
         further = dict.fromkeys(sources)
         node.sources = [*node.sources, *further]
         waiting = [source for source in further if not source.finished or wanted_again(source)]
@@ -280,7 +290,9 @@ class _GraphRun:
         return False
 
     def _is_cached(self, node: NodeState) -> bool:
-        """Whether a node that could be signed only now, or whose equal was done in this run, has a kept result."""
+        """Whether a node that could be signed only now, or whose equal was done in this run, has a
+        kept result.
+        """
         if node.late:
             sign_late(self.nodes, node, self.calls)
         elif not self.telling.is_done(node):
@@ -304,7 +316,9 @@ class _GraphRun:
         return True
 
     def _expand(self, node: NodeState, results: Sequence[Any]) -> None:
-        """Put the nodes of expansions beside the others and let `node` wait for their outputs, and for those that run for their effect."""
+        """Put the nodes of expansions beside the others and let `node` wait for their outputs, and
+        for those that run for their effect.
+        """
         roots = self.splicer.put(node, results)
         for root in roots:
             root.holders += 1
@@ -324,7 +338,9 @@ class _GraphRun:
         self._finish(node, None)
 
     def _fail_cycles(self) -> None:
-        """Nothing is ready, and yet nodes wait: they stand in a cycle, or behind one. Its first node that an expansion made is to blame."""
+        """Nothing is ready, and yet nodes wait: they stand in a cycle, or behind one. Its first
+        node that an expansion made is to blame.
+        """
         stuck = [node for node in self.nodes.values() if node.wanted and not node.finished]
         waits = {node.id: [source.id for source in node.sources if not source.finished] for node in stuck}
         calls = {node.id: node.call for node in stuck}

@@ -1,6 +1,8 @@
-"""Gives the nodes of a run their signatures: before it where that is possible, else (late) when the values are there.
+"""Gives the nodes of a run their signatures: before it where that is possible, else (late) when the
+values are there.
 
-Late are lazy nodes, whose result is decided by what they ask for only; nodes whose fingerprint needs a linked knob; and what reads them.
+Late are lazy nodes, whose result is decided by what they ask for only; nodes whose fingerprint
+needs a linked knob; and what reads them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ OWN_ID = "the node's own id"  # an input that no node can have
 
 
 def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
-    """Enter and sign a node and all that it may read, sources first. Linear over all calls; a cycle is left unsigned."""
+    """Enter and sign a node and all that it may read, sources first. Linear over all calls; a cycle
+    is left unsigned.
+    """
     stack = [root]
     while stack:
         node = stack[-1]
@@ -69,7 +73,9 @@ def _is_knob(node: NodeState, name: str) -> bool:
 
 
 def _fingerprinted(node: NodeState, calls: Calls, early: bool) -> bool:
-    """Take the fingerprint; False, and never cached, when it fails. If the node then runs all the same, the person is told."""
+    """Take the fingerprint; False, and never cached, when it fails. If the node then runs all the
+    same, the person is told.
+    """
     try:
         node.fingerprint = calls.fingerprint(node, early)
         return True

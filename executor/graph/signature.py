@@ -1,4 +1,5 @@
-"""Typed Merkle signatures: what decides a node's result, as one digest. Ids do not matter; 1, 1.0 and true are three values.
+"""Typed Merkle signatures: what decides a node's result, as one digest. Ids do not matter; 1, 1.0
+and true are three values.
 
 Linear: a link contributes its source's signature, never the source's ancestry.
 """
@@ -28,9 +29,11 @@ class Unsignable(Exception):
 
 
 def node_signature(type_: str, fingerprint: Any, inputs: Mapping[str, Any], sources: Mapping[str, Signature]) -> Signature:
-    """What decides a node's result: type, fingerprint, literals with their types, links as (signature of the source, output).
+    """What decides a node's result: type, fingerprint, literals with their types, links as
+    (signature of the source, output).
 
-    `sources` has the signature of every node that `inputs` link to. Unsignable when a literal or the fingerprint is.
+    `sources` has the signature of every node that `inputs` link to. Unsignable when a literal or
+    the fingerprint is.
     """
     parts = [_name(type_)]
     try:
@@ -45,7 +48,9 @@ def node_signature(type_: str, fingerprint: Any, inputs: Mapping[str, Any], sour
 
 
 def value_token(value: Any) -> bytes:
-    """Bytes that are equal exactly for values of equal type and content. NaN, whoever's it is, is equal to nothing, so it is Unsignable."""
+    """Bytes that are equal exactly for values of equal type and content. NaN, whoever's it is, is
+    equal to nothing, so it is Unsignable.
+    """
     if value is None:
         return b"N"
     kind = type(value)
@@ -78,7 +83,9 @@ def value_token(value: Any) -> bytes:
 
 
 def _array(value: Any) -> bytes:
-    """Tensors and NumPy arrays by their bytes, and NumPy's numbers; neither library is imported for it."""
+    """Tensors and NumPy arrays by their bytes, and NumPy's numbers; neither library is imported for
+    it.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
@@ -95,7 +102,9 @@ def _array(value: Any) -> bytes:
 
 
 def _refuse_nan(value: Any) -> None:
-    """Unsignable for a single number that is unequal to itself. In an array of several, NaN is a value like any other."""
+    """Unsignable for a single number that is unequal to itself. In an array of several, NaN is a
+    value like any other.
+    """
     if not value.shape and bool(value != value):
         raise Unsignable(NAN)
 

@@ -1,4 +1,6 @@
-"""Begins, while the driver still loads, what workers of this host need. Imports nothing heavy itself."""
+"""Begins, while the driver still loads, what workers of this host need. Imports nothing heavy
+itself.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from katz_graph.executor.worker.affinity import claim_seats
 
 
 class Ahead:
-    """For the devices that are served by processes of this host: what those are forked from, which has begun to load, and the processors
-    that they have for themselves, until `close`. `server`: a fork server that runs already; without one, this starts one."""
+    """For the devices that are served by processes of this host: what those are forked from, which
+    has begun to load, and the processors that they have for themselves, until `close`. `server`: a
+    fork server that runs already; without one, this starts one.
+    """
 
     def __init__(self, devices: DeviceList, threads: int, server: ForkServer | None = None) -> None:
         here = [choice.device for choice in devices.choices if devices.launcher == "spawn"]

@@ -17,7 +17,9 @@ def hello() -> dict[str, Any]:
 
 
 def mismatch(said: Mapping[str, Any]) -> str:
-    """What keeps a worker that said so from being of use; empty when nothing does. Other machines may have another version installed."""
+    """What keeps a worker that said so from being of use; empty when nothing does. Other machines
+    may have another version installed.
+    """
     ours, theirs = _version(), said.get("version")
     return "" if theirs == ours else f"it runs katz-graph {theirs}, and this is {ours}; install the same version on all machines"
 
@@ -55,7 +57,11 @@ class Launcher(Protocol):
 
     @property
     def any_device(self) -> bool:
-        """Whether a worker can be started first and told its device later, so that a spare is of use."""
+        """Whether a worker can be started first and told its device later, so that a spare is of
+        use.
+        """
 
     def launch(self, name: str, background: bool = False) -> Launched:
-        """Start a worker; `background`: what it loads may wait for others. RunError or OSError when it cannot be started."""
+        """Start a worker; `background`: what it loads may wait for others. RunError or OSError when
+        it cannot be started.
+        """

@@ -1,7 +1,8 @@
-"""The main program of a fork server: load what workers need, then make each of them by forking, as the driver asks.
+"""The main program of a fork server: load what workers need, then make each of them by forking, as
+the driver asks.
 
-Only a process that is one thread, and in which nothing has touched CUDA, can be forked. Where a library has done otherwise, what is forked
-begins anew as `worker_main`, and loads for itself.
+Only a process that is one thread, and in which nothing has touched CUDA, can be forked. Where a
+library has done otherwise, what is forked begins anew as `worker_main`, and loads for itself.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ def main() -> None:
 
 
 class ForkLoop:
-    """Forks until nobody is connected to `control` any more. A process stays uncollected, and its number its own, until its driver lets go
-    of it."""
+    """Forks until nobody is connected to `control` any more. A process stays uncollected, and its
+    number its own, until its driver lets go of it.
+    """
 
     def __init__(self, control: socket.socket, threads: int) -> None:
         self._control, self._threads = control, threads
@@ -97,8 +99,9 @@ class ForkLoop:
         _tell(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
     def _let_go(self, pid: int, running: int, life: int) -> None:
-        """The driver is gone, or has no more use for a process: kill what is left of its session, and collect it, now or when it has ended:
-        the kernel may hold it up."""
+        """The driver is gone, or has no more use for a process: kill what is left of its session,
+        and collect it, now or when it has ended: the kernel may hold it up.
+        """
         kill_session(pid)
         self._awaited.unregister(life)
         os.close(life)
@@ -157,7 +160,9 @@ def _is_alone() -> bool:
 
 
 def _has_touched_cuda() -> bool:
-    """Whether CUDA, which no process inherits, was initialised in the one that this one was forked from."""
+    """Whether CUDA, which no process inherits, was initialised in the one that this one was forked
+    from.
+    """
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda._is_in_bad_fork())
 

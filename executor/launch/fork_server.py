@@ -1,4 +1,6 @@
-"""A process of this host that loads once what workers need, and makes each of them by forking: they begin at once, and share its memory."""
+"""A process of this host that loads once what workers need, and makes each of them by forking: they
+begin at once, and share its memory.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,13 @@ ENDING = 2.0  # seconds that a process may take to end when nobody is connected 
 
 
 class ForkServer:
-    """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork` on, until `close`; a context manager.
+    """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork`
+    on, until `close`; a context manager.
 
-    `prefix`: a command that starts it, say `ip netns exec a`; what is forked is where that is. `control`: a connection to a fork server
-    that another process started, which ends when its last connection does. `echo` gets the lines that it prints while it loads. Any thread
-    may ask. When it is lost, what it had forked goes on, and another one takes its place.
+    `prefix`: a command that starts it, say `ip netns exec a`; what is forked is where that is.
+    `control`: a connection to a fork server that another process started, which ends when its last
+    connection does. `echo` gets the lines that it prints while it loads. Any thread may ask. When
+    it is lost, what it had forked goes on, and another one takes its place.
     """
 
     def __init__(
@@ -50,16 +54,19 @@ class ForkServer:
         self.close()
 
     def begin(self) -> int:
-        """Start the fork server unless it runs. Returns the descriptor of the connection to it, which a child may inherit. OSError when the
-        process cannot be started."""
+        """Start the fork server unless it runs. Returns the descriptor of the connection to it,
+        which a child may inherit. OSError when the process cannot be started.
+        """
         with self._lock:
             if self._process is not None and self._process.poll() is not None:
                 self._end()
             return (self._control or self._start()).fileno()
 
     def fork(self, entry: str) -> Forked:
-        """A process that runs `entry` (module:function) as soon as all is loaded. It has a session of its own, so that Ctrl-C reaches the
-        driver alone, and ends when the connection does. OSError when there can be none."""
+        """A process that runs `entry` (module:function) as soon as all is loaded. It has a session
+        of its own, so that Ctrl-C reaches the driver alone, and ends when the connection does.
+        OSError when there can be none.
+        """
         with ExitStack() as ours, ExitStack() as theirs:
             connected, its_end = _pair(ours, theirs, socket.SOCK_STREAM)
             life, its_life = _pair(ours, theirs, socket.SOCK_SEQPACKET)
@@ -108,9 +115,11 @@ class ForkServer:
 
 
 class Forked:
-    """A process that a fork server makes: the driver's end of the connection to it, what it prints, and how it is.
+    """A process that a fork server makes: the driver's end of the connection to it, what it prints,
+    and how it is.
 
-    Its number means this process until `let_go`, and no other one, whenever it ended: the server collects it only then.
+    Its number means this process until `let_go`, and no other one, whenever it ended: the server
+    collects it only then.
     """
 
     def __init__(self, connected: socket.socket, output: IO[str], life: socket.socket) -> None:
@@ -130,7 +139,9 @@ class Forked:
 
     @property
     def code(self) -> int | None:
-        """The exit status, or the signal that killed it as a negative number; None before, and where the server was lost."""
+        """The exit status, or the signal that killed it as a negative number; None before, and
+        where the server was lost.
+        """
         with self._lock:
             self._look()
             return self._code
@@ -143,7 +154,9 @@ class Forked:
             return self._is_over
 
     def kill(self) -> None:
-        """End it at once, with what it started in its session; where it is not made yet, before that. Does not wait."""
+        """End it at once, with what it started in its session; where it is not made yet, before
+        that. Does not wait.
+        """
         with self._lock:
             if self._life.fileno() < 0:
                 return

@@ -1,4 +1,6 @@
-"""Workers as threads of this process, with the same messages as elsewhere. They share its interpreter lock and its death."""
+"""Workers as threads of this process, with the same messages as elsewhere. They share its
+interpreter lock and its death.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class InProcess:
 
 
 class Thread:
-    """A worker thread; killing it ends its connection, on which it returns after the unit that runs."""
+    """A worker thread; killing it ends its connection, on which it returns after the unit that
+    runs.
+    """
 
     def __init__(self, name: str, connection: Connection, theirs: Connection, entry: Callable[[Connection], None]) -> None:
         self.pid = os.getpid()

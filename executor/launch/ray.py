@@ -1,7 +1,9 @@
-"""Workers as Ray actors, on the machines of a Ray cluster. Ray finds a place, starts and ends them; everything else goes over a connection
-of ours that the actor opens to the driver, and the supervisor replaces what is lost.
+"""Workers as Ray actors, on the machines of a Ray cluster. Ray finds a place, starts and ends them;
+everything else goes over a connection of ours that the actor opens to the driver, and the
+supervisor replaces what is lost.
 
-Ray listens on all interfaces and unpickles what it gets: loopback or a private network only. Our own port wants the token of the launch.
+Ray listens on all interfaces and unpickles what it gets: loopback or a private network only. Our
+own port wants the token of the launch.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class RayPlace:
-    """Where an actor can stand. `device` is what torch calls it there: Ray shows an actor its own GPU only."""
+    """Where an actor can stand. `device` is what torch calls it there: Ray shows an actor its own
+    GPU only.
+    """
 
     node: str
     host: str
@@ -42,9 +46,11 @@ class RayPlace:
 
 
 class RayCluster:
-    """The cluster at `address`; without one, that which Ray finds, else a small one on this machine until `close`. A context manager.
+    """The cluster at `address`; without one, that which Ray finds, else a small one on this machine
+    until `close`. A context manager.
 
-    When the driver is killed, our workers end at once, and two agents of a small cluster after the minute that Ray gives them.
+    When the driver is killed, our workers end at once, and two agents of a small cluster after the
+    minute that Ray gives them.
     """
 
     def __init__(self, address: str | None = None, entry: str | None = None) -> None:
@@ -95,8 +101,9 @@ class RayCluster:
 
 
 def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[RayPlace, ...]:
-    """Every GPU, or where there is none a CPU of every machine: all devices of a run compute in one number format, and with a processor
-    among them that is float32. `number` other than 0: so many, first GPUs, then a CPU of every machine without one, then further CPUs.
+    """Every GPU, or where there is none a CPU of every machine: all devices of a run compute in one
+    number format, and with a processor among them that is float32. `number` other than 0: so many,
+    first GPUs, then a CPU of every machine without one, then further CPUs.
 
     `nodes` as `ray.nodes()` tells them. InputError when there are fewer.
     """
@@ -130,7 +137,8 @@ class RayLauncher:
         return self.place.device == "cpu"  # an actor holds its GPU from its start on
 
     def launch(self, name: str, background: bool = False) -> Actor:
-        """Start an actor and wait until it has connected; one in the background claims no CPU, as it stands in for one that does.
+        """Start an actor and wait until it has connected; one in the background claims no CPU, as
+        it stands in for one that does.
 
         RunError when it fails or does not connect in time.
         """
@@ -166,7 +174,9 @@ class RayLauncher:
 
 
 class WorkerActor:
-    """What Ray runs: connects to the driver, serves, and ends when told to and with the driver. Ray tells the driver of an error."""
+    """What Ray runs: connects to the driver, serves, and ends when told to and with the driver. Ray
+    tells the driver of an error.
+    """
 
     def work(self, host: str, port: int, token: bytes, entry: str, threads: int) -> None:
         prepare_to_compute(threads)

@@ -1,6 +1,8 @@
-"""The main program of a worker process: end with the driver, set the threads, then import what is heavy and serve.
+"""The main program of a worker process: end with the driver, set the threads, then import what is
+heavy and serve.
 
-Imports nothing heavy itself: that the process ends with its driver has to hold while torch is being imported.
+Imports nothing heavy itself: that the process ends with its driver has to hold while torch is being
+imported.
 """
 
 from __future__ import annotations

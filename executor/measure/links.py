@@ -91,14 +91,17 @@ def _wait(worker: Partner, address: Address) -> Any:
 
 
 def shared_between(source: str, target: str) -> str:
-    """What the store calls the shared memory between two devices, as torch calls them: copies off and onto GPUs are part of it."""
+    """What the store calls the shared memory between two devices, as torch calls them: copies off
+    and onto GPUs are part of it.
+    """
     kinds = [torch.device(device).type for device in (source, target)]
     return SHARED_MEMORY if kinds == ["cpu", "cpu"] else f"{SHARED_MEMORY}, {kinds[0]} to {kinds[1]}"
 
 
 def known_links(cluster: Cluster, store: CostStore, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
-    """Every direction between two devices. Shared memory is measured once on a host for each two kinds of devices, unless `again`; what
-    goes over a network each time."""
+    """Every direction between two devices. Shared memory is measured once on a host for each two
+    kinds of devices, unless `again`; what goes over a network each time.
+    """
     links: dict[tuple[str, str], NetworkLink] = {}
     host = socket.gethostname()
     fresh: set[str] = set()
@@ -139,11 +142,13 @@ BUDGET = 3.0  # seconds of transfers after which the fewest repeats are enough
 
 
 def measure_link(probe: Probe) -> NetworkLink:
-    """Latency: the median of small messages. Bandwidth: how much longer a long transfer takes than one of a quarter of its size.
+    """Latency: the median of small messages. Bandwidth: how much longer a long transfer takes than
+    one of a quarter of its size.
 
-    Shapers let a bucket of bytes through at full speed before they hold to their rate. Sizes grow until a transfer takes 50 ms, which
-    empties the bucket, and the long transfers follow each other without a pause in which it would fill. A bucket that holds several
-    of the long transfers counts as the link's own speed.
+    Shapers let a bucket of bytes through at full speed before they hold to their rate. Sizes grow
+    until a transfer takes 50 ms, which empties the bucket, and the long transfers follow each other
+    without a pause in which it would fill. A bucket that holds several of the long transfers counts
+    as the link's own speed.
     """
     latency = statistics.median(probe(FEW) for _ in range(REPEATS))
     size = SMALLEST

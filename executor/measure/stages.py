@@ -1,4 +1,6 @@
-"""Measures every stage of a sampler on every device, alone and while the others of its host do the same work."""
+"""Measures every stage of a sampler on every device, alone and while the others of its host do the
+same work.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ Samples = Mapping[tuple[str, int], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of one call of a stage, for `members` branches at once, on a device. None: not measured.
+    """Seconds of one call of a stage, for `members` branches at once, on a device. None: not
+    measured.
 
     `roofline` is what the device's rates predict.
     """
@@ -42,7 +45,8 @@ class StageTime:
 def profile_region(
     region: Region, workers: Workers, places: Sequence[MeasuredDevice], store: CostStore, context: Context
 ) -> list[StageTime]:
-    """Run a sampler on each device by itself, then on all of a host at once, with equal stages one by one and as one call.
+    """Run a sampler on each device by itself, then on all of a host at once, with equal stages one
+    by one and as one call.
 
     Keeps the times in the store, in place of those that were known, and tells them.
     """
@@ -78,7 +82,9 @@ def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
 
 
 def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
-    """Seconds without those that find processors and caches cold: of a first evaluation, or of the first call where there is no other."""
+    """Seconds without those that find processors and caches cold: of a first evaluation, or of the
+    first call where there is no other.
+    """
     return [seconds for evaluation, seconds in timed if evaluation > 0] or [seconds for _, seconds in timed[1:]]
 
 
@@ -87,7 +93,9 @@ def _both_ways(region: Region, device: Device, counts: Counts) -> list[Program]:
 
 
 def _at_once(members: Sequence[MeasuredDevice], run: Callable[[MeasuredDevice, Context], Samples], context: Context) -> list[Samples]:
-    """One run on each, begun together. Who ends early begins anew, so that the others are disturbed until they end."""
+    """One run on each, begun together. Who ends early begins anew, so that the others are disturbed
+    until they end.
+    """
     repeated = RunContext(context.engine, context.folders, context.output_directory, types=context.types)
     going = {place.name for place in members}
     lock = threading.Lock()

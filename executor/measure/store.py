@@ -1,7 +1,8 @@
-"""Keeps measured costs of devices, stages and links, and counted work of models, in a SQLite file that processes share. Knows neither torch
-nor how to measure.
+"""Keeps measured costs of devices, stages and links, and counted work of models, in a SQLite file
+that processes share. Knows neither torch nor how to measure.
 
-The file only saves time: whatever is wrong with it, what was measured in this process holds here, and one warning is logged at most.
+The file only saves time: whatever is wrong with it, what was measured in this process holds here,
+and one warning is logged at most.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ create table if not exists formulas (key text not null, formula text not null, p
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a device does when it is alone: operations a second, bytes a second, seconds that the start of a kernel takes, and bytes a
-    second that come from the host's pinned memory to its own (inf: it is the same)."""
+    """What a device does when it is alone: operations a second, bytes a second, seconds that the
+    start of a kernel takes, and bytes a second that come from the host's pinned memory to its own
+    (inf: it is the same).
+    """
 
     flops_per_second: float
     bytes_per_second: float
@@ -59,17 +62,20 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """How many times as long arithmetic and memory traffic take while the host's other devices do the same; at least 1."""
+    """How many times as long arithmetic and memory traffic take while the host's other devices do
+    the same; at least 1.
+    """
 
     arithmetic: float = 1.0
     memory: float = 1.0
 
 
 class CostStore:
-    """Measured costs by device key (`calibrate.device_key`), from the file in a cache folder; with None they last as long as the store.
+    """Measured costs by device key (`calibrate.device_key`), from the file in a cache folder; with
+    None they last as long as the store.
 
-    `together` counts the devices of one host that work at the same time: 1 is alone. A store sees what the file held when it was opened,
-    and what it keeps itself. Threads may share one.
+    `together` counts the devices of one host that work at the same time: 1 is alone. A store sees
+    what the file held when it was opened, and what it keeps itself. Threads may share one.
     """
 
     def __init__(self, cache: Path | None) -> None:
@@ -94,7 +100,9 @@ class CostStore:
         self._write("insert or replace into rates values (?, ?, ?, ?, ?)", [row])
 
     def contention(self, host: str, device: str, together: int) -> Contention | None:
-        """How `together` equal devices of a host slow each other down; None when that was never measured."""
+        """How `together` equal devices of a host slow each other down; None when that was never
+        measured.
+        """
         query = "select arithmetic, memory from contention where host = ? and device = ? and together = ?"
         rows = self._read(query, host, device, together)
         return Contention(*rows[0]) if rows else None
@@ -131,7 +139,9 @@ class CostStore:
         return {(key, members, together > 1): seconds for (key, members), (seconds, _) in medians.items()}
 
     def link(self, source: str, target: str, transport: str) -> NetworkLink | None:
-        """The link from one place to another as the names say that were given; None when it was never measured."""
+        """The link from one place to another as the names say that were given; None when it was
+        never measured.
+        """
         query = "select bytes, latency from links where source = ? and target = ? and transport = ?"
         rows = self._read(query, source, target, transport)
         return NetworkLink(*rows[0]) if rows else None
@@ -146,7 +156,9 @@ class CostStore:
         return bool(self._read("select 1 from formulas limit 1"))
 
     def formula(self, key: str) -> str | None:
-        """What was counted of a stage of a model, as `models.counts` writes it; None when it never was."""
+        """What was counted of a stage of a model, as `models.counts` writes it; None when it never
+        was.
+        """
         rows = self._read("select formula from formulas where key = ?", key)
         return str(rows[0][0]) if rows else None
 
@@ -163,7 +175,9 @@ class CostStore:
         memory_bytes: float = math.inf,
         torch_name: str = "cpu",
     ) -> Device:
-        """A device for the planner, one of `together` on its host. KeyError when its rates were never measured."""
+        """A device for the planner, one of `together` on its host. KeyError when its rates were
+        never measured.
+        """
         rates = self.rates(key)
         if rates is None:
             raise KeyError(f"no rates of {key} ({name})")

@@ -1,4 +1,6 @@
-"""Measures the devices of a set of workers, alone and all of a host at once, where the store does not know them yet."""
+"""Measures the devices of a set of workers, alone and all of a host at once, where the store does
+not know them yet.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,17 @@ from katz_graph.ir.device import Device, NetworkLink
 from katz_graph.models.costs.counts import Counts
 
 Call = Callable[..., Any]
-"""`call(device, service, *arguments)`: has one of `services` done on a device and gives its value."""
+"""`call(device, service, *arguments)`: has one of `services` done on a device and gives its value.
+"""
 
 STRETCH = 0.4  # seconds for each kind of work when the devices of a host are measured together
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDevice:
-    """Where costs of a device are kept, and what it says of itself: its key, its host, and how many devices of that host there are."""
+    """Where costs of a device are kept, and what it says of itself: its key, its host, and how many
+    devices of that host there are.
+    """
 
     name: str
     key: str
@@ -49,9 +54,11 @@ class MeasuredDevice:
 def survey(
     names: Sequence[str], call: Call, store: CostStore, again: bool = False, hosts: Mapping[str, str] | None = None
 ) -> list[MeasuredDevice]:
-    """Ask every device what it is, and measure what the store does not know of it, or everything with `again`.
+    """Ask every device what it is, and measure what the store does not know of it, or everything
+    with `again`.
 
-    `hosts` says which devices share a machine, where their own answer would not (network namespaces).
+    `hosts` says which devices share a machine, where their own answer would not (network
+    namespaces).
     """
     told = {name: call(name, "identity") for name in names}
     host_of = {name: (hosts or {}).get(name, told[name]["host"]) for name in names}
@@ -97,8 +104,10 @@ PAGEABLE = 6e9  # bytes a second that copies between GPUs and memory of programs
 
 
 def estimated(devices: Mapping[str, str], dtype: torch.dtype, cache: Path | None, link: NetworkLink | None, choices: Choices) -> Resources:
-    """`devices`: names -> what torch calls them; all compute in `dtype`. `link`: what all links are said to be; else shared
-    memory, which where it was not measured holds at half the rate of the slower device's copies, or of those off and onto GPUs."""
+    """`devices`: names -> what torch calls them; all compute in `dtype`. `link`: what all links are
+    said to be; else shared memory, which where it was not measured holds at half the rate of the
+    slower device's copies, or of those off and onto GPUs.
+    """
     host, store = socket.gethostname(), CostStore(cache)
     for device in dict.fromkeys(devices.values()):
         calibrated(device, torch.device(device), dtype, store)

@@ -1,1 +1,3 @@
-"""Records calls of stages and replays them, as a CUDA graph does. Must not know requests, plans, or how models are loaded."""
+"""Records calls of stages and replays them, as a CUDA graph does. Must not know requests, plans, or
+how models are loaded.
+"""

@@ -1,7 +1,8 @@
-"""Computes stages by recorded calls: a call is recorded once for a module and the form of its inputs, then replayed.
+"""Computes stages by recorded calls: a call is recorded once for a module and the form of its
+inputs, then replayed.
 
-The form is all that is no tensor, and of tensors shape, strides, dtype and device. Weights, LoRAs, strengths, noise levels and prompts are
-no part of it, so nothing is recorded anew when they change.
+The form is all that is no tensor, and of tensors shape, strides, dtype and device. Weights, LoRAs,
+strengths, noise levels and prompts are no part of it, so nothing is recorded anew when they change.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from katz_graph.models.stages import Outputs, Stage
 
 
 class Recorder:
-    """Implements `katz_graph.executor.worker.models.Computing`. `strict`: see `Tape`. Used by one thread at a time."""
+    """Implements `katz_graph.executor.worker.models.Computing`. `strict`: see `Tape`. Used by one
+    thread at a time.
+    """
 
     def __init__(self, strict: bool = False) -> None:
         self._strict = strict

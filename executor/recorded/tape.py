@@ -1,8 +1,10 @@
-"""Records a call as a list of operations over static storages, and replays it without running any of its Python.
+"""Records a call as a list of operations over static storages, and replays it without running any
+of its Python.
 
-It stands in for a CUDA graph on a processor: inputs are copied into static tensors, every operation writes where it wrote when it was
-recorded, outputs are copied out. What a graph could not hold is refused: a wait for the device, a tensor made of Python values, a tensor
-that is neither an input, nor a weight, nor made on the way.
+It stands in for a CUDA graph on a processor: inputs are copied into static tensors, every operation
+writes where it wrote when it was recorded, outputs are copied out. What a graph could not hold is
+refused: a wait for the device, a tensor made of Python values, a tensor that is neither an input,
+nor a weight, nor made on the way.
 """
 
 from __future__ import annotations
@@ -39,10 +41,11 @@ class _Operation:
 
 
 class Tape:
-    """`call` on static copies of the tensors of `given`; weights are those of `module`, where they lie. NotRecordable names the operation.
+    """`call` on static copies of the tensors of `given`; weights are those of `module`, where they
+    lie. NotRecordable names the operation.
 
-    `strict`: before each replay all that was made on the way is overwritten with NaN, and so are outputs once they are taken: a value of an
-    earlier replay that is read is seen in the result.
+    `strict`: before each replay all that was made on the way is overwritten with NaN, and so are
+    outputs once they are taken: a value of an earlier replay that is read is seen in the result.
     """
 
     def __init__(self, call: Callable[[Any], Any], given: Any, module: nn.Module, strict: bool = False) -> None:
@@ -73,7 +76,9 @@ class Tape:
 
 
 class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lists the operations of a call. Views of what is there are no operations: they stay where they are."""
+    """Lists the operations of a call. Views of what is there are no operations: they stay where
+    they are.
+    """
 
     def __init__(self, owned: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,4 +1,6 @@
-"""How the tensors of messages between two workers travel. The headers, and with them the order, are the connection's."""
+"""How the tensors of messages between two workers travel. The headers, and with them the order, are
+the connection's.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ Transfer = Callable[[], None]
 class Bulk(Protocol):
     """One way to move tensors, for both directions between two workers.
 
-    `take` makes the message independent of the tensors it was given, unless the transfer that it returns is carried out at once; a `slow`
-    one is carried out by a thread of the peer. `receive` gives the header and the flat buffers that `decode` wants; it raises ProtocolError
-    or Closed where it cannot.
+    `take` makes the message independent of the tensors it was given, unless the transfer that it
+    returns is carried out at once; a `slow` one is carried out by a thread of the peer. `receive`
+    gives the header and the flat buffers that `decode` wants; it raises ProtocolError or Closed
+    where it cannot.
     """
 
     slow: bool
@@ -34,7 +37,9 @@ class Bulk(Protocol):
 
 
 class Inline:
-    """Tensors within the messages: for links that have nothing else, and for tensors that are small."""
+    """Tensors within the messages: for links that have nothing else, and for tensors that are
+    small.
+    """
 
     slow = True
 
@@ -51,7 +56,9 @@ class Inline:
 
 
 def fields(message: Message, kind: str, *types: type) -> Any:
-    """The body of a message of this kind, a list of values of these types. ProtocolError for any other."""
+    """The body of a message of this kind, a list of values of these types. ProtocolError for any
+    other.
+    """
     body = message.body
     if message.kind != kind or not isinstance(body, list) or [type(value) for value in body] != list(types):
         raise ProtocolError(f"a message {message.kind!r} where {kind!r} was expected, or with another body")

@@ -1,4 +1,6 @@
-"""Several tensors in one block of bytes, each at an aligned place, so that a message's body is one transfer."""
+"""Several tensors in one block of bytes, each at an aligned place, so that a message's body is one
+transfer.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def lengths_of(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def fill(block: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy tensors, contiguous or not and from any device, into a flat uint8 block of `size_of(lengths_of(tensors))` bytes."""
+    """Copy tensors, contiguous or not and from any device, into a flat uint8 block of
+    `size_of(lengths_of(tensors))` bytes.
+    """
     lengths = lengths_of(tensors)
     for tensor, part in zip(tensors, parts(block, lengths), strict=True):
         if tensor.numel():

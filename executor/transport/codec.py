@@ -1,6 +1,8 @@
-"""Values as msgpack and tensors beside it. Types survive exactly; what is not in the vocabulary is refused with the path to it.
+"""Values as msgpack and tensors beside it. Types survive exactly; what is not in the vocabulary is
+refused with the path to it.
 
-Knows nothing about sockets: a tensor's bytes travel as its transport likes and come back as flat buffers.
+Knows nothing about sockets: a tensor's bytes travel as its transport likes and come back as flat
+buffers.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType({str(one): one for one in 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A value on its way: the header says everything but the contents of its tensors, each of which stands here once."""
+    """A value on its way: the header says everything but the contents of its tensors, each of which
+    stands here once.
+    """
 
     header: bytes
     tensors: tuple[Tensor, ...]
@@ -40,7 +44,8 @@ def encode(value: Any) -> Encoded:
 
 
 def decode(header: bytes | memoryview, buffers: Sequence[Tensor]) -> Any:
-    """The value again; its tensors are views of `buffers`: flat uint8 tensors with the bytes of `Encoded.tensors`, see `as_bytes`.
+    """The value again; its tensors are views of `buffers`: flat uint8 tensors with the bytes of
+    `Encoded.tensors`, see `as_bytes`.
 
     Raises ProtocolError where the header is damaged or does not fit the buffers.
     """

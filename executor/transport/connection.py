@@ -1,7 +1,9 @@
-"""Messages over a stream socket: a kind, a body, and the bytes of its tensors. Knows nothing about what messages mean.
+"""Messages over a stream socket: a kind, a body, and the bytes of its tensors. Knows nothing about
+what messages mean.
 
-A frame is a prefix (magic, length of the header, number of tensors, number of descriptors), the tensors' lengths, the header, the tensors.
-File descriptors, over UNIX sockets, travel with the first byte of the frame that they belong to.
+A frame is a prefix (magic, length of the header, number of tensors, number of descriptors), the
+tensors' lengths, the header, the tensors. File descriptors, over UNIX sockets, travel with the
+first byte of the frame that they belong to.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A message ready to be sent: its header, the bytes of its tensors that have any, and all their lengths."""
+    """A message ready to be sent: its header, the bytes of its tensors that have any, and all their
+    lengths.
+    """
 
     header: bytes
     payloads: list[memoryview]
@@ -53,8 +57,9 @@ class Frame:
 class Connection:
     """One end of a connected stream socket. Any thread may send; one thread receives.
 
-    `tensor_limit`: bytes of tensors that a message may bring. `send_timeout`: seconds after which one that takes nothing counts as gone.
-    `sent` and `received` count bytes, also of messages that are still under way.
+    `tensor_limit`: bytes of tensors that a message may bring. `send_timeout`: seconds after which
+    one that takes nothing counts as gone. `sent` and `received` count bytes, also of messages that
+    are still under way.
     """
 
     def __init__(self, connected: socket.socket, tensor_limit: int = TENSOR_LIMIT, send_timeout: float | None = None) -> None:
@@ -74,7 +79,9 @@ class Connection:
         return self._socket.fileno()
 
     def send(self, kind: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
-        """Send a message as a whole. Closed when the other side is gone, TypeError for a body that cannot be sent."""
+        """Send a message as a whole. Closed when the other side is gone, TypeError for a body that
+        cannot be sent.
+        """
         self.transmit(self.frame(kind, body), descriptors)
 
     def frame(self, kind: str, body: Any = None) -> Frame:
@@ -111,7 +118,9 @@ class Connection:
                 buffers[first] = buffers[first][sent:]
 
     def receive(self) -> tuple[str, Any]:
-        """The next message's kind and body. Closed at the end; ProtocolError for damage, and for descriptors, which nobody asked for."""
+        """The next message's kind and body. Closed at the end; ProtocolError for damage, and for
+        descriptors, which nobody asked for.
+        """
         message = self.receive_message()
         if message.descriptors:
             close_all(message.descriptors)
@@ -171,12 +180,16 @@ class Connection:
             target = target[count:]
 
     def shut_down(self) -> None:
-        """End both directions: whoever sends or receives here or there gets Closed. The socket itself stays until `close`."""
+        """End both directions: whoever sends or receives here or there gets Closed. The socket
+        itself stays until `close`.
+        """
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the socket back; threads that use the connection are waited for before, after `shut_down`."""
+        """Give the socket back; threads that use the connection are waited for before, after
+        `shut_down`.
+        """
         self.shut_down()
         self._socket.close()
 

@@ -1,4 +1,6 @@
-"""What can go wrong between two processes. Whoever owns the connection turns it into something that a person reads."""
+"""What can go wrong between two processes. Whoever owns the connection turns it into something that
+a person reads.
+"""
 
 
 class Closed(Exception):

@@ -1,7 +1,9 @@
-"""Connections over TCP, where anybody may knock: both sides prove that they know a token before anything else is read.
+"""Connections over TCP, where anybody may knock: both sides prove that they know a token before
+anything else is read.
 
-Each side answers the other's random bytes with an HMAC of both; what a side answers says whether it listens or dials, so that it cannot be
-echoed. The token keeps strangers out; it does not hide what is sent: use a private network.
+Each side answers the other's random bytes with an HMAC of both; what a side answers says whether it
+listens or dials, so that it cannot be echoed. The token keeps strangers out; it does not hide what
+is sent: use a private network.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ TIMEOUT = 10.0  # seconds for all of it
 
 
 def authenticate(connected: socket.socket, token: bytes, listens: bool, timeout: float = TIMEOUT) -> None:
-    """Prove each other's token. ProtocolError where the other side's is another one, Closed where it ends or says nothing in time."""
+    """Prove each other's token. ProtocolError where the other side's is another one, Closed where
+    it ends or says nothing in time.
+    """
     deadline = time.monotonic() + timeout
     own = os.urandom(NONCE)
     try:
@@ -42,7 +46,9 @@ def listen(host: str, port: int = 0) -> socket.socket:
 
 
 def accept(listener: socket.socket, token: bytes, timeout: float = TIMEOUT) -> Connection:
-    """The next one that knows the token; who does not is turned away. Closed when nobody came in time."""
+    """The next one that knows the token; who does not is turned away. Closed when nobody came in
+    time.
+    """
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
         listener.settimeout(left)
@@ -60,7 +66,9 @@ def accept(listener: socket.socket, token: bytes, timeout: float = TIMEOUT) -> C
 
 
 def dial(host: str, port: int, token: bytes, timeout: float = TIMEOUT) -> Connection:
-    """Connect to a listener. Closed where there is none, ProtocolError where its token is another one."""
+    """Connect to a listener. Closed where there is none, ProtocolError where its token is another
+    one.
+    """
     try:
         connected = socket.create_connection((host, port), timeout)
     except OSError as error:

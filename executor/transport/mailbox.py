@@ -1,4 +1,6 @@
-"""Where values that other devices computed wait for the job that reads them. Knows nothing about how they came."""
+"""Where values that other devices computed wait for the job that reads them. Knows nothing about
+how they came.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ REMEMBERED = 4096  # discarded requests of which latecomers are still recognised
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An output of an operation as one evaluation of one attempt at a request made it; evaluation None: before the loop."""
+    """An output of an operation as one evaluation of one attempt at a request made it; evaluation
+    None: before the loop.
+    """
 
     request: str
     attempt: int
@@ -24,7 +28,9 @@ class Address:
 
 
 class Mailbox:
-    """Values by address. Any thread may call; `notify` is called after every value that came, without a lock held."""
+    """Values by address. Any thread may call; `notify` is called after every value that came,
+    without a lock held.
+    """
 
     def __init__(self, notify: Callable[[], None] = lambda: None) -> None:
         self._notify = notify
@@ -50,7 +56,9 @@ class Mailbox:
             return address in self._values
 
     def discard(self, request: str, attempt: int | None = None) -> None:
-        """Drop what came, and what still comes, for a request: for all its attempts, or for those up to `attempt`."""
+        """Drop what came, and what still comes, for a request: for all its attempts, or for those
+        up to `attempt`.
+        """
         last = math.inf if attempt is None else attempt
         with self._lock:
             self._discarded[request] = max(last, self._discarded.pop(request, -1))

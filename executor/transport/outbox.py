@@ -1,4 +1,6 @@
-"""Messages that wait for their turn on a connection, so that whoever sends waits for nobody. Knows nothing about what they mean."""
+"""Messages that wait for their turn on a connection, so that whoever sends waits for nobody. Knows
+nothing about what they mean.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ from katz_graph.executor.transport.connection import Connection, Frame, close_al
 
 
 class Outbox:
-    """Sends in the order of `send`, from a thread of its own, until the connection ends. Any thread may call. A message that cannot be sent
-    whole ends the connection: whoever waits for it would wait for ever.
+    """Sends in the order of `send`, from a thread of its own, until the connection ends. Any thread
+    may call. A message that cannot be sent whole ends the connection: whoever waits for it would
+    wait for ever.
 
-    Two sides that both wait to send, and read nothing meanwhile, would wait for ever; with an outbox at one of them they do not.
+    Two sides that both wait to send, and read nothing meanwhile, would wait for ever; with an
+    outbox at one of them they do not.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -25,7 +29,9 @@ class Outbox:
         self._thread.start()
 
     def send(self, kind: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
-        """Take a message over. Descriptors may be closed afterwards. TypeError for a body that cannot be sent."""
+        """Take a message over. Descriptors may be closed afterwards. TypeError for a body that
+        cannot be sent.
+        """
         frame = self._connection.frame(kind, body)
         self._waiting.put((frame, tuple(os.dup(descriptor) for descriptor in descriptors)))
 

@@ -1,6 +1,8 @@
-"""Tensors between two workers by torch.distributed: groups of two without a world around them, gloo on CPUs and NCCL on GPUs.
+"""Tensors between two workers by torch.distributed: groups of two without a world around them, gloo
+on CPUs and NCCL on GPUs.
 
-A group belongs to one generation of a connection: when one side dies, both go, and the next generation comes up beside them.
+A group belongs to one generation of a connection: when one side dies, both go, and the next
+generation comes up beside them.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ BackendName = Literal["gloo", "nccl"]
 
 
 class PairGroups:
-    """Both directions between two workers, a group for each: NCCL carries out what one group is asked for in one order.
+    """Both directions between two workers, a group for each: NCCL carries out what one group is
+    asked for in one order.
 
-    A header over the connection announces every body, so a receive waits only for one that is on its way: a timeout is a fault, and the end
-    of the pair. What waits in a group when this is closed ends when the other side's process does, at the latest at the timeout.
+    A header over the connection announces every body, so a receive waits only for one that is on
+    its way: a timeout is a fault, and the end of the pair. What waits in a group when this is
+    closed ends when the other side's process does, at the latest at the timeout.
     """
 
     slow = True
@@ -87,10 +91,12 @@ def join(
     backend: BackendName = "gloo",
     device: torch.device = CPU,
 ) -> PairGroups:
-    """Form the groups with the other side of `connection`, which calls this too, before anything else is sent there.
+    """Form the groups with the other side of `connection`, which calls this too, before anything
+    else is sent there.
 
-    One side `hosts` the meeting place. `address` is this side's own, an IP address or a name, at which the other one reaches it; gloo
-    listens there, or on `interface`. Takes up to `timeout` seconds, which also is what a transfer may take. Closed where it fails.
+    One side `hosts` the meeting place. `address` is this side's own, an IP address or a name, at
+    which the other one reaches it; gloo listens there, or on `interface`. Takes up to `timeout`
+    seconds, which also is what a transfer may take. Closed where it fails.
     """
     limit = timedelta(seconds=timeout)
     try:

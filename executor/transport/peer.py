@@ -1,4 +1,6 @@
-"""Another worker, as one worker sees it: values go out by address and come into the mailbox. Knows nothing about what they are."""
+"""Another worker, as one worker sees it: values go out by address and come into the mailbox. Knows
+nothing about what they are.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ JOIN = 5.0  # seconds that a thread gets to end
 
 
 class Peer:
-    """A connection with another worker. `on_lost(name, why)` is called once, from a thread of the peer, unless it was closed here first.
+    """A connection with another worker. `on_lost(name, why)` is called once, from a thread of the
+    peer, unless it was closed here first.
 
-    What is sent first arrives first. Tensors arrive on the CPU (or where `bulk` receives) and may share memory with the sender's pool.
+    What is sent first arrives first. Tensors arrive on the CPU (or where `bulk` receives) and may
+    share memory with the sender's pool.
     """
 
     def __init__(self, name: str, connection: Connection, mailbox: Mailbox, bulk: Bulk, on_lost: Callable[[str, str], None]) -> None:
@@ -39,9 +43,11 @@ class Peer:
             thread.start()
 
     def send(self, address: Address, value: Any) -> None:
-        """Send a value; it may be changed afterwards. Waits for nothing but the copy, or on a slow link for one of `QUEUED` places.
+        """Send a value; it may be changed afterwards. Waits for nothing but the copy, or on a slow
+        link for one of `QUEUED` places.
 
-        Closed when the peer is gone, TypeError for what cannot be sent, RunError where there is no room for it.
+        Closed when the peer is gone, TypeError for what cannot be sent, RunError where there is no
+        room for it.
         """
         if self._ended.is_set():
             raise Closed(f"the connection with {self.name} has ended")
@@ -62,7 +68,9 @@ class Peer:
         raise Closed(f"the connection with {self.name} has ended")
 
     def close(self) -> None:
-        """End the connection and the threads. What was sent but is not out yet may be lost. Nobody is told."""
+        """End the connection and the threads. What was sent but is not out yet may be lost. Nobody
+        is told.
+        """
         self._end()
         for thread in self._threads:
             if thread is not threading.current_thread():

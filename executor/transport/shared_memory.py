@@ -1,7 +1,8 @@
 """Tensors between processes of one host through anonymous shared memory: one copy in, none out.
 
-A segment is a memory file without a name, passed over the connection once and then used again and again; it is gone with the last process
-that has it. Its first bytes say whether it is in use: the sender sets them, the receiver clears them when the last view of it is gone.
+A segment is a memory file without a name, passed over the connection once and then used again and
+again; it is gone with the last process that has it. Its first bytes say whether it is in use: the
+sender sets them, the receiver clears them when the last view of it is gone.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class SendingPool:
 
     @contextmanager
     def segment(self, size: int) -> Iterator[tuple[MemorySegment, int | None, list[int]]]:
-        """A segment in use, for its number to be sent; its descriptor while it is new; and the numbers of segments given up.
+        """A segment in use, for its number to be sent; its descriptor while it is new; and the
+        numbers of segments given up.
 
         RunError where the limit would be passed. Where the block fails the segment is free again.
         """
@@ -131,7 +133,9 @@ class ReceivingPool:
         self._segments: dict[int, MemorySegment] = {}
 
     def add(self, number: int, descriptor: int) -> None:
-        """Map a new segment. ProtocolError for what is none, or could become smaller under its readers."""
+        """Map a new segment. ProtocolError for what is none, or could become smaller under its
+        readers.
+        """
         size = os.fstat(descriptor).st_size
         try:
             sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS
@@ -149,7 +153,9 @@ class ReceivingPool:
         self._segments.clear()
 
     def block(self, number: int, length: int) -> Tensor:
-        """Its first `length` bytes as a flat uint8 tensor; when it and all its views are gone the segment is free."""
+        """Its first `length` bytes as a flat uint8 tensor; when it and all its views are gone the
+        segment is free.
+        """
         segment = self._segments.get(number)
         if segment is None or not 0 < length <= segment.capacity:
             raise ProtocolError(f"a message tells of {length} bytes in the segment {number}, which does not exist or is smaller")
@@ -159,7 +165,9 @@ class ReceivingPool:
 
 
 class SharedMemory:
-    """Both directions between two workers. `limit`: bytes in each; what does not fit is an error, nobody waits for room."""
+    """Both directions between two workers. `limit`: bytes in each; what does not fit is an error,
+    nobody waits for room.
+    """
 
     slow = False
 

@@ -1,4 +1,6 @@
-"""Which dataclasses may travel between processes, by name. A name means one class, so that nothing else can be made from a message."""
+"""Which dataclasses may travel between processes, by name. A name means one class, so that nothing
+else can be made from a message.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ REASONS: Mapping[type, str] = MappingProxyType({patches.OpaquePatch: "it holds a
 
 @cache
 def fingerprint() -> str:
-    """Of all classes and what travels of them: two sides whose fingerprints are equal understand each other."""
+    """Of all classes and what travels of them: two sides whose fingerprints are equal understand
+    each other.
+    """
     told = sorted((name, sent_fields(kind) if is_dataclass(kind) else ()) for name, kind in VOCABULARY.items())
     return hashlib.sha256(repr(told).encode()).hexdigest()[:8]
 

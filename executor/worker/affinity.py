@@ -1,8 +1,9 @@
-"""Processors of this host that workers have for themselves. Two that compute on one processor, while another one is idle, take twice as
-long, and the kernel brings that about again and again where more threads are awake than processors are there.
+"""Processors of this host that workers have for themselves. Two that compute on one processor,
+while another one is idle, take twice as long, and the kernel brings that about again and again
+where more threads are awake than processors are there.
 
-Who keeps to a processor cannot make way for others, so this is done only where all who do it see each other, and where a processor's time
-may be used up: not in containers, and not below a quota.
+Who keeps to a processor cannot make way for others, so this is done only where all who do it see
+each other, and where a processor's time may be used up: not in containers, and not below a quota.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Claim(ExitStack):
 
 
 def claim(number: int) -> Claim:
-    """So many processors that no other claim on this host holds, one of each core before two of one core; none where they are not there.
+    """So many processors that no other claim on this host holds, one of each core before two of one
+    core; none where they are not there.
 
     A claim is a socket's name in the kernel: nothing is left of it, however this process ends.
     """
@@ -47,12 +49,16 @@ def claim(number: int) -> Claim:
 
 
 def claim_seats(seats: Sequence[int]) -> Claim:
-    """For workers that compute with so many threads on processors, 0 where on something else: for all, where there are several."""
+    """For workers that compute with so many threads on processors, 0 where on something else: for
+    all, where there are several.
+    """
     return claim(sum(seats) if sum(map(bool, seats)) > 1 else 0)
 
 
 def stay_on(processors: Sequence[int]) -> None:
-    """Keep all threads of this process on some processors, unless there are none. Nothing happens where that is not allowed."""
+    """Keep all threads of this process on some processors, unless there are none. Nothing happens
+    where that is not allowed.
+    """
     for thread in Path("/proc/self/task").iterdir() if processors else ():
         with suppress(OSError):
             os.sched_setaffinity(int(thread.name), processors)
@@ -113,15 +119,19 @@ RESPITE = 0.5  # seconds for which it is left to them then
 
 
 give_way: Callable[[], object] = ctypes.CDLL(None).sched_yield if hasattr(os, "sched_yield") else lambda: time.sleep(0)
-"""Lets other threads run, without the interpreter's lock (which `os.sched_yield` keeps) and without an idle processor: `time.sleep(0)`
-takes 50 us, in which the processor halts. After a quarter of a second of either the next stage takes 15 to 30 % longer than after work."""
+"""Lets other threads run, without the interpreter's lock (which `os.sched_yield` keeps) and without
+an idle processor: `time.sleep(0)` takes 50 us, in which the processor halts. After a quarter of a
+second of either the next stage takes 15 to 30 % longer than after work.
+"""
 
 
 class Awake:
-    """How long a thread that waits keeps its processor busy: for some seconds, since one that was idle takes a while to be as fast again,
-    but not where others want it. Who gives way to them gets it back milliseconds after what it waited for is there; who sleeps, at once.
+    """How long a thread that waits keeps its processor busy: for some seconds, since one that was
+    idle takes a while to be as fast again, but not where others want it. Who gives way to them gets
+    it back milliseconds after what it waited for is there; who sleeps, at once.
 
-    `clock` and `used` are seconds of the wall, and of all processors by this process, whose other threads may well take their turn.
+    `clock` and `used` are seconds of the wall, and of all processors by this process, whose other
+    threads may well take their turn.
     """
 
     def __init__(

@@ -1,6 +1,8 @@
-"""Tells errors after which a device is of no more use to the process that met them from those that only ended what was asked for.
+"""Tells errors after which a device is of no more use to the process that met them from those that
+only ended what was asked for.
 
-CUDA calls such errors sticky: every later call in the process fails with them. Imports no torch: without it there are none.
+CUDA calls such errors sticky: every later call in the process fails with them. Imports no torch:
+without it there are none.
 """
 
 from __future__ import annotations
@@ -30,5 +32,7 @@ def is_device_fault(error: BaseException) -> bool:
 
 
 def device_fault(error: BaseException) -> str:
-    """What a device's failure was called, in one line, where an error or what led to it is one; else nothing."""
+    """What a device's failure was called, in one line, where an error or what led to it is one;
+    else nothing.
+    """
     return next((first_line(one) for one in with_causes(error) if is_device_fault(one)), "")

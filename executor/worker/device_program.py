@@ -1,4 +1,6 @@
-"""What one worker gets of a request: its device's instructions and what they name. Sent once; nobody is asked again while they run."""
+"""What one worker gets of a request: its device's instructions and what they name. Sent once;
+nobody is asked again while they run.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from katz_graph.ir.region import SLOTS, Operation, Region
 
 @dataclass(frozen=True, slots=True)
 class DeviceProgram:
-    """`program` holds the operations, segments and instructions of `device` only; of other devices' operations nothing but the ids."""
+    """`program` holds the operations, segments and instructions of `device` only; of other devices'
+    operations nothing but the ids.
+    """
 
     device: str
     program: Program

@@ -1,6 +1,8 @@
-"""One request's part on one worker: its values, what is kept for later evaluations, and on one device the sampler.
+"""One request's part on one worker: its values, what is kept for later evaluations, and on one
+device the sampler.
 
-Advanced by evaluations, or by what of them can be done before something arrives, so that requests can alternate.
+Advanced by evaluations, or by what of them can be done before something arrives, so that requests
+can alternate.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A call that is ready to be given tensors: its stage, the live module, and constants on the device."""
+    """A call that is ready to be given tensors: its stage, the live module, and constants on the
+    device.
+    """
 
     stage: Stage
     module: Any
@@ -68,8 +72,9 @@ class Bound:
 class Execution:
     """Carries out a portion's instruction list.
 
-    With `exchange` None there is no other device. `measure`: every call is timed by itself. It begins with loading what it needs, after
-    which `on_loaded` is called; with `hold` it then waits for `go`.
+    With `exchange` None there is no other device. `measure`: every call is timed by itself. It
+    begins with loading what it needs, after which `on_loaded` is called; with `hold` it then waits
+    for `go`.
     """
 
     def __init__(
@@ -123,7 +128,9 @@ class Execution:
         return start_process(spec, scaled, table, self._models.device, self._models.dtype)
 
     def _wanted_set(self) -> WeightSet | None:
-        """The UNet of the loop and the LoRAs that have to be resident in it for this request to run without patching."""
+        """The UNet of the loop and the LoRAs that have to be resident in it for this request to run
+        without patching.
+        """
         models = (op.inputs.get("model") for variant in self.program.variants for op in variant.operations)
         model = next((model for model in models if isinstance(model, ModelRecipe)), None)
         return None if model is None else (model.unet, tuple(lora for lora in model.loras if lora.strength))
@@ -145,7 +152,9 @@ class Execution:
 
     @property
     def ready(self) -> bool:
-        """Whether something can be done now: nothing keeps it, and what it has to receive next is there."""
+        """Whether something can be done now: nothing keeps it, and what it has to receive next is
+        there.
+        """
         if not self._loaded:
             return True
         return not self._held and (self._next >= len(self._instructions) or not self._waits_for(self._instructions[self._next]))
@@ -159,10 +168,11 @@ class Execution:
         return self._exchange
 
     def step(self) -> bool:
-        """Load, the first time; then carry out instructions up to the end of an evaluation, or until something has not arrived.
+        """Load, the first time; then carry out instructions up to the end of an evaluation, or
+        until something has not arrived.
 
-        True when the request is done. NoRoom, before anything is computed, while models in use by others leave too little for this
-        request's: it may be called again then.
+        True when the request is done. NoRoom, before anything is computed, while models in use by
+        others leave too little for this request's: it may be called again then.
         """
         return self._models.residents.with_room(self._what(), self._step_on, again=False)
 
@@ -257,8 +267,9 @@ class Execution:
 
     @property
     def result(self) -> tuple[Tensor, Tensor] | None:
-        """On the device that has the sampler: the final latent [B, C, h, w], unscaled, float32 on the CPU, and the denoised one that the
-        last step began with."""
+        """On the device that has the sampler: the final latent [B, C, h, w], unscaled, float32 on
+        the CPU, and the denoised one that the last step began with.
+        """
         if (process := self._process) is None:
             return None
         what = f"{self._what()}, its result"
@@ -268,7 +279,9 @@ class Execution:
         return (latent / self._model.latent_scale).float().cpu()
 
     def close(self) -> None:
-        """The models of this request may go now, and its values, which an error's traceback would keep for a while."""
+        """The models of this request may go now, and its values, which an error's traceback would
+        keep for a while.
+        """
         self._let_go()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
         self._bound.clear()
@@ -289,7 +302,9 @@ class Execution:
             self._process = self._start()
 
     def _hold(self) -> None:
-        """Load models that stay until `close`, text encoders until all is encoded. NoRoom when those of other requests take the room."""
+        """Load models that stay until `close`, text encoders until all is encoded. NoRoom when
+        those of other requests take the room.
+        """
         operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
         models = dict.fromkeys(value for op in operations for value in op.inputs.values() if isinstance(value, LOADED))
         texts = [op.inputs["encoding"] for op in self.program.before if stage_of(op).encodes_text and op.inputs]
@@ -347,7 +362,9 @@ class Execution:
             self.timing.samples.setdefault((key, len(members)), []).append((self._evaluation, self._measured_from() - started))
 
     def _outputs(self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Of one call. A stage changes nothing, so it may be tried again where memory runs out; who knows what a node of a pack does."""
+        """Of one call. A stage changes nothing, so it may be tried again where memory runs out; who
+        knows what a node of a pack does.
+        """
         if call.stage == NODE:
             return self._nodes.call(members[0], {**members[0].inputs, **given})
         compute = partial(self._computed, call, members, given)

@@ -1,4 +1,5 @@
-"""Whose turn it is on a device: deficit round robin in seconds (Shreedhar and Varghese 1995), charged after the work.
+"""Whose turn it is on a device: deficit round robin in seconds (Shreedhar and Varghese 1995),
+charged after the work.
 
 Knows nothing of what is done: flows are any hashable names.
 """
@@ -16,11 +17,13 @@ SHARE = 0.05  # seconds that every waiting flow is given in a round
 
 
 class DeficitRoundRobin(Generic[Flow]):
-    """Flows take turns such that each gets an equal share of the device's seconds while it has something to do.
+    """Flows take turns such that each gets an equal share of the device's seconds while it has
+    something to do.
 
-    Seconds taken beyond the share are a debt that stays; a share that a flow did not use, because it had nothing to do, is lost. What some
-    flows need and others do not, and takes long to bring (weights), stays for STAY times as long as bringing it took, if somebody uses
-    it. So a flow that did its share waits for no more than STAY + 1 switches and a unit of work of each other flow.
+    Seconds taken beyond the share are a debt that stays; a share that a flow did not use, because
+    it had nothing to do, is lost. What some flows need and others do not, and takes long to bring
+    (weights), stays for STAY times as long as bringing it took, if somebody uses it. So a flow that
+    did its share waits for no more than STAY + 1 switches and a unit of work of each other flow.
     """
 
     def __init__(self) -> None:
@@ -40,7 +43,8 @@ class DeficitRoundRobin(Generic[Flow]):
     def choose(self, ready: Iterable[Flow], preferred: Callable[[Flow], bool] = lambda flow: True) -> Flow:
         """The next of the flows that have something to do, in turn, of those with credit.
 
-        Preferred ones, for which what they need is there, come first, even in debt, as long as it stays.
+        Preferred ones, for which what they need is there, come first, even in debt, as long as it
+        stays.
         """
         waiting = set(ready)
         for flow in self._credit:
@@ -56,10 +60,12 @@ class DeficitRoundRobin(Generic[Flow]):
         return liked[0] if liked and self._used < STAY * self._switch else able[0]
 
     def patience(self, ready: Collection[Flow], preferred: Callable[[Flow], bool], users: Collection[Flow]) -> float:
-        """Seconds to wait before one of `ready` is chosen, in case that one of `users` gets something to do: those that use what is there.
+        """Seconds to wait before one of `ready` is chosen, in case that one of `users` gets
+        something to do: those that use what is there.
 
-        0 when a flow that is ready needs nothing else, or what is there stayed long enough. One waits longer for what was just brought, and
-        longest for what the first of all flows needs: devices that wait for each other so come to have the same.
+        0 when a flow that is ready needs nothing else, or what is there stayed long enough. One
+        waits longer for what was just brought, and longest for what the first of all flows needs:
+        devices that wait for each other so come to have the same.
         """
         left = STAY * self._switch - self._used
         if left <= 0 or not users or any(preferred(flow) for flow in ready):
@@ -73,7 +79,9 @@ class DeficitRoundRobin(Generic[Flow]):
         self._used += seconds
 
     def charge(self, flow: Flow, seconds: float, switch: float = 0.0) -> None:
-        """Book what a flow took, and put it behind the others. `switch`: of those seconds, what went into bringing what it needs."""
+        """Book what a flow took, and put it behind the others. `switch`: of those seconds, what
+        went into bringing what it needs.
+        """
         self._credit[flow] = self._credit.pop(flow) - seconds
         if switch:
             self._switch, self._used = switch, 0.0

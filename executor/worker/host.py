@@ -1,4 +1,5 @@
-"""The inside of a worker: one device's models, its turns, what arrives from other workers, and the requests that it has a part in.
+"""The inside of a worker: one device's models, its turns, what arrives from other workers, and the
+requests that it has a part in.
 
 Told what to do in messages (`serve`); answers through `tell`. Knows nothing of how it was launched.
 """
@@ -54,7 +55,9 @@ WORK = {**SERVICES, **PROBES}  # what can be called
 
 
 class Host:
-    """Serves one device from `assign` until `close`. What fails is told; with `give_up` it ends all where nothing more can be done here."""
+    """Serves one device from `assign` until `close`. What fails is told; with `give_up` it ends all
+    where nothing more can be done here.
+    """
 
     def __init__(self, tell: Tell, types: Mapping[str, NodeType], give_up: GiveUp) -> None:
         self._tell, self._give_up = tell, give_up
@@ -158,7 +161,9 @@ class Host:
             self._explain("failed", told, error)
 
     def _answer(self, kind: str, body: Mapping[str, Any]) -> Exception | None:
-        """Tell what was made; why not, where the message cannot be: a type that does not travel, no memory for a copy, a lost device."""
+        """Tell what was made; why not, where the message cannot be: a type that does not travel, no
+        memory for a copy, a lost device.
+        """
         try:
             self._tell(kind, body)
         except TypeError as unsendable:
@@ -185,7 +190,9 @@ class Host:
 
 
 class _Types(dict[str, NodeType]):
-    """The built-in nodes, and when another one is asked for also those of the folders that the driver named."""
+    """The built-in nodes, and when another one is asked for also those of the folders that the
+    driver named.
+    """
 
     def __init__(self, builtin: Mapping[str, NodeType], worker: str, settings: Settings) -> None:
         super().__init__(builtin)
@@ -199,7 +206,9 @@ class _Types(dict[str, NodeType]):
 
 
 class _NoEngine:
-    """Stands where a node inside of a step region would find the engine: a worker has only a device."""
+    """Stands where a node inside of a step region would find the engine: a worker has only a
+    device.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device

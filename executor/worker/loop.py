@@ -1,7 +1,8 @@
-"""A device worker: one thread that runs the tasks it holds, one unit at a time: an evaluation of a request, or what of it can be done
-before something has to arrive from another device.
+"""A device worker: one thread that runs the tasks it holds, one unit at a time: an evaluation of a
+request, or what of it can be done before something has to arrive from another device.
 
-Weights are patched in place, so a task runs only with its own weight set resident; the order of tasks is a scheduling decision.
+Weights are patched in place, so a task runs only with its own weight set resident; the order of
+tasks is a scheduling decision.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class WorkUnit(Protocol):
     def result(self) -> Any: ...
 
     def step(self) -> bool:
-        """Do one unit; True when that was the last. NoRoom when it needs what others have in use; it then holds nothing itself."""
+        """Do one unit; True when that was the last. NoRoom when it needs what others have in use;
+        it then holds nothing itself.
+        """
 
     def close(self) -> None:
         """It is over, however it ended: give back what was held."""
@@ -103,7 +106,9 @@ class DeviceJob:
         return self._cancelled.is_set()
 
     def result(self) -> Any:
-        """The task's result, or its error; Cancelled when it was cancelled. An interrupt while waiting cancels it."""
+        """The task's result, or its error; Cancelled when it was cancelled. An interrupt while
+        waiting cancels it.
+        """
         try:
             return self.future.result()
         except BaseException:
@@ -127,8 +132,10 @@ class DeviceJob:
 
 
 class Worker:
-    """Runs jobs until closed. `threads`: of torch, for what it computes. `awake`: seconds for which it keeps its processor busy while
-    requests wait for what others send, unless others want it (`awake.Awake`)."""
+    """Runs jobs until closed. `threads`: of torch, for what it computes. `awake`: seconds for which
+    it keeps its processor busy while requests wait for what others send, unless others want it
+    (`awake.Awake`).
+    """
 
     def __init__(self, name: str, threads: int, awake: float = 0.0) -> None:
         self.name = name
@@ -180,7 +187,9 @@ class Worker:
                 del job  # nothing of it is kept while the next one is waited for
 
     def _await(self) -> DeviceJob | None:
-        """The job whose turn it is, once one has something to do; None when the worker was closed and all are done."""
+        """The job whose turn it is, once one has something to do; None when the worker was closed
+        and all are done.
+        """
         began = time.perf_counter()
         self._awake.begin()
         while True:
@@ -260,6 +269,8 @@ class Worker:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Empty the frames of an error's traceback, and of the errors behind it. It still tells where they were, but keeps nothing alive."""
+    """Empty the frames of an error's traceback, and of the errors behind it. It still tells where
+    they were, but keeps nothing alive.
+    """
     for one in with_causes(error):
         traceback.clear_frames(one.__traceback__)

@@ -19,7 +19,9 @@ from katz_graph.node import NodeType
 
 
 def serve(connection: Connection, types: Mapping[str, NodeType]) -> None:
-    """Say hello, then do what comes until the connection ends or `stop`. `types`: the nodes that stand inside of regions."""
+    """Say hello, then do what comes until the connection ends or `stop`. `types`: the nodes that
+    stand inside of regions.
+    """
     outbox = Outbox(connection)
     host = Host(outbox.send, types, partial(_give_up, connection, outbox))
     try:
@@ -34,8 +36,9 @@ def serve(connection: Connection, types: Mapping[str, NodeType]) -> None:
 
 
 def _give_up(connection: Connection, outbox: Outbox, why: str, told: Mapping[str, Any]) -> None:
-    """Print why, for the log, and tell the driver, which ends this worker and takes another one. Where that cannot be told, the connection
-    ends, and the worker with it."""
+    """Print why, for the log, and tell the driver, which ends this worker and takes another one.
+    Where that cannot be told, the connection ends, and the worker with it.
+    """
     print(why, file=sys.stderr, flush=True)
     try:
         outbox.send("fault", {**told, "message": why})

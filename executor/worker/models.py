@@ -1,4 +1,6 @@
-"""The live models of one device: loaded on demand, with the weight set that a recipe asks for made resident before they are handed out."""
+"""The live models of one device: loaded on demand, with the weight set that a recipe asks for made
+resident before they are handed out.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ from katz_graph.upscale.networks import network_peak
 TEXT_PARTS = ("text_encoder", "text_encoder_2")
 
 Computing = Callable[[Stage, Any, Mapping[str, Any]], Outputs]
-"""Computes a stage with a live module from what it is given, see `katz_graph.models.stages.Compute`."""
+"""Computes a stage with a live module from what it is given, see
+`katz_graph.models.stages.Compute`.
+"""
 Notes = tuple[str, ...]
 """What a person should know of how a result came about."""
 
@@ -87,7 +91,9 @@ class DeviceModels:
         return module
 
     def module(self, recipe: ModelRecipe | ControlNetRecipe | Encoding) -> Any:
-        """What a stage computes with: the live network of a recipe, with the weights that it has now; for a text, what encodes it."""
+        """What a stage computes with: the live network of a recipe, with the weights that it has
+        now; for a text, what encodes it.
+        """
         match recipe:
             case ModelRecipe():
                 return self._module(recipe.unet, "unet")
@@ -98,7 +104,9 @@ class DeviceModels:
 
     @contextmanager
     def holding(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[None]:
-        """Have the modules of a recipe in memory as long as the `with` statement lasts. NoRoom when others are kept that take the room."""
+        """Have the modules of a recipe in memory as long as the `with` statement lasts. NoRoom when
+        others are kept that take the room.
+        """
         with ExitStack() as held:
             for wanted in self._loadables(recipe):
                 held.enter_context(self.residents.using(wanted))
@@ -140,7 +148,9 @@ class DeviceModels:
         return text.encode(encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned)
 
     def decode_latent(self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
-        """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if asked, or where the whole does not fit into memory."""
+        """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if asked, or where the
+        whole does not fit into memory.
+        """
         return self._by_vae(recipe, VAE_DECODE, samples, tile)
 
     def encode_image(self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
@@ -161,7 +171,9 @@ class DeviceModels:
         return result, (*notes, "half precision overflowed, so it was redone in float32")
 
     def _done_in_parts(self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
-        """In the largest parts that memory suffices for, as counted beforehand; in smaller ones where it turns out that it does not."""
+        """In the largest parts that memory suffices for, as counted beforehand; in smaller ones
+        where it turns out that it does not.
+        """
         batch, height, width = _sizes(module, stage, given)
         what, why = f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels", ""
         for parts in possible(batch, height, width, tile):
@@ -193,8 +205,9 @@ class DeviceModels:
         return needed(part, stage, parts, batch, height, width, value_bytes)
 
     def upscale(self, recipe: UpscaleModelRecipe, picture: Tensor) -> Tensor:
-        """[B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32. OutOfMemory, before anything is computed, where that would not
-        suffice."""
+        """[B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32. OutOfMemory, before
+        anything is computed, where that would not suffice.
+        """
         batch, _, height, width = picture.shape
         what = f"enlarging {batch} x {height} x {width} pixels"
         need = network_peak(recipe.shape, batch, height, width)
@@ -236,7 +249,9 @@ class DeviceModels:
 
 
 def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:
-    """Pictures, and their height and width in pixels. InputError when it is nothing that a VAE takes."""
+    """Pictures, and their height and width in pixels. InputError when it is nothing that a VAE
+    takes.
+    """
     if stage is VAE_ENCODE:
         vae.check_pixels(given)
         return given.shape[0], given.shape[1], given.shape[2]

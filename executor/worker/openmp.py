@@ -1,10 +1,13 @@
-"""Has OpenMP's threads of this process sleep while they wait for each other, as long as other programs want their processors.
+"""Has OpenMP's threads of this process sleep while they wait for each other, as long as other
+programs want their processors.
 
-A thread that waits for others of its team keeps its processor busy for milliseconds before it sleeps, since to sleep and to wake takes
-longer than most operations of a small model. Where another program computes there, the whole team waits so, at every operation, for the one
-that lost its processor, and a run takes ten to fifty times as long. GNU's OpenMP looks only a thousand times where it holds more threads
-than there are processors (its manual, GOMP_SPINCOUNT; `settings.prepare_to_compute`). So idle teams are held while others are there: who
-computes what, and with it every bit of a result, stays as it is.
+A thread that waits for others of its team keeps its processor busy for milliseconds before it
+sleeps, since to sleep and to wake takes longer than most operations of a small model. Where another
+program computes there, the whole team waits so, at every operation, for the one that lost its
+processor, and a run takes ten to fifty times as long. GNU's OpenMP looks only a thousand times
+where it holds more threads than there are processors (its manual, GOMP_SPINCOUNT;
+`settings.prepare_to_compute`). So idle teams are held while others are there: who computes what,
+and with it every bit of a result, stays as it is.
 """
 
 from __future__ import annotations
@@ -29,8 +32,10 @@ GRAIN = 32768  # values that torch gives a thread at least
 
 
 class SpinGuard:
-    """Looks after a thread that computes with a team of `threads`, between `begin` and `rest`, until `close`. Does nothing where a person
-    has said how threads wait, and where the kernel does not tell who had to do without a processor."""
+    """Looks after a thread that computes with a team of `threads`, between `begin` and `rest`,
+    until `close`. Does nothing where a person has said how threads wait, and where the kernel does
+    not tell who had to do without a processor.
+    """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -65,13 +70,16 @@ class SpinGuard:
 
 
 def teams_beyond(available: int, threads: int) -> int:
-    """How many idle teams as large as the one that works make for more threads than there are processors; a team shares one with whoever
-    made it."""
+    """How many idle teams as large as the one that works make for more threads than there are
+    processors; a team shares one with whoever made it.
+    """
     return (available - 1) // (threads - 1) if 1 < threads <= available else 0
 
 
 def delayed() -> float:
-    """Seconds for which the threads of this process could have run and did not, all together, since each began."""
+    """Seconds for which the threads of this process could have run and did not, all together, since
+    each began.
+    """
     nanoseconds = 0
     for thread in THREADS.iterdir():
         with suppress(OSError, IndexError):

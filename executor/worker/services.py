@@ -45,13 +45,16 @@ def upscale(worker: ServingWorker, model: UpscaleModelRecipe, picture: Tensor) -
 
 
 def rates(worker: ServingWorker, stretch: float = 0.0) -> tuple[float, float, float, float]:
-    """Floating-point operations a second, bytes a second, seconds a kernel, bytes a second from the host; as `calibrate.measure`."""
+    """Floating-point operations a second, bytes a second, seconds a kernel, bytes a second from the
+    host; as `calibrate.measure`.
+    """
     return measure(worker.models.device, worker.models.dtype, stretch)
 
 
 def identity(worker: ServingWorker) -> Mapping[str, Any]:
-    """What costs measured on this device are kept under, what torch calls it, where it and its process are, and the bytes that models may
-    take there."""
+    """What costs measured on this device are kept under, what torch calls it, where it and its
+    process are, and the bytes that models may take there.
+    """
     device, dtype = worker.models.device, worker.models.dtype
     key, room = device_key(device, dtype, torch.get_num_threads()), worker.models.residents.capacity
     place = {"device": str(device), "host": socket.gethostname(), "pid": os.getpid()}
@@ -78,7 +81,9 @@ def model_use(worker: ServingWorker) -> ModelUse:
 
 
 def memory(worker: ServingWorker) -> Mapping[str, int]:
-    """Bytes of the device's memory, or of the host's: all, free, what torch has reserved there, and what of that is unused."""
+    """Bytes of the device's memory, or of the host's: all, free, what torch has reserved there, and
+    what of that is unused.
+    """
     device = worker.models.device
     if device.type != "cuda":
         total, free = host_memory.total_bytes(), host_memory.free_bytes()

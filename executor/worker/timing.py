@@ -9,7 +9,8 @@ from katz_graph.events import Span
 
 @dataclass(slots=True)
 class Timing:
-    """What a request took, in seconds. `load`: from files, nothing when all was there; `prepare`: what precedes the loop.
+    """What a request took, in seconds. `load`: from files, nothing when all was there; `prepare`:
+    what precedes the loop.
 
     Patching of weights is part of whatever needed it.
     """
@@ -21,4 +22,6 @@ class Timing:
     switches: dict[str, float] = field(default_factory=dict)
     """Of the instructions that made a weight set resident, by its name, where it was not yet."""
     samples: dict[tuple[str, int], list[tuple[int, float]]] = field(default_factory=dict)
-    """Of calls, when asked for, by cost key and members: evaluation (-1 before the loop) and seconds."""
+    """Of calls, when asked for, by cost key and members: evaluation (-1 before the loop) and
+    seconds.
+    """

@@ -1,4 +1,6 @@
-"""In which parts a VAE's work fits into memory, by counts: all pictures at once, one after the other, or in tiles."""
+"""In which parts a VAE's work fits into memory, by counts: all pictures at once, one after the
+other, or in tiles.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Parts:
     tile: Tile | None
 
     def note(self, batch: int, asked: Tile | None) -> str | None:
-        """What a person should know of it: tiles that nobody asked for are not quite the whole's picture."""
+        """What a person should know of it: tiles that nobody asked for are not quite the whole's
+        picture.
+        """
         if self.tile != asked:
             return "the whole picture does not fit into memory, so it was done in tiles"
         if self.pictures < batch:
@@ -36,7 +40,9 @@ class Parts:
 
 
 def possible(batch: int, height: int, width: int, asked: Tile | None) -> Iterator[Parts]:
-    """For pictures of so many pixels, from what takes most memory to what takes least; `asked`: the only tiles that a person wants."""
+    """For pictures of so many pixels, from what takes most memory to what takes least; `asked`: the
+    only tiles that a person wants.
+    """
     yield Parts(batch, asked)
     if batch > 1:
         yield Parts(1, asked)

@@ -1,4 +1,5 @@
-"""The values of one evaluation (or of what precedes the loop), by the operations that made them, batched calls included.
+"""The values of one evaluation (or of what precedes the loop), by the operations that made them,
+batched calls included.
 
 Values of earlier evaluations that this one reads are kept beside them, by instance.
 """
@@ -18,9 +19,11 @@ from katz_graph.ir.region import Previous, Ref
 
 
 class Values:
-    """Results of calls, and what arrived from other devices. A batched result stays whole until somebody reads one part of it.
+    """Results of calls, and what arrived from other devices. A batched result stays whole until
+    somebody reads one part of it.
 
-    `origin` says which instance a loop-carried value is (or its value, when it never was one); `kept` has those instances.
+    `origin` says which instance a loop-carried value is (or its value, when it never was one);
+    `kept` has those instances.
     """
 
     def __init__(
@@ -73,7 +76,8 @@ class Values:
         return self._results[(value.operation,)][value.output]
 
     def gather(self, values: Sequence[Any]) -> Any:
-        """What several operations of one call take, concatenated; a result that was made by the same batch is taken whole.
+        """What several operations of one call take, concatenated; a result that was made by the
+        same batch is taken whole.
 
         RunError for what cannot be one, see `merge`.
         """
@@ -106,7 +110,8 @@ class Values:
 
 
 def merge(values: Sequence[Any], what: str = "values") -> Any:
-    """Equal structures with tensors [B, ...] -> one with [sum of B, ...]. Tensors have one shape but for B, all else has to be equal.
+    """Equal structures with tensors [B, ...] -> one with [sum of B, ...]. Tensors have one shape
+    but for B, all else has to be equal.
 
     RunError names what differs: it cannot be in one call.
     """

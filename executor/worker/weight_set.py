@@ -1,4 +1,6 @@
-"""Which LoRAs are merged into a live module. Weights are changed in place, so their addresses, and CUDA graphs over them, stay valid."""
+"""Which LoRAs are merged into a live module. Weights are changed in place, so their addresses, and
+CUDA graphs over them, stay valid.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,21 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent
 
 Resident = tuple[tuple[Lora, str], ...]
-"""LoRAs in order, each with the part of its file that is meant: `unet`, `text_encoder` or `text_encoder_2`."""
+"""LoRAs in order, each with the part of its file that is meant: `unet`, `text_encoder` or
+`text_encoder_2`.
+"""
 
 FILES_KEPT = 8  # that a module's sets are made of, so that switching between them reads nothing
 
 
 class WeightSets:
-    """The resident weight set of one module, a UNet or a text encoder, and the only keeper of its originals.
+    """The resident weight set of one module, a UNet or a text encoder, and the only keeper of its
+    originals.
 
-    A text encoder may be one model's first and another's second: which part of a LoRA file it takes is told with each set. A set is made
-    from the originals plus all its deltas in order, accumulated in float32 and rounded once; the empty set is the originals,
-    bit for bit. Not for use by several threads at once.
+    A text encoder may be one model's first and another's second: which part of a LoRA file it takes
+    is told with each set. A set is made from the originals plus all its deltas in order,
+    accumulated in float32 and rounded once; the empty set is the originals, bit for bit. Not for
+    use by several threads at once.
     """
 
     def __init__(self, module: Any) -> None:
@@ -47,7 +53,8 @@ class WeightSets:
 
     @torch.no_grad()
     def use(self, loras: tuple[Lora, ...], part: str = "unet") -> float:
-        """Make a set resident; the seconds it took, 0 when it was there. `part`: of the files, which is what the module is to its model.
+        """Make a set resident; the seconds it took, 0 when it was there. `part`: of the files,
+        which is what the module is to its model.
 
         InputError when a file does not fit: the resident set then stays as it was.
         """
@@ -100,7 +107,9 @@ MERGING = 8  # bytes for each weight, while two modules in float32 are at hand
 
 @torch.no_grad()
 def merged_module(part: MergedComponent, target: str, dtype: torch.dtype) -> Any:
-    """The module on the CPU. `target` is `unet`, `text_encoder` or `text_encoder_2`, as LoRA files name what they are for."""
+    """The module on the CPU. `target` is `unet`, `text_encoder` or `text_encoder_2`, as LoRA files
+    name what they are for.
+    """
     module, other = (_whole(source, loras, target) for source, loras in part.sources)
     weights = dict(other.named_parameters())
     for name, weight in module.named_parameters():

@@ -1,6 +1,7 @@
 """LoRA files as data, what they add to a module's weights, and whether they fit it.
 
-A LoRA adds to each weight W that it names: strength · (alpha / rank) · B A (Hu et al. 2021, section 4.1).
+A LoRA adds to each weight W that it names: strength · (alpha / rank) · B A (Hu et al. 2021, section
+4.1).
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ def read_lora(file: FileIdentity) -> LoraFile:
 
 
 def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """What a person should know of the LoRAs of a recipe: which tensors of their files are none, and so are not used."""
+    """What a person should know of the LoRAs of a recipe: which tensors of their files are none,
+    and so are not used.
+    """
     for lora in dict.fromkeys(_loras(recipe)):
         extras = _extras(lora.file)
         if extras and lora.strength:
@@ -113,9 +116,11 @@ def _extras(file: FileIdentity) -> tuple[str, ...]:
 
 
 def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, Factors]:
-    """The part's factors by the names of a module's weights, all of them. Works on weights without memory (torch's meta device) too.
+    """The part's factors by the names of a module's weights, all of them. Works on weights without
+    memory (torch's meta device) too.
 
-    InputError naming the first that does not fit, and both shapes, or that stands for the same weight as another.
+    InputError naming the first that does not fit, and both shapes, or that stands for the same
+    weight as another.
     """
     names = module_names(weights, part)
     fitted: dict[str, Factors] = {}
@@ -157,7 +162,9 @@ def _factors(path: str, part: str, module: str, entry: Mapping[str, Tensor], con
 
 
 def _alpha(config: Mapping[str, Any], part: str, module: str, rank: int) -> float:
-    """PEFT's rules: a pattern for the module, else the file's one alpha, else the rank. Rank-stabilised LoRA divides by √rank instead."""
+    """PEFT's rules: a pattern for the module, else the file's one alpha, else the rank.
+    Rank-stabilised LoRA divides by √rank instead.
+    """
     patterns = config.get(f"{part}.alpha_pattern") or {}
     pattern = next((key for key in patterns if re.match(rf"(.*\.)?({key})$", module)), None)
     alpha = config.get(f"{part}.lora_alpha", rank) if pattern is None else patterns[pattern]
@@ -165,7 +172,9 @@ def _alpha(config: Mapping[str, Any], part: str, module: str, rank: int) -> floa
 
 
 def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """PEFT's configuration, from the file's metadata (diffusers) or from adapter_config.json beside it (PEFT), by `part.name`."""
+    """PEFT's configuration, from the file's metadata (diffusers) or from adapter_config.json beside
+    it (PEFT), by `part.name`.
+    """
     beside = Path(path).with_name("adapter_config.json")
     if METADATA in metadata:
         try:

@@ -1,8 +1,9 @@
-"""How LoRA files name their tensors, brought to one form: diffusers (old and new) and PEFT by a module's path, kohya's trainers by that
-path with underscores for dots, or by the path of Stable Diffusion's original code.
+"""How LoRA files name their tensors, brought to one form: diffusers (old and new) and PEFT by a
+module's path, kohya's trainers by that path with underscores for dots, or by the path of Stable
+Diffusion's original code.
 
-Whatever is in a file comes out once, or is named: nothing is renamed by guessing, every name is looked up among those that a model's
-modules have.
+Whatever is in a file comes out once, or is named: nothing is renamed by guessing, every name is
+looked up among those that a model's modules have.
 """
 
 from __future__ import annotations
@@ -64,13 +65,16 @@ BLOCK = re.compile(r"(?P<side>down|mid|up)_blocks?\.((?P<block>\d+)\.)?(?P<kind>
 
 Value = TypeVar("Value")
 Named = dict[str, dict[str, dict[str, Value]]]
-"""part -> module as the file names it -> "A" (down), "B" (up), and "alpha" where the file says one."""
+"""part -> module as the file names it -> "A" (down), "B" (up), and "alpha" where the file says one.
+"""
 
 
 def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tuple[str, ...]]:
-    """Sort the tensors of a LoRA file (or whatever stands for them) by part and module; names of those that are no LoRA come second.
+    """Sort the tensors of a LoRA file (or whatever stands for them) by part and module; names of
+    those that are no LoRA come second.
 
-    InputError for other methods than LoRA, and for a LoRA that is incomplete, said twice, or of something that no model here has.
+    InputError for other methods than LoRA, and for a LoRA that is incomplete, said twice, or of
+    something that no model here has.
     """
     _refuse_others(path, tensors)
     named: Named[Value] = {part: {} for part in PARTS}
@@ -92,7 +96,9 @@ def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tupl
 
 
 def module_names(weights: Iterable[str], part: str) -> dict[str, str]:
-    """Every name that a LoRA file may have for a module -> the name of its weight in the model, which is one of `weights`."""
+    """Every name that a LoRA file may have for a module -> the name of its weight in the model,
+    which is one of `weights`.
+    """
     paths = {name.removesuffix(".weight"): name for name in weights if name.endswith(".weight")}
     layers = len({path.split(".")[3] for path in paths if path.startswith("down_blocks.0.resnets.")})
     found = {}
@@ -103,7 +109,9 @@ def module_names(weights: Iterable[str], part: str) -> dict[str, str]:
 
 
 def _originals(path: str, layers: int, paths: Iterable[str]) -> tuple[str, ...]:
-    """A UNet's module as diffusers and as Stable Diffusion's original code call it; `layers`: per block."""
+    """A UNet's module as diffusers and as Stable Diffusion's original code call it; `layers`: per
+    block.
+    """
     if path in ORIGINAL_LAYERS:
         return path, ORIGINAL_LAYERS[path]
     match = BLOCK.fullmatch(path)

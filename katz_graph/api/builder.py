@@ -55,7 +55,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AddedNode(Sequence[Output]):
-    """A node of a graph, as the sequence of its outputs. One that has a single output may be linked itself."""
+    """A node of a graph, as the sequence of its outputs. One that has a single output may be linked
+    itself.
+    """
 
     id: str
     type: str

@@ -44,9 +44,9 @@ class Engine:
     """Runs workflows. Use it in a `with` statement, or `close` it.
 
     Any thread may call it, and several runs go on at once. Options are those of `katz run`. Devices
-    start at the first run; `devices` and `dtype` None leave them to the first workflow. `cache` says
-    which results stay for later runs: `classic`, `lru:N` or `none`. `tell_evictions`: it is said
-    which models make room for others. `say` and `warn` get lines for people.
+    start at the first run; `devices` and `dtype` None leave them to the first workflow. `cache`
+    says which results stay for later runs: `classic`, `lru:N` or `none`. `tell_evictions`: it is
+    said which models make room for others. `say` and `warn` get lines for people.
     """
 
     def __init__(

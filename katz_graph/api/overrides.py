@@ -20,7 +20,9 @@ Assignments = Mapping[str, Any] | Sequence[str]
 
 
 def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Assignments) -> tuple[Graph, list[str]]:
-    """The graph with inputs set, and a line per change. A node is named by id, title or type, where only one has it."""
+    """The graph with inputs set, and a line per change. A node is named by id, title or type, where
+    only one has it.
+    """
     notes = []
     for option, target, given in _pairs(assignments):
         name, dot, field = target.rpartition(".")
@@ -48,7 +50,9 @@ def _pairs(assignments: Assignments) -> Iterator[tuple[str, str, Any]]:
 
 
 def set_seed(graph: Graph, types: Mapping[str, NodeType], seed: int) -> tuple[Graph, list[str]]:
-    """The graph with `seed` in every seed that is not linked, and a line per change. InputError when there is none."""
+    """The graph with `seed` in every seed that is not linked, and a line per change. InputError
+    when there is none.
+    """
     notes = []
     for identifier, call in graph.nodes.items():
         for field in SEEDS:
@@ -73,7 +77,9 @@ def _with_input(graph: Graph, identifier: str, field: str, value: Any) -> Graph:
 
 
 def find_node(graph: Graph, name: str, option: str) -> str:
-    """The id of a node that an option names by id, title or type. InputError when there is none, or several."""
+    """The id of a node that an option names by id, title or type. InputError when there is none, or
+    several.
+    """
     if name in graph.nodes:
         return name
     found = [key for key, call in graph.nodes.items() if name in (call.title, call.type)]

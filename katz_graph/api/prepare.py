@@ -44,7 +44,9 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A workflow as it runs: `targets` can run, `refused` cannot, and `problems` are the lines that say why."""
+    """A workflow as it runs: `targets` can run, `refused` cannot, and `problems` are the lines that
+    say why.
+    """
 
     workflow: Workflow
     targets: tuple[str, ...]
@@ -104,7 +106,9 @@ def prepare(
 
 
 def read(source: Source, registry: Registry) -> Workflow:
-    """The workflow in a file, a picture or parsed JSON, or of a graph. InputError with one line a problem."""
+    """The workflow in a file, a picture or parsed JSON, or of a graph. InputError with one line a
+    problem.
+    """
     if isinstance(source, GraphBuilder):
         return Workflow(source.graph)
     if isinstance(source, Graph):

@@ -1,4 +1,6 @@
-"""A progress bar per sampler, counted in model evaluations. Silent where neither a terminal nor a notebook shows it."""
+"""A progress bar per sampler, counted in model evaluations. Silent where neither a terminal nor a
+notebook shows it.
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,9 @@ class Plan:
         return plans[0] if len(plans) == 1 else plans
 
     def as_svg(self) -> str:
-        """Draws two evaluations of the first sampler. InputError for a plan that has no segments yet."""
+        """Draws two evaluations of the first sampler. InputError for a plan that has no segments
+        yet.
+        """
         if not self.programs or not self.programs[0].segments:
             raise InputError("there are no segments to draw: the plan stops before they are made, or has no sampler")
         from katz_graph.planner.report.svg import as_svg
@@ -77,8 +79,9 @@ class Result:
     """Holds what one run made.
 
     `files` are those that it wrote; `seconds` what it took in all and by part (`total`, `load`,
-    `prepare`, `denoise`, `vae`); `seed` the first one in the workflow; `outputs` those of targets, by
-    id, as in `result["9"]`. `error` is what went wrong in a run that was asked for with `partial`.
+    `prepare`, `denoise`, `vae`); `seed` the first one in the workflow; `outputs` those of targets,
+    by id, as in `result["9"]`. `error` is what went wrong in a run that was asked for with
+    `partial`.
     """
 
     outputs: Mapping[str, tuple[Any, ...]]
@@ -102,8 +105,9 @@ class Result:
 
     @property
     def images(self) -> list[Image]:
-        """Pictures that nodes wrote (SaveImage, PreviewImage), and those of IMAGE outputs of targets
-        that write none."""
+        """Pictures that nodes wrote (SaveImage, PreviewImage), and those of IMAGE outputs of
+        targets that write none.
+        """
         return list(self._decoded())
 
     def _decoded(self) -> Iterator[Image]:
@@ -125,7 +129,9 @@ class Result:
 
 
 def pictures_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType], context: Context) -> Iterator[Path | Tensor]:
-    """Files of pictures that nodes show, and pictures [B, H, W, C] on outputs of targets that show none."""
+    """Files of pictures that nodes show, and pictures [B, H, W, C] on outputs of targets that show
+    none.
+    """
     for ui in found.ui.values():
         files = written(context, {"images": ui.get("images", ())})
         yield from (file for file in files if file.suffix.lower() in PICTURES)

@@ -1,6 +1,8 @@
-"""`katz bench alternate`: two checkpoints and a refiner in a server whose models may take the memory of one: same bytes, flat memory.
+"""`katz bench alternate`: two checkpoints and a refiner in a server whose models may take the
+memory of one: same bytes, flat memory.
 
-Each picture is begun by one of the checkpoints in turn and finished by the refiner. Running alone is a server without a budget.
+Each picture is begun by one of the checkpoints in turn and finished by the refiner. Running alone
+is a server without a budget.
 """
 
 from __future__ import annotations
@@ -79,7 +81,9 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
-    """Two pipelines in the shape of SDXL and one in that of its refiner; the bytes of each one's weights."""
+    """Two pipelines in the shape of SDXL and one in that of its refiner; the bytes of each one's
+    weights.
+    """
     for number, name in enumerate(BASES):
         make_pipeline(folder / name, "sdxl", seed=number, channels=channels)
     make_refiner(folder / REFINER, seed=len(BASES), channels=channels)

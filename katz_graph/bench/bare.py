@@ -1,8 +1,10 @@
-"""Two processes that share a sampler's work with nothing of the engine between them: what two cores of this machine give at the moment.
+"""Two processes that share a sampler's work with nothing of the engine between them: what two cores
+of this machine give at the moment.
 
-The same stages on modules of the same sizes, one thread each. Every step the other process gets the latent over a pipe, and its part comes
-back over it. Both wait awake, as workers do. What this loop misses of the ideal, the machine takes: memory that the cores share, other
-machines on the same host.
+The same stages on modules of the same sizes, one thread each. Every step the other process gets the
+latent over a pipe, and its part comes back over it. Both wait awake, as workers do. What this loop
+misses of the ideal, the machine takes: memory that the cores share, other machines on the same
+host.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class Bare:
         self._other.wait()
 
     def seconds(self, branches: int, apart: Part | None) -> float:
-        """Of all steps. `apart`: what the other process does, the second branch or the ControlNet; None: it waits."""
+        """Of all steps. `apart`: what the other process does, the second branch or the ControlNet;
+        None: it waits.
+        """
         with torch.inference_mode():
             latent = torch.randn(1, 4, self._scale.side, self._scale.side)
             started = time.perf_counter()

@@ -1,8 +1,9 @@
-"""Measures a run beside two processes that compute, against its fair share of the processors, and the cost of leaving them room when
-there are none. A part of `katz bench overhead`.
+"""Measures a run beside two processes that compute, against its fair share of the processors, and
+the cost of leaving them room when there are none. A part of `katz bench overhead`.
 
-Painters are processes that sample a shipped workflow when they are asked to, with their models loaded. They take turns, since a machine
-shared with others is slower at one time than at another; one waits as OpenMP does by itself, which a person may have too, by saying so.
+Painters are processes that sample a shipped workflow when they are asked to, with their models
+loaded. They take turns, since a machine shared with others is slower at one time than at another;
+one waits as OpenMP does by itself, which a person may have too, by saying so.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ BOUNDS = {"quiet_run": f"<= {QUIET_BOUND} x waiting as OpenMP does"} | {
 
 
 class Painter:
-    """A process with its models loaded, on these devices. `environment`: variables that it has beside those of this process."""
+    """A process with its models loaded, on these devices. `environment`: variables that it has
+    beside those of this process.
+    """
 
     def __init__(self, devices: str, environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -86,7 +89,9 @@ def rows(figures: Mapping[str, float]) -> list[list[object]]:
 
 
 def fair_share(devices: str) -> float:
-    """How many times as long it takes who has no more than its share of the processors beside the others."""
+    """How many times as long it takes who has no more than its share of the processors beside the
+    others.
+    """
     return max(1.0, (len(parse_devices(devices).choices) + OTHERS) / processors())
 
 

@@ -40,7 +40,8 @@ MODULES = {"requests": "random_requests"}  # where they have other names
 def run_bench(name: str | None, as_json: bool, svg: Path | None = None, seed: int | None = None) -> bool:
     """Run one bench and print it, or list them; whether all bounds held.
 
-    InputError for a picture of a bench that draws none, and for a seed of one in which nothing is drawn by chance.
+    InputError for a picture of a bench that draws none, and for a seed of one in which nothing is
+    drawn by chance.
     """
     if name is None:
         for known, purpose in BENCHES.items():

@@ -1,9 +1,12 @@
-"""`katz bench controlnet`: a ControlNet on a second worker, guidance off: against the plan's prediction, and against the ideal speed-up.
+"""`katz bench controlnet`: a ControlNet on a second worker, guidance off: against the plan's
+prediction, and against the ideal speed-up.
 
-Two workers of one thread each: the UNet on one, the ControlNet on the other. The ideal is made of stage times that were measured while the
-other worker was equally busy: one worker's stages alone, one after the other, over encoder and mid or ControlNet busy, the longer of the
-two, and the decoder alone, as nothing is left for the other worker then. Every round measures the stages, plans and runs; shares and errors
-are those of a round. Beside it the share that a bare loop of two processes reaches, which is what the machine allows.
+Two workers of one thread each: the UNet on one, the ControlNet on the other. The ideal is made of
+stage times that were measured while the other worker was equally busy: one worker's stages alone,
+one after the other, over encoder and mid or ControlNet busy, the longer of the two, and the decoder
+alone, as nothing is left for the other worker then. Every round measures the stages, plans and
+runs; shares and errors are those of a round. Beside it the share that a bare loop of two processes
+reaches, which is what the machine allows.
 """
 
 from __future__ import annotations
@@ -78,7 +81,9 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
-    """Of one evaluation, with free communication: `one` on one worker, `two` with the ControlNet on another."""
+    """Of one evaluation, with free communication: `one` on one worker, `two` with the ControlNet on
+    another.
+    """
     before = seconds_of(two, stages.busy, stages=("unet_encoder", "unet_mid"))
     beside = seconds_of(two, stages.busy, stages=("controlnet",))
     after = seconds_of(two, stages.alone, stages=("unet_decoder",))

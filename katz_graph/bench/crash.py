@@ -1,4 +1,6 @@
-"""`katz bench crash`: a server with jobs in its queue, killed again and again: each ends once, with the bytes of an undisturbed run."""
+"""`katz bench crash`: a server with jobs in its queue, killed again and again: each ends once, with
+the bytes of an undisturbed run.
+"""
 
 from __future__ import annotations
 

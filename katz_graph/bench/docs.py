@@ -1,6 +1,8 @@
-"""`python -m katz_graph.bench.docs`: writes what docs/ shows of commands: printed plans, a picture of one, the table of benches.
+"""`python -m katz_graph.bench.docs`: writes what docs/ shows of commands: printed plans, a picture
+of one, the table of benches.
 
-Plans are those of an assumed machine (`RATES`), so that every machine prints the same ones. Run it in the repository's root.
+Plans are those of an assumed machine (`RATES`), so that every machine prints the same ones. Run it
+in the repository's root.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ DIGEST = re.compile(r"\b[0-9a-f]{12}\b")  # of a weight set: it depends on the t
 
 
 def with_plans(text: str, pictures: Path) -> str:
-    """Replace what stands below each `$ katz plan` by what the command prints; a picture is written to the folder `pictures`.
+    """Replace what stands below each `$ katz plan` by what the command prints; a picture is written
+    to the folder `pictures`.
 
-    A block leaves out lines that the last block of the same plan printed, so it shows what a pass adds.
+    A block leaves out lines that the last block of the same plan printed, so it shows what a pass
+    adds.
     """
     with tempfile.TemporaryDirectory() as cache:
         _assume_rates(Path(cache))
@@ -48,7 +52,9 @@ def with_plans(text: str, pictures: Path) -> str:
 
 
 def with_table(text: str, records: str) -> str:
-    """Replace the table of benches by that of `records`: JSON lines, of which the last one of each bench counts."""
+    """Replace the table of benches by that of `records`: JSON lines, of which the last one of each
+    bench counts.
+    """
     latest = {record["bench"]: record for record in map(json.loads, records.splitlines())}
     rows = [_row(name, latest[name]) for name in BENCHES if name in latest]
     head = ("| bench | what it compares | measured | on |", "|---|---|---|---|")
@@ -94,7 +100,9 @@ def _plan(command: str, cache: Path, pictures: Path) -> list[str]:
 def main(
     record: Annotated[str | None, typer.Option(metavar="MACHINE", help="append the line of `katz bench --json` that comes in")] = None,
 ) -> None:
-    """Write the plans, the picture and the table in docs/ anew; with --record only the table, with one more measurement in it."""
+    """Write the plans, the picture and the table in docs/ anew; with --record only the table, with
+    one more measurement in it.
+    """
     records = DOCS / RECORDS
     if record is not None:
         measured = {"date": date.today().isoformat(), "machine": record, **json.loads(sys.stdin.readlines()[-1])}

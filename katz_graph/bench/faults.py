@@ -1,7 +1,9 @@
-"""`katz bench faults`: workers are killed or frozen in the middle of requests; how soon that is noticed, and the request goes on.
+"""`katz bench faults`: workers are killed or frozen in the middle of requests; how soon that is
+noticed, and the request goes on.
 
-Every request has to end with the bytes of an undisturbed run, and one that does not use the lost worker must not notice. Recovery counts
-from the signal until an evaluation of the new attempt is done, models loaded anew included. Processes, and Ray actors where it can run.
+Every request has to end with the bytes of an undisturbed run, and one that does not use the lost
+worker must not notice. Recovery counts from the signal until an evaluation of the new attempt is
+done, models loaded anew included. Processes, and Ray actors where it can run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The part of `katz bench faults` that has Ray actors for workers, in namespaces of its own: Ray listens on all interfaces."""
+"""The part of `katz bench faults` that has Ray actors for workers, in namespaces of its own: Ray
+listens on all interfaces.
+"""
 
 from __future__ import annotations
 

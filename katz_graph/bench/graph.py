@@ -1,5 +1,6 @@
-"""What a graph costs besides its nodes: parse, validate, sign and run chains and fans of trivial nodes, cold and fully cached; and loops
-that expand as those of packs do."""
+"""What a graph costs besides its nodes: parse, validate, sign and run chains and fans of trivial
+nodes, cold and fully cached; and loops that expand as those of packs do.
+"""
 
 from __future__ import annotations
 

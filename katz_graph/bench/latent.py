@@ -1,9 +1,12 @@
-"""`katz bench latent`: the two branches of guidance on two workers, with and without a ControlNet, against the ideal speed-up.
+"""`katz bench latent`: the two branches of guidance on two workers, with and without a ControlNet,
+against the ideal speed-up.
 
-The ideal is made of stage times that were measured while the other worker was equally busy: one worker's calls alone, one after the other
-(batched if the planner finds that faster), over the calls of the worker that has more to do, busy. Every round measures the stages, plans
-and runs; shares are those of a round. Beside them the share that a bare loop of two processes reaches of its ideal, which is what the
-machine allows. Four workers, planned as if there were a core for each, have to give the same picture.
+The ideal is made of stage times that were measured while the other worker was equally busy: one
+worker's calls alone, one after the other (batched if the planner finds that faster), over the calls
+of the worker that has more to do, busy. Every round measures the stages, plans and runs; shares are
+those of a round. Beside them the share that a bare loop of two processes reaches of its ideal,
+which is what the machine allows. Four workers, planned as if there were a core for each, have to
+give the same picture.
 """
 
 from __future__ import annotations
@@ -101,7 +104,9 @@ def _measure(kind: str, engine: ClusterEngine, models: Models, region: Region, e
 
 
 def _four_workers(folder: Path, region: Region) -> Track:
-    """Run once. Workers that take no notice of each other, on links that cost nothing, are worth using all, wherever they really run."""
+    """Run once. Workers that take no notice of each other, on links that cost nothing, are worth
+    using all, wherever they really run.
+    """
     with ClusterEngine([WorkerConfig(f"cpu:{number}") for number in range(4)], cache=folder, link=FREE) as engine:
         apart = [replace(device, host=device.name, measured={}) for device in engine.cluster.devices]
         track = Track("controlnet, four workers", engine, lambda: plan(engine, region, batching=False, devices=apart))
@@ -110,7 +115,9 @@ def _four_workers(folder: Path, region: Region) -> Track:
 
 
 def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
-    """Of one evaluation, with free communication: `one` on one worker, `two` where the busier worker never waits."""
+    """Of one evaluation, with free communication: `one` on one worker, `two` where the busier
+    worker never waits.
+    """
     devices = set(two.placement.values())
     return seconds_of(one, stages.alone) / max(seconds_of(two, stages.busy, device) for device in devices)
 

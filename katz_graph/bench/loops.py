@@ -1,5 +1,6 @@
-"""A pack of the ecosystem's first convention with loops: a closing node expands to a clone of what lies between it and its opening node,
-and of itself, until the condition is false."""
+"""A pack of the ecosystem's first convention with loops: a closing node expands to a clone of what
+lies between it and its opening node, and of itself, until the condition is false.
+"""
 
 from __future__ import annotations
 

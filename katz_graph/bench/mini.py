@@ -1,6 +1,8 @@
-"""`katz bench mini`: what the miniature models paint through the planner and the engine, by the judge that the package ships.
+"""`katz bench mini`: what the miniature models paint through the planner and the engine, by the
+judge that the package ships.
 
-Captions are of attribute combinations held out of training; 20 Euler steps. The judge itself is measured on drawn pictures first.
+Captions are of attribute combinations held out of training; 20 Euler steps. The judge itself is
+measured on drawn pictures first.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ JUDGE_BOUND = 0.98
 
 
 class EnginePaint:
-    """Paints captions with the engine: the callable that the evaluation asks for. `measured` counts over all pictures."""
+    """Paints captions with the engine: the callable that the evaluation asks for. `measured` counts
+    over all pictures.
+    """
 
     def __init__(self, engine: DeviceEngine) -> None:
         self.engine, self.measured = engine, RunStats()

@@ -1,4 +1,6 @@
-"""Two network namespaces joined by a link of a given rate: a slow network on one machine. Needs Linux, root, `ip` and `tc`."""
+"""Two network namespaces joined by a link of a given rate: a slow network on one machine. Needs
+Linux, root, `ip` and `tc`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Wire:
 
 @contextmanager
 def wire() -> Iterator[Wire]:
-    """A link at full speed, gone at the end with its namespaces. RunError where these cannot be made."""
+    """A link at full speed, gone at the end with its namespaces. RunError where these cannot be
+    made.
+    """
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:
         raise RunError(f"a shaped link needs root and the commands ip and tc (iproute2){f'; {missing[0]} is missing' if missing else ''}")

@@ -1,7 +1,8 @@
-"""`katz bench overhead`: a whole run of the miniature workflow with one ControlNet against the bare diffusers pipeline.
+"""`katz bench overhead`: a whole run of the miniature workflow with one ControlNet against the bare
+diffusers pipeline.
 
-Both use the same modules in memory and the same threads, start from prompt and image, and end with a PNG on disk. They take turns. Besides,
-what a run takes while others compute (`beside`).
+Both use the same modules in memory and the same threads, start from prompt and image, and end with
+a PNG on disk. They take turns. Besides, what a run takes while others compute (`beside`).
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def run() -> BenchResult:
 
 
 def _whole_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
-    """Read the workflow, run every node, write the PNG. Models stay loaded; no result is taken from a cache."""
+    """Read the workflow, run every node, write the PNG. Models stay loaded; no result is taken from
+    a cache.
+    """
     text = json.dumps(workflow(_silhouette().name))
 
     def once() -> object:
@@ -100,7 +103,9 @@ def _whole_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
 
 
 def _pipeline_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
-    """The stock pipeline around the engine's own modules, with diffusers' own attention, from prompt to PNG."""
+    """The stock pipeline around the engine's own modules, with diffusers' own attention, from
+    prompt to PNG.
+    """
     model, clip, vae = pipeline_recipes(MINI / "pipeline")
     control = controlnet_recipe(MINI / "controlnet" / "silhouette")
     store, device, dtype = engine.models.store, engine.models.device, engine.models.dtype

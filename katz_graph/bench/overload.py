@@ -1,8 +1,9 @@
-"""`katz bench overload`: more jobs than a server can carry out. Refusals are quick, memory stays, nothing accepted is lost, and what is
-finished in a second stays near the most that can be.
+"""`katz bench overload`: more jobs than a server can carry out. Refusals are quick, memory stays,
+nothing accepted is lost, and what is finished in a second stays near the most that can be.
 
-Capacity is measured with a queue that is never empty, before and after the doubled load that is compared with it; load comes at fixed
-times, whether or not the server keeps up. What is finished is counted while jobs wait: from one end of a job to another.
+Capacity is measured with a queue that is never empty, before and after the doubled load that is
+compared with it; load comes at fixed times, whether or not the server keeps up. What is finished is
+counted while jobs wait: from one end of a job to another.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ SENDERS = 16  # threads
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`side`: with the miniature models, one thread and one branch a step of 64 px takes about 20 ms."""
+    """`side`: with the miniature models, one thread and one branch a step of 64 px takes about 20
+    ms.
+    """
 
     steps: int = 20
     side: int = 64
@@ -108,7 +111,9 @@ def _peak(server: Served, seeds: itertools.count[int], scale: Scale) -> float:
 
 
 def _rate(server: Served, known: set[str]) -> float:
-    """Jobs a second, of those that ended since: from the end of the first to that of the last, by the server's clock."""
+    """Jobs a second, of those that ended since: from the end of the first to that of the last, by
+    the server's clock.
+    """
     ends: list[float] = sorted(
         data["timestamp"]
         for identifier, entry in server.finished().items()
@@ -120,7 +125,9 @@ def _rate(server: Served, known: set[str]) -> float:
 
 
 def _at_rate(server: Served, seeds: itertools.count[int], scale: Scale, rate: float, seconds: float) -> tuple[Load, float]:
-    """Send `rate` jobs a second; with what became of them, and how many a second were finished meanwhile."""
+    """Send `rate` jobs a second; with what became of them, and how many a second were finished
+    meanwhile.
+    """
     load, lock = Load(), threading.Lock()
     known, started = set(server.finished()), time.perf_counter()
 

@@ -1,8 +1,10 @@
-"""`katz bench parity`: our step regions against plain loops over diffusers' modules, and DiffusersSampler against the stock pipelines.
+"""`katz bench parity`: our step regions against plain loops over diffusers' modules, and
+DiffusersSampler against the stock pipelines.
 
-float32, one thread. Largest absolute difference of the final latent over its range: at most 1e-5 everywhere, and exactly 0 where order and
-batching of the operations are the same and both run on the very modules (one call per branch, the reference on the engine's weights in
-memory: equal weights elsewhere in memory already move small matrix products by a rounding).
+float32, one thread. Largest absolute difference of the final latent over its range: at most 1e-5
+everywhere, and exactly 0 where order and batching of the operations are the same and both run on
+the very modules (one call per branch, the reference on the engine's weights in memory: equal
+weights elsewhere in memory already move small matrix products by a rounding).
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class Models:
 
 
 def random_models(folder: Path, family: Family) -> Models:
-    """Pipeline, three ControlNets, and two LoRAs of different rank and alpha that share layers, the second with a text-encoder part.
+    """Pipeline, three ControlNets, and two LoRAs of different rank and alpha that share layers, the
+    second with a text-encoder part.
 
     A folder in which they have been made already is taken as it is.
     """
@@ -89,7 +92,9 @@ def mini_models() -> Models:
 
 
 def cases(models: Models) -> Iterator[Case]:
-    """0, 1, 3 ControlNets with 0, 1, 2 LoRAs, from noise, from a picture, under a mask, in a batch; the samplers take turns."""
+    """0, 1, 3 ControlNets with 0, 1, 2 LoRAs, from noise, from a picture, under a mask, in a batch;
+    the samplers take turns.
+    """
     size = 16 if models.name == "mini" else 8
     generator = torch.Generator().manual_seed(3)
     image = torch.rand(1, size * 8, size * 8, 3, generator=generator)
@@ -125,7 +130,8 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 
 
 def against_plain_loop(case: Case, engine: LocalEngine) -> tuple[float, float]:
-    """The engine's final latent against the plain loop with the same batching: on the engine's own modules, and on others.
+    """The engine's final latent against the plain loop with the same batching: on the engine's own
+    modules, and on others.
 
     The engine's batching must be decided.
     """
@@ -140,7 +146,9 @@ def against_plain_loop(case: Case, engine: LocalEngine) -> tuple[float, float]:
 
 
 def engines_modules(case: Case, engine: LocalEngine, region: Region) -> tuple[Any, list[Any]]:
-    """A stock pipeline around the modules that the engine has just run, LoRAs in place, and the engine's ControlNets."""
+    """A stock pipeline around the modules that the engine has just run, LoRAs in place, and the
+    engine's ControlNets.
+    """
     models = engine.models
     _, clip, _ = pipeline_recipes(case.pipeline)
     pipeline = reference.load(replace(case, loras=()))
@@ -151,7 +159,9 @@ def engines_modules(case: Case, engine: LocalEngine, region: Region) -> tuple[An
 
 
 def against_pipeline(case: Case, scheduler: str, engine: LocalEngine) -> float:
-    """DiffusersSampler's final latent against the stock pipeline's, with the same scheduler, seed and ControlNets."""
+    """DiffusersSampler's final latent against the stock pipeline's, with the same scheduler, seed
+    and ControlNets.
+    """
     name, config = SCHEDULERS[scheduler]
     inputs = {"scheduler_class": name, "scheduler_config": json.dumps(config), "steps": case.steps, "seed": case.seed}
     ours = sample(engine, region_of("DiffusersStepBegin", inputs | {"strength": 1.0}, case))

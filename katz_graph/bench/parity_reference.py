@@ -1,4 +1,5 @@
-"""The plain way to sample, without anything of ours: diffusers' own modules and forwards, LoRAs fused by diffusers, loops from papers.
+"""The plain way to sample, without anything of ours: diffusers' own modules and forwards, LoRAs
+fused by diffusers, loops from papers.
 
 Fed with the same seed, step count and files as the engine; whatever differs is the engine's doing.
 """
@@ -35,7 +36,9 @@ class ControlCase:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request. `latent` is unscaled [B, 4, h, w]; `mask` [h, w] at the latent's size, 1 = repaint."""
+    """One request. `latent` is unscaled [B, 4, h, w]; `mask` [h, w] at the latent's size, 1 =
+    repaint.
+    """
 
     name: str
     pipeline: Path
@@ -55,7 +58,9 @@ class Case:
 
 
 class Table:
-    """The noise table in double precision: scaled-linear betas, epsilon or v-prediction from the scheduler's file."""
+    """The noise table in double precision: scaled-linear betas, epsilon or v-prediction from the
+    scheduler's file.
+    """
 
     def __init__(self, scheduler: Any) -> None:
         betas = numpy.linspace(0.00085**0.5, 0.012**0.5, 1000) ** 2
@@ -120,7 +125,9 @@ def encode(pipeline: Any, case: Case) -> tuple[list[Tensor], list[dict[str, Tens
 
 @torch.no_grad()
 def sample(case: Case, sigmas: Sequence[float], batched: bool, pipeline: Any = None, control_nets: Sequence[Any] | None = None) -> Tensor:
-    """The final latent, unscaled, from a plain loop over `forward` of UNet and ControlNets: those given, or loaded here."""
+    """The final latent, unscaled, from a plain loop over `forward` of UNet and ControlNets: those
+    given, or loaded here.
+    """
     pipeline = pipeline or load(case)
     table = Table(pipeline.scheduler)
     texts, added = encode(pipeline, case)

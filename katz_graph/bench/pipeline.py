@@ -1,7 +1,9 @@
-"""`katz bench pipeline`: a ControlNet behind a slow link, one evaluation stale, guidance off: what the link costs, what the planner does.
+"""`katz bench pipeline`: a ControlNet behind a slow link, one evaluation stale, guidance off: what
+the link costs, what the planner does.
 
-Base and ControlNet workers of one thread stand in two network namespaces whose link is shaped. Where sending the residuals takes 0.6 of an
-evaluation the stale pipeline has to hide the link; at 1.5 the link is what bounds it, and one device is better.
+Base and ControlNet workers of one thread stand in two network namespaces whose link is shaped.
+Where sending the residuals takes 0.6 of an evaluation the stale pipeline has to hide the link; at
+1.5 the link is what bounds it, and one device is better.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def compare(engine: ClusterEngine, region: Region, shape: Callable[[float], None], runs: int) -> BenchResult:
-    """On workers BASE and CONTROL, over the link as it is and then as `shape` holds it to so many bytes a second."""
+    """On workers BASE and CONTROL, over the link as it is and then as `shape` holds it to so many
+    bytes a second.
+    """
     apart = pins(BASE, CONTROL)
     pipeline, size = pipelined(engine, region)
     unshaped = _timed(engine, "unshaped link, stale", pipeline, runs)
@@ -120,7 +124,8 @@ def _engine(folder: Path, link: Wire) -> ClusterEngine:
 
 
 def pipelined(engine: ClusterEngine, region: Region) -> tuple[Program, float]:
-    """The stale pipeline over both workers, and the bytes of residuals that it sends in an evaluation.
+    """The stale pipeline over both workers, and the bytes of residuals that it sends in an
+    evaluation.
 
     Whatever the link between them: planned as if it were one that the pipeline has to hide.
     """
@@ -149,7 +154,9 @@ def _timed(engine: ClusterEngine, name: str, program: Program, runs: int) -> Tra
 
 
 def _residual_bytes(program: Program) -> float:
-    """Of the edges from ControlNets to readers on the other device, in an evaluation of the commonest kind."""
+    """Of the edges from ControlNets to readers on the other device, in an evaluation of the
+    commonest kind.
+    """
     number, sizes, home = commonest_variant(program), ValueSizes(program), program.placement
     assert number is not None  # something is sampled
     reads = [(op, ref) for op in program.variants[number].operations for name, ref in op.references() if name.startswith("residuals_")]
@@ -157,7 +164,9 @@ def _residual_bytes(program: Program) -> float:
 
 
 def _period(track: Track) -> float:
-    """Seconds of an evaluation once the pipeline is full: the median distance of their ends on the device that has the sampler."""
+    """Seconds of an evaluation once the pipeline is full: the median distance of their ends on the
+    device that has the sampler.
+    """
     distances: list[float] = []
     for outcome in track.outcomes:
         ends: dict[int, float] = {}

@@ -1,5 +1,5 @@
-"""Requests of random models on workers by a plan that was made by hand or by the planner, timed in turns: what the benches of several
-devices share.
+"""Requests of random models on workers by a plan that was made by hand or by the planner, timed in
+turns: what the benches of several devices share.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ Pins = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large a bench is: channels of the UNet's blocks, cells of a latent's side, steps of a request, and how often each is timed."""
+    """How large a bench is: channels of the UNet's blocks, cells of a latent's side, steps of a
+    request, and how often each is timed.
+    """
 
     channels: tuple[int, ...] = (64, 128, 256)  # 31 M parameters in the UNet, 15 M in a ControlNet
     side: int = 32
@@ -89,7 +91,9 @@ def pins(unet: str, control_net: str) -> Pins:
 def plan(
     engine: ClusterEngine, region: Region, places: Pins | None = None, batching: bool | None = None, devices: Sequence[Device] = ()
 ) -> Program:
-    """The program for an engine's workers, with its own pins; `devices` says otherwise what is known of the workers."""
+    """The program for an engine's workers, with its own pins; `devices` says otherwise what is
+    known of the workers.
+    """
     cluster = engine.cluster
     return plan_region(region, Resources(tuple(devices) or cluster.devices, cluster.links, places or {}, batching=batching))
 
@@ -103,7 +107,9 @@ def reference(region: Region) -> Tensor:
 
 @dataclass(slots=True)
 class Track:
-    """A way to carry out a request, planned anew for every run with what is known then; with the programs and what they took."""
+    """A way to carry out a request, planned anew for every run with what is known then; with the
+    programs and what they took.
+    """
 
     name: str
     engine: ClusterEngine
@@ -149,8 +155,10 @@ class Track:
 def take_turns(
     tracks: Sequence[Track], runs: int, first: Callable[[], Stages], last: Callable[[], float]
 ) -> tuple[list[Stages], list[float]]:
-    """Warm up, then run all in turns, between a measurement of the stages and one more: what is compared was measured within seconds of
-    each other, since a machine shared with others is a third slower at one time than at another. With both measurements, by round."""
+    """Warm up, then run all in turns, between a measurement of the stages and one more: what is
+    compared was measured within seconds of each other, since a machine shared with others is a
+    third slower at one time than at another. With both measurements, by round.
+    """
     for track in tracks:
         track.warm_up()
     before, after = [], []
@@ -213,7 +221,9 @@ def _title(time: StageTime) -> str:
 
 
 def seconds_of(program: Program, cost: Callable[[Call], float], device: str | None = None, stages: Sequence[str] = ()) -> float:
-    """Seconds of one evaluation of the commonest kind: the sum over its calls of these stages or all costed ones, on one device or all."""
+    """Seconds of one evaluation of the commonest kind: the sum over its calls of these stages or
+    all costed ones, on one device or all.
+    """
     number = commonest_variant(program)
     calls = program.calls[number] if number is not None else ()
     wanted = [call for call in calls if (call.stage in stages if stages else stage(call.stage).costed)]

@@ -1,7 +1,9 @@
-"""Draws workflows at random, as people build them of the ordinary nodes, over a folder of small models with random weights.
+"""Draws workflows at random, as people build them of the ordinary nodes, over a folder of small
+models with random weights.
 
-Equal seeds give equal workflows. What decides which calls of a model can be one comes up often: areas and masks of one size, models that
-see a picture, ControlNets with windows, texts of several lengths, batches.
+Equal seeds give equal workflows. What decides which calls of a model can be one comes up often:
+areas and masks of one size, models that see a picture, ControlNets with windows, texts of several
+lengths, batches.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ def make_models(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """`plain`: nothing acts on its prompts, and its model has no patches; so nothing amplifies rounding but the model itself."""
+    """`plain`: nothing acts on its prompts, and its model has no patches; so nothing amplifies
+    rounding but the model itself.
+    """
 
     graph: Graph
     plain: bool
@@ -198,7 +202,9 @@ class _Pen:
         return positive, negative
 
     def _started(self, positive: Link, negative: Link, vae: Link) -> tuple[Link, Link, Link, float]:
-        """The conditionings with what the model is shown, the latent to start from, and how much it is changed."""
+        """The conditionings with what the model is shown, the latent to start from, and how much it
+        is changed.
+        """
         extra = CHECKPOINTS[self.checkpoint][1]
         if extra and self._perhaps(0.8):
             seen = {"positive": positive, "negative": negative, "vae": vae, "pixels": self._picture()}

@@ -1,6 +1,8 @@
-"""Small pipelines, ControlNets and LoRAs with random weights, in the shapes of SD1.5, SD2 and SDXL: for benches and tests of numbers.
+"""Small pipelines, ControlNets and LoRAs with random weights, in the shapes of SD1.5, SD2 and SDXL:
+for benches and tests of numbers.
 
-Equal arguments give equal weights. What is zero in a fresh module (a ControlNet's zero convolutions, a LoRA's up factor) is not zero here.
+Equal arguments give equal weights. What is zero in a fresh module (a ControlNet's zero
+convolutions, a LoRA's up factor) is not zero here.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ ADDED_TIME_WIDTH, POOLED_WIDTH = 8, 40  # SDXL: width per size number, width of 
 
 
 def unet_config(family: Family, channels: tuple[int, ...] = CHANNELS) -> dict[str, Any]:
-    """Arguments of a UNet2DConditionModel of this family: three blocks of two layers, as SDXL has them."""
+    """Arguments of a UNet2DConditionModel of this family: three blocks of two layers, as SDXL has
+    them.
+    """
     shared: dict[str, Any] = {
         "sample_size": 8,
         "block_out_channels": channels,
@@ -78,9 +82,11 @@ def unet_config(family: Family, channels: tuple[int, ...] = CHANNELS) -> dict[st
 
 
 def make_pipeline(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS, extra: int = 0) -> None:
-    """Write a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers, VAE (factor 8, 4 channels), scheduler.
+    """Write a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers, VAE
+    (factor 8, 4 channels), scheduler.
 
-    extra: input channels of the UNet beside the latent's, 5 for inpainting, 4 for editing by instruction; what is in them shows.
+    extra: input channels of the UNet beside the latent's, 5 for inpainting, 4 for editing by
+    instruction; what is in them shows.
     """
     folder = Path(folder)
     second = ("_2",) if family == "sdxl" else ()
@@ -98,7 +104,9 @@ def make_pipeline(folder: str | Path, family: Family, seed: int, channels: tuple
 
 
 def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
-    """Write a pipeline like those in the shape of SDXL's refiner: its text comes from one encoder, as wide as its pooled text."""
+    """Write a pipeline like those in the shape of SDXL's refiner: its text comes from one encoder,
+    as wide as its pooled text.
+    """
     folder = Path(folder)
     width = TEXT_ENCODERS["sdxl"][1]["hidden_size"]
     sizes = {"cross_attention_dim": width, "projection_class_embeddings_input_dim": 5 * ADDED_TIME_WIDTH + width}
@@ -113,7 +121,9 @@ def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHAN
 
 
 def make_controlnet(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
-    """Write a ControlNet that fits `make_pipeline`'s UNet of this family; its zero convolutions are random."""
+    """Write a ControlNet that fits `make_pipeline`'s UNet of this family; its zero convolutions are
+    random.
+    """
     with _seeded(seed):
         taken = {name: value for name, value in unet_config(family, channels).items() if name not in ("sample_size", "up_block_types")}
         model = ControlNetModel(**taken, conditioning_embedding_out_channels=(4, 8, 8, 12))
@@ -124,9 +134,11 @@ def make_controlnet(folder: str | Path, family: Family, seed: int, channels: tup
 
 
 def make_lora(path: str | Path, family: Family, rank: int, alpha: float, naming: Naming, seed: int, text_encoder: bool) -> None:
-    """Write a LoRA for `make_pipeline`'s UNet (linear layers, 1x1 and 3x3 convolutions) and, if asked, its text encoders.
+    """Write a LoRA for `make_pipeline`'s UNet (linear layers, 1x1 and 3x3 convolutions) and, if
+    asked, its text encoders.
 
-    Files in kohya naming carry an alpha per module (and SDXL's original block names); the others carry it in diffusers' metadata.
+    Files in kohya naming carry an alpha per module (and SDXL's original block names); the others
+    carry it in diffusers' metadata.
     """
     with torch.device("meta"):
         unet = UNet2DConditionModel(**unet_config(family))
@@ -167,7 +179,9 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _save(model: Any, folder: Path) -> None:
-    """Save after moving norms away from one and zero and biases away from zero, so that a forgotten one shows."""
+    """Save after moving norms away from one and zero and biases away from zero, so that a forgotten
+    one shows.
+    """
     for module in model.modules():
         if isinstance(module, nn.GroupNorm | nn.LayerNorm):
             nn.init.normal_(module.weight, 1.0, 0.1)

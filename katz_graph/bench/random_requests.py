@@ -1,7 +1,9 @@
-"""`katz bench requests`: workflows drawn at random are computed one call per branch, batched, and scattered over two workers.
+"""`katz bench requests`: workflows drawn at random are computed one call per branch, batched, and
+scattered over two workers.
 
-All three have to give one latent: within float rounding, which random weights amplify; workflows without anything that acts on prompts
-or weights within the bound of the fidelity rules. A case that does not is printed, and drawn again by its seed: `--seed N`.
+All three have to give one latent: within float rounding, which random weights amplify; workflows
+without anything that acts on prompts or weights within the bound of the fidelity rules. A case that
+does not is printed, and drawn again by its seed: `--seed N`.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ LINK = NetworkLink(bytes_per_second=1e9)  # assumed: nothing is timed
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A workflow, and how far batching and scattering moved its latent, of its range; nan where that is not finite."""
+    """A workflow, and how far batching and scattering moved its latent, of its range; nan where
+    that is not finite.
+    """
 
     seed: int
     drawn: Drawn

@@ -1,4 +1,6 @@
-"""Runs one sampler's request on an engine without a workflow file around it: for benches and tests that compare latents."""
+"""Runs one sampler's request on an engine without a workflow file around it: for benches and tests
+that compare latents.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture, Prom
 
 
 def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
-    """The region of a sampler for a case; `begin` and `inputs` say which kind, the case says the rest."""
+    """The region of a sampler for a case; `begin` and `inputs` say which kind, the case says the
+    rest.
+    """
     model, clip, _ = pipeline_recipes(case.pipeline)
     for path, strength in case.loras:
         lora = Lora(file_identity(path), strength)

@@ -1,4 +1,6 @@
-"""What a bench gives: figures with the bounds they are held to, as a table for people and one line of JSON for scripts."""
+"""What a bench gives: figures with the bounds they are held to, as a table for people and one line
+of JSON for scripts.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """`metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns`, `table`, picture and notes are for people."""
+    """`metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns`,
+    `table`, picture and notes are for people.
+    """
 
     bench: str
     ok: bool
@@ -51,7 +55,9 @@ def report(result: BenchResult, as_json: bool = False) -> None:
 
 
 def medians(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each action. They take turns, so that a busy moment of the machine meets all of them."""
+    """Median seconds of each action. They take turns, so that a busy moment of the machine meets
+    all of them.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(repeats):
         for name, action in actions.items():

@@ -1,4 +1,6 @@
-"""A server as a person starts it: a process of its own in a folder of its own, reached over HTTP and the websocket alone."""
+"""A server as a person starts it: a process of its own in a folder of its own, reached over HTTP
+and the websocket alone.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,9 @@ class Answer:
 
 
 class Served:
-    """`katz serve` in `folder`, with the miniature models. Started again on the same folder it is the same server. `cache`: where it keeps
-    what it measures; in the folder as well, unless told."""
+    """`katz serve` in `folder`, with the miniature models. Started again on the same folder it is
+    the same server. `cache`: where it keeps what it measures; in the folder as well, unless told.
+    """
 
     def __init__(self, folder: Path, *options: str, cache: Path | None = None) -> None:
         self.folder = folder
@@ -180,7 +183,9 @@ def serving(folder: Path, *options: str, cache: Path | None = None) -> Iterator[
 
 
 def resident(pids: Sequence[int]) -> int:
-    """Bytes of memory that processes filled, alone or in shares; not the files they map, which depend on who else maps them."""
+    """Bytes of memory that processes filled, alone or in shares; not the files they map, which
+    depend on who else maps them.
+    """
     total = 0
     for pid in pids:
         try:
@@ -203,7 +208,9 @@ def descriptors(pids: Sequence[int]) -> list[str]:
 
 
 def processor_seconds(pid: int) -> float:
-    """Of the threads of a process, to the nanosecond: `stat` counts whole ticks, and charges one to whoever wakes with the timer."""
+    """Of the threads of a process, to the nanosecond: `stat` counts whole ticks, and charges one to
+    whoever wakes with the timer.
+    """
     counts = (Path(entry, "schedstat").read_text().split()[0] for entry in Path(f"/proc/{pid}/task").iterdir())
     return sum(map(int, counts)) / 1e9
 

@@ -1,7 +1,9 @@
-"""`katz bench service`: what the server costs beside the work: a step, a job, a look at the queue, and how soon a cancelled job stops.
+"""`katz bench service`: what the server costs beside the work: a step, a job, a look at the queue,
+and how soon a cancelled job stops.
 
-Somebody watches, with pictures. The device has one thread, so that the server has a core as it has one beside a GPU. A step's cost is what
-a long job takes of the server's processor beyond a short one, so that what a job costs once is not in it; that is told apart.
+Somebody watches, with pictures. The device has one thread, so that the server has a core as it has
+one beside a GPU. A step's cost is what a long job takes of the server's processor beyond a short
+one, so that what a job costs once is not in it; that is told apart.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ def _watching(server: Served, client: str) -> Iterator[ClientConnection]:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A job's seconds from its sampler's start to its end, processor seconds of the server's own process, and messages that came."""
+    """A job's seconds from its sampler's start to its end, processor seconds of the server's own
+    process, and messages that came.
+    """
 
     seconds: float
     processor: float
@@ -117,7 +121,9 @@ def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> 
 
 
 def _stopped(server: Served, socket: ClientConnection, number: int, scale: Scale) -> float:
-    """Seconds from asking that a job be cancelled, by its route or by an interrupt, until it is told to be over."""
+    """Seconds from asking that a job be cancelled, by its route or by an interrupt, until it is
+    told to be over.
+    """
     identifier = server.submit(painting(100 + number, LONG, scale.side), client_id="bench").data["prompt_id"]
     _until(socket, lambda event: event["type"] == "progress" and event["data"]["value"] >= 3)
     asked = time.perf_counter()

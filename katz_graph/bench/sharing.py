@@ -1,7 +1,9 @@
-"""`katz bench sharing`: two requests at once, each with its UNet on a worker of its own, share one ControlNet worker.
+"""`katz bench sharing`: two requests at once, each with its UNet on a worker of its own, share one
+ControlNet worker.
 
-Each has two ControlNets and one branch, so that somebody always waits for the shared worker. Both have to finish with the picture that
-one device makes, and while both are under way the shared worker has to spend as long on the one as on the other.
+Each has two ControlNets and one branch, so that somebody always waits for the shared worker. Both
+have to finish with the picture that one device makes, and while both are under way the shared
+worker has to spend as long on the one as on the other.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _rounds(tracks: Sequence[Track], runs: int) -> tuple[list[float], list[float]]:
-    """Seconds of all requests one after the other, and at once; the outcomes of the latter are kept. The first round loads."""
+    """Seconds of all requests one after the other, and at once; the outcomes of the latter are
+    kept. The first round loads.
+    """
     apart, together = [], []
     with ThreadPoolExecutor(len(tracks)) as pool:
         for number in range(runs + 1):
@@ -77,7 +81,9 @@ def _rounds(tracks: Sequence[Track], runs: int) -> tuple[list[float], list[float
 
 
 def service(outcomes: Sequence[Outcome]) -> list[float]:
-    """Seconds of evaluations on the shared worker for each request, until one of them has had all of its own."""
+    """Seconds of evaluations on the shared worker for each request, until one of them has had all
+    of its own.
+    """
     served = [[span for span in outcome.timings[SHARED].spans if span.evaluation is not None] for outcome in outcomes]
     end = min(spans[-1].start + spans[-1].seconds for spans in served)
     return [sum(max(0.0, min(span.start + span.seconds, end) - span.start) for span in spans) for spans in served]

@@ -1,4 +1,6 @@
-"""`katz bench soak`: thousands of small jobs through one server: what it holds of memory, descriptors and processes stays what it was."""
+"""`katz bench soak`: thousands of small jobs through one server: what it holds of memory,
+descriptors and processes stays what it was.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""`katz bench stale`: what it costs a picture that its ControlNet is one evaluation behind (Katz, section 5 and Figure 10, right).
+"""`katz bench stale`: what it costs a picture that its ControlNet is one evaluation behind (Katz,
+section 5 and Figure 10, right).
 
-The same held-out captions, hints and seeds on the miniature models, synchronous on one device and pipelined over two workers; by the judge.
-Pictures without the ControlNet stand beside them, for what it does at all.
+The same held-out captions, hints and seeds on the miniature models, synchronous on one device and
+pipelined over two workers; by the judge. Pictures without the ControlNet stand beside them, for
+what it does at all.
 """
 
 from __future__ import annotations
@@ -49,12 +51,15 @@ SLOW = NetworkLink(1e9, 1.0)  # what the link is said to be, so that waiting for
 WAYS = ("without", "synchronous", "stale")
 
 Similarities = Mapping[int, Sequence[float]]
-"""By evaluation: of the residuals of every prompt and branch with those of the evaluation before."""
+"""By evaluation: of the residuals of every prompt and branch with those of the evaluation before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the pictures of one kind of ControlNet came to, by `WAYS`; likeness is that with the synchronous ones, PSNR in decibels."""
+    """What the pictures of one kind of ControlNet came to, by `WAYS`; likeness is that with the
+    synchronous ones, PSNR in decibels.
+    """
 
     judged: Mapping[str, Mapping[str, float]]
     ssim: Mapping[str, float]
@@ -80,7 +85,9 @@ class Ear:
 
 
 class ListeningEngine(LocalEngine):
-    """Notes how alike residuals of adjacent evaluations are, of ControlNets that act in all of them."""
+    """Notes how alike residuals of adjacent evaluations are, of ControlNets that act in all of
+    them.
+    """
 
     def __init__(self) -> None:
         super().__init__(EngineOptions(batching=True, threads=os.cpu_count()))
@@ -93,7 +100,9 @@ class ListeningEngine(LocalEngine):
 
 
 def listened(region: Region, similarities: dict[int, list[float]]) -> tuple[Region, dict[str, NodeType]]:
-    """The region with an ear between every ControlNet and its readers, and the types of these nodes."""
+    """The region with an ear between every ControlNet and its readers, and the types of these
+    nodes.
+    """
     ears = {op.id: f"{op.id}.heard" for op in region.operations if op.stage == "controlnet"}
 
     def hear(value: Any) -> Any:
@@ -135,7 +144,9 @@ def run(number: int = PROMPTS) -> BenchResult:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Scenes, hints [N, 128, 128, 3] for a ControlNet, and the silhouettes [N, 128, 128] that they come from."""
+    """Scenes, hints [N, 128, 128, 3] for a ControlNet, and the silhouettes [N, 128, 128] that they
+    come from.
+    """
 
     kind: str
     scenes: Sequence[Scene]
@@ -205,7 +216,9 @@ def _result(found: Mapping[str, Figures], delayed: int, number: int) -> BenchRes
 
 
 def _picture(similarities: Mapping[str, Similarities]) -> str:
-    """A curve per kind of ControlNet, as in the paper's figure, and the least of all prompts and branches."""
+    """A curve per kind of ControlNet, as in the paper's figure, and the least of all prompts and
+    branches.
+    """
     curves = []
     for kind, by_evaluation in similarities.items():
         for name, of, dashes in ((kind, fmean, ""), (f"{kind}, least of all", min, "2 3")):

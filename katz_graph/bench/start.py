@@ -1,7 +1,9 @@
-"""`katz bench start`: from the command to an open port, the first answer and the first picture, for a client that uses the port at once.
+"""`katz bench start`: from the command to an open port, the first answer and the first picture, for
+a client that uses the port at once.
 
-Twenty starts in a row on a machine that is otherwise quiet, and twenty beside two processes that compute. No answer may be a refusal: an
-open port serves. Times are medians; `processor` is what all processes of the server had taken when the picture was there.
+Twenty starts in a row on a machine that is otherwise quiet, and twenty beside two processes that
+compute. No answer may be a refusal: an open port serves. Times are medians; `processor` is what all
+processes of the server had taken when the picture was there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A client as a stranger writes it against the convention, with `urllib` and `websockets` alone: an open port is a server that serves.
+"""A client as a stranger writes it against the convention, with `urllib` and `websockets` alone: an
+open port is a server that serves.
 
-It asks for what front ends ask for at their start, uploads a picture, posts a graph at once and waits for its picture, and tries nothing
-twice.
+It asks for what front ends ask for at their start, uploads a picture, posts a graph at once and
+waits for its picture, and tries nothing twice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ PIXEL = bytes.fromhex(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`picture` is a PNG, the rest seconds since `since`: until the port was open, all node types were told, and the picture was here."""
+    """`picture` is a PNG, the rest seconds since `since`: until the port was open, all node types
+    were told, and the picture was here.
+    """
 
     port: float
     object_info: float
@@ -37,7 +40,9 @@ class Seen:
 
 
 def visit(address: str, port: int, prompt: Mapping[str, Any], since: float, patience: float) -> Seen:
-    """Wait for the port, then use the server. `since` is of `time.perf_counter`. urllib's HTTPError for any answer but 200."""
+    """Wait for the port, then use the server. `since` is of `time.perf_counter`. urllib's HTTPError
+    for any answer but 200.
+    """
     _wait_for_port(address, port, since + patience)
     opened = time.perf_counter()
     base, client = f"http://{address}:{port}", uuid.uuid4().hex

@@ -1,4 +1,6 @@
-"""Requests whose workers get signals in the middle: what `katz bench faults` and the tests of faults are made of."""
+"""Requests whose workers get signals in the middle: what `katz bench faults` and the tests of
+faults are made of.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,11 @@ class Blow:
 
 @dataclass(slots=True)
 class Struck:
-    """A request whose workers, on this host, are struck: one blow in each attempt, while there are any left.
+    """A request whose workers, on this host, are struck: one blow in each attempt, while there are
+    any left.
 
-    Times on the clock of `time.monotonic`: of the blows, of the notes that it begins again, of the first evaluation done after each.
+    Times on the clock of `time.monotonic`: of the blows, of the notes that it begins again, of the
+    first evaluation done after each.
     """
 
     engine: ClusterEngine
@@ -81,7 +85,9 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """What came of one blow: seconds until it was noticed and until the request was on its way again, and its picture's difference."""
+    """What came of one blow: seconds until it was noticed and until the request was on its way
+    again, and its picture's difference.
+    """
 
     signal: str
     device: str
@@ -128,7 +134,8 @@ def bystander(engine: ClusterEngine, program: Program) -> Iterator[list[Outcome]
 
 
 def strike(engine: ClusterEngine, folder: Path, scale: Scale, repeats: int, seed: int) -> tuple[list[Strike], Undisturbed | None]:
-    """`repeats` blows of each signal to each of the first two devices, one request each, in random evaluations of its first half.
+    """`repeats` blows of each signal to each of the first two devices, one request each, in random
+    evaluations of its first half.
 
     Where there is a third device it has requests of its own.
     """

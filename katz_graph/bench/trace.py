@@ -1,6 +1,8 @@
-"""Cache misses against capacity, for ControlNets and for LoRAs, on a synthetic trace: Figure 6 of the Katz paper.
+"""Cache misses against capacity, for ControlNets and for LoRAs, on a synthetic trace: Figure 6 of
+the Katz paper.
 
-A fifth of the trace's length for each service, so that it takes less than a minute; adapters of one kind count as equally large.
+A fifth of the trace's length for each service, so that it takes less than a minute; adapters of one
+kind count as equally large.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ Curves = Mapping[tuple[str, str, str], Mapping[int, float]]
 
 
 class Optimum:
-    """What is used again last goes first (Belady 1966): no policy that cannot see the future misses less."""
+    """What is used again last goes first (Belady 1966): no policy that cannot see the future misses
+    less.
+    """
 
     def __init__(self, uses: Sequence[Hashable]) -> None:
         latest: dict[Hashable, int] = {}
@@ -83,7 +87,9 @@ def run(number: int = REQUESTS) -> BenchResult:
 
 
 def replayed(wanted: Sequence[tuple[str, ...]], capacities: Sequence[int]) -> dict[str, dict[int, float]]:
-    """By policy and capacity: misses a request, over requests that want others than the request before (as the paper counts)."""
+    """By policy and capacity: misses a request, over requests that want others than the request
+    before (as the paper counts).
+    """
     uses = [item for items in wanted for item in items]
     changes = 1 + sum(items != before for before, items in pairwise(wanted))
     policies: dict[str, Callable[[], Policy]] = {**POLICIES, "optimum": lambda: Optimum(uses)}

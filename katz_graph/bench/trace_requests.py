@@ -1,4 +1,6 @@
-"""Synthetic requests to two services with the published distribution of a production trace (Katz, §3). Knows nothing of caches."""
+"""Synthetic requests to two services with the published distribution of a production trace (Katz,
+§3). Knows nothing of caches.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,9 @@ class Request:
 class Service:
     """What is published of one of the services: Katz, Table 1 and §3.
 
-    `controlnets_used` and `loras_used` are the shares of requests that use 0, 1, 2, ... of them; the `top_controlnets` most popular of
-    all take `top_share` of the uses; all LoRAs but `common_loras` take less than 1 % of the uses each.
+    `controlnets_used` and `loras_used` are the shares of requests that use 0, 1, 2, ... of them;
+    the `top_controlnets` most popular of all take `top_share` of the uses; all LoRAs but
+    `common_loras` take less than 1 % of the uses each.
     """
 
     name: str
@@ -58,9 +61,11 @@ SERVICES = (
 def requests(service: Service, number: int, seed: int = 0) -> list[Request]:
     """`number` requests in the order of time.
 
-    Marginals are as published. Not published is how uses spread within the popular and within the rest (by Zipf's law here), and how
-    requests follow each other: here a few people at a time make some requests each with the same adapters. What that leaves open is set
-    so that with room for ten LoRAs service B misses about as often as the paper's §3.2 says: 0.54 with LRU, 0.57 with LFU.
+    Marginals are as published. Not published is how uses spread within the popular and within the
+    rest (by Zipf's law here), and how requests follow each other: here a few people at a time make
+    some requests each with the same adapters. What that leaves open is set so that with room for
+    ten LoRAs service B misses about as often as the paper's §3.2 says: 0.54 with LRU, 0.57 with
+    LFU.
     """
     random = np.random.default_rng([seed, *service.name.encode()])
     sessions = number + CONCURRENT  # more than there can be
@@ -111,8 +116,9 @@ def _zipf(number: int, exponent: float) -> NDArray[np.float64]:
 def _chosen(random: np.random.Generator, number: int, used: tuple[float, ...], shares: NDArray[np.float64]) -> list[tuple[int, ...]]:
     """For each session as many different items as it uses, every item with its share of the uses.
 
-    Systematic sampling (Madow 1949): the items' shares in a random order along a circle, read at equal distances from a random start;
-    drawing one after the other without putting back would give the popular less than their share.
+    Systematic sampling (Madow 1949): the items' shares in a random order along a circle, read at
+    equal distances from a random start; drawing one after the other without putting back would give
+    the popular less than their share.
     """
     counts = random.choice(len(used), size=number, p=np.array(used) / sum(used))
     chosen: list[tuple[int, ...]] = []

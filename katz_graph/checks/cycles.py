@@ -11,7 +11,8 @@ SHOWN = 8  # nodes of a cycle in a message
 
 
 def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """A cycle of every knot of cycles, in the direction of the data, from its first node in the file; they share no node. Linear.
+    """A cycle of every knot of cycles, in the direction of the data, from its first node in the
+    file; they share no node. Linear.
 
     `sources` has, for each node, those of the others that it reads.
     """

@@ -1,4 +1,6 @@
-"""Literals of a workflow file against the inputs that take them. Nothing is bent silently: 3.7 is no whole number, "false" is not true."""
+"""Literals of a workflow file against the inputs that take them. Nothing is bent silently: 3.7 is
+no whole number, "false" is not true.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class LiteralError(ValueError):
 
 
 def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> Any:
-    """The value with the input's type. LiteralError says what came and what was expected; InputError is the check's own line."""
+    """The value with the input's type. LiteralError says what came and what was expected;
+    InputError is the check's own line.
+    """
     if expected.socket == ANY:
         return value
     plain = PLAIN.get(expected.socket)
@@ -115,7 +119,9 @@ KIND_IN_WORDS = {"BOOLEAN": "true or false", "INT": "a whole number", "FLOAT": "
 
 
 def _chosen(value: Any, expected: Input) -> Any:
-    """The choice that a value is; 1 is the choice 1.0, but true is not. Choices that may have changed are asked for again."""
+    """The choice that a value is; 1 is the choice 1.0, but true is not. Choices that may have
+    changed are asked for again.
+    """
     for choices in (lambda: expected.choices, expected.refresh):
         for choice in (choices() if choices is not None else None) or ():
             if value == choice and isinstance(value, bool) == isinstance(choice, bool):

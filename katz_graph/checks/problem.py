@@ -28,7 +28,8 @@ ProblemKind = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. `node` is empty for what concerns the whole graph, `input` for what concerns a whole node.
+    """One thing that is wrong. `node` is empty for what concerns the whole graph, `input` for what
+    concerns a whole node.
 
     `cycle` has the nodes of a cycle in the direction of the data.
     """

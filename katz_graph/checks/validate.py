@@ -1,7 +1,8 @@
-"""Validation before anything runs: every problem of a graph at once, each a line with what came, what was expected and the way out.
+"""Validation before anything runs: every problem of a graph at once, each a line with what came,
+what was expected and the way out.
 
-Linear in nodes and links, without recursion. What no output needs gives warnings: people keep spare nodes around. An error refuses the
-outputs that depend on its node, and no others.
+Linear in nodes and links, without recursion. What no output needs gives warnings: people keep spare
+nodes around. An error refuses the outputs that depend on its node, and no others.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}  # soc
 Types = Mapping[str, NodeType]
 Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]
 RULES: Mapping[ProblemKind, Rule] = {"region": region_problems}
-"""Checks over several nodes, as (node, input, message), by the kind of what they find. They see graphs whose links and types are sound."""
+"""Checks over several nodes, as (node, input, message), by the kind of what they find. They see
+graphs whose links and types are sound.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A graph whose literals have the types of their inputs (`"5"` is 5, a list stays a list), and what was found.
+    """A graph whose literals have the types of their inputs (`"5"` is 5, a list stays a list), and
+    what was found.
 
     `targets` can run: the outputs that no error stands in the way of. `refused` are the others.
     """
@@ -64,7 +68,9 @@ def validate(graph: Graph, types: Types, folders: Folders | None = None, rules: 
 
 
 def check_node(graph: Graph, types: Types, folders: Folders | None, identifier: str) -> tuple[NodeCall, list[Problem]]:
-    """One node by itself and the links that it reads: the node with checked literals, and what is wrong with it."""
+    """One node by itself and the links that it reads: the node with checked literals, and what is
+    wrong with it.
+    """
     single = _SingleNodes(graph, types, folders)
     return single.node(identifier, graph.nodes[identifier]), single.problems
 
@@ -76,9 +82,11 @@ def check(
     rules: Mapping[ProblemKind, Rule] = RULES,
     targets: Iterable[str] | None = None,
 ) -> Checked:
-    """All problems of a graph, and the graph with checked literals. Without `folders`, names of files are not checked.
+    """All problems of a graph, and the graph with checked literals. Without `folders`, names of
+    files are not checked.
 
-    `targets` are what is to run: every output node unless told. InputError for one that does not exist.
+    `targets` are what is to run: every output node unless told. InputError for one that does not
+    exist.
     """
     order = {identifier: number for number, identifier in enumerate(graph.nodes)}
     single = _SingleNodes(graph, types, folders)
@@ -228,9 +236,11 @@ class _SingleNodes:
 
 
 def connects(source: str, target: str) -> bool:
-    """Whether an output of socket `source` may feed an input of socket `target`. `*` takes and gives all.
+    """Whether an output of socket `source` may feed an input of socket `target`. `*` takes and
+    gives all.
 
-    Two unions (`A,B`) fit when they have a member in common; only a type that stands alone is widened.
+    Two unions (`A,B`) fit when they have a member in common; only a type that stands alone is
+    widened.
     """
     given, taken = set(source.split(",")), set(target.split(","))
     if ANY in given | taken:
@@ -250,7 +260,9 @@ def _cycle_problem(graph: Graph, cycle: Sequence[str]) -> Problem:
 
 
 def _wanted(graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[str] | None) -> list[str]:
-    """The targets; without any told the output nodes, and what may be one: a node of unknown type that reads and is not read."""
+    """The targets; without any told the output nodes, and what may be one: a node of unknown type
+    that reads and is not read.
+    """
     if targets is not None:
         wanted = list(dict.fromkeys(targets))
         for target in wanted:

@@ -1,4 +1,6 @@
-"""`katz convert`: a workflow in another format, and a line for each thing that could not be carried over as it was."""
+"""`katz convert`: a workflow in another format, and a line for each thing that could not be carried
+over as it was.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {
 
 
 def convert(source: Path, target: Path, options: ConvertOptions) -> None:
-    """Read `source` and write it to `target` (`-` is standard output). InputError when it cannot be read; then nothing is written."""
+    """Read `source` and write it to `target` (`-` is standard output). InputError when it cannot be
+    read; then nothing is written.
+    """
     to, object_info = options.to, options.object_info
     if to not in WRITERS:
         raise InputError(f"--to {to}: no such format; choose one of {', '.join(WRITERS)}")

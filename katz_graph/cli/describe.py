@@ -1,4 +1,6 @@
-"""Node types explained to people and to scripts: the list of all, and one with its knobs, wires and outputs."""
+"""Node types explained to people and to scripts: the list of all, and one with its knobs, wires and
+outputs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`katz`: commands, options and exit codes. Imports neither torch nor diffusers before a command needs them."""
+"""`katz`: commands, options and exit codes. Imports neither torch nor diffusers before a command
+needs them.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +108,9 @@ def profile(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure devices, or a workflow's stages on them, anew: what the planner's predictions rest on."""
+    """Measure devices, or a workflow's stages on them, anew: what the planner's predictions rest
+    on.
+    """
     from katz_graph.cli.profile import profile_devices, profile_workflow
 
     if workflow is None:

@@ -1,4 +1,6 @@
-"""`katz profile`: measures devices, and a workflow's stages on them, and keeps what the planner predicts with."""
+"""`katz profile`: measures devices, and a workflow's stages on them, and keeps what the planner
+predicts with.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def profile_devices(options: DeviceOptions, as_json: bool) -> None:
 
 
 def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) -> None:
-    """Measure every stage of a workflow's samplers on every device, alone and while the others of its host do the same."""
+    """Measure every stage of a workflow's samplers on every device, alone and while the others of
+    its host do the same.
+    """
     with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):  # what packs print
         times = engine.profile(workflow, set=options.sets)
     if as_json:

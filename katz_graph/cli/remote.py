@@ -1,4 +1,6 @@
-"""A server as the command line talks to it over HTTP. Whatever goes wrong is one line; knows nothing of jobs."""
+"""A server as the command line talks to it over HTTP. Whatever goes wrong is one line; knows
+nothing of jobs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SHOWN = 20  # lines of a refusal
 
 
 class Unreachable(RunError):
-    """The server did not answer. Whether it took in what was sent is not known, unless `refused`: then nobody listens there."""
+    """The server did not answer. Whether it took in what was sent is not known, unless `refused`:
+    then nobody listens there.
+    """
 
     def __init__(self, message: str, refused: bool) -> None:
         super().__init__(message)
@@ -112,7 +116,9 @@ class RemoteServer:
 
 
 def _reasons(body: bytes) -> list[str]:
-    """The lines of a refusal in the convention's shape: about nodes where there are any, else what it says of the whole."""
+    """The lines of a refusal in the convention's shape: about nodes where there are any, else what
+    it says of the whole.
+    """
     try:
         document = parse_json(body.decode())
     except (InputError, UnicodeDecodeError):

@@ -61,8 +61,9 @@ def serve(options: ServeOptions) -> None:
 
 
 def _begin(devices: DeviceList, workers: ForkServer) -> int | None:
-    """Start the fork server unless it runs. None where no worker is a process of this host, or it cannot start: then each runner starts one
-    of its own, or says why it cannot."""
+    """Start the fork server unless it runs. None where no worker is a process of this host, or it
+    cannot start: then each runner starts one of its own, or says why it cannot.
+    """
     try:
         return workers.begin() if devices.launcher == "spawn" else None
     except (OSError, RuntimeError):  # no process, no thread

@@ -1,4 +1,6 @@
-"""`katz submit`: a workflow to pictures on a server, with the progress, lines and exit codes of `katz run`."""
+"""`katz submit`: a workflow to pictures on a server, with the progress, lines and exit codes of
+`katz run`.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def _prepared(
     settings: Settings,
     server: RemoteServer,
 ) -> tuple[Workflow, Signatures, list[str]]:
-    """The workflow with its overrides, and lines for the person. What packs of the server call their inputs, the server is asked for."""
+    """The workflow with its overrides, and lines for the person. What packs of the server call
+    their inputs, the server is asked for.
+    """
     registry, _ = load_registry(settings.packs, settings.folders())
     known, workflow = signatures(registry), read_workflow(path, registry)
     if unknown_types(workflow.graph, known):
@@ -115,7 +119,9 @@ def _body(options: SubmitOptions, workflow: Workflow, known: Signatures, job: st
 
 
 def _handed_over(server: RemoteServer, job: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The server's answer. Handed over again when the line drops before it: the key keeps the job from running twice."""
+    """The server's answer. Handed over again when the line drops before it: the key keeps the job
+    from running twice.
+    """
     for attempt in range(ATTEMPTS):
         try:
             answer = server.post("/prompt", body, {"Idempotency-Key": job})

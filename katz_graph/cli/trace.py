@@ -1,4 +1,6 @@
-"""A run as a trace that Chrome and Perfetto open: a lane per device, one for the graph's nodes, an event per segment."""
+"""A run as a trace that Chrome and Perfetto open: a lane per device, one for the graph's nodes, an
+event per segment.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from katz_graph.events import Timeline
 
 
 def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
-    """Write complete events ("ph": "X") with times in microseconds from the first one. RunError when the file cannot be written."""
+    """Write complete events ("ph": "X") with times in microseconds from the first one. RunError
+    when the file cannot be written.
+    """
     spans = [(part.node, span) for part in timelines for span in part.segments]
     origin = min((span.start for _, span in spans), default=0.0)
     lanes = {device: number for number, device in enumerate(dict.fromkeys(span.device for _, span in spans), start=1)}

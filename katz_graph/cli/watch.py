@@ -1,4 +1,6 @@
-"""Following a job on a server over its native channel until it ends, through lines that drop and servers that restart."""
+"""Following a job on a server over its native channel until it ends, through lines that drop and
+servers that restart.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ LOOK = 0.25  # seconds; Ctrl-C that comes just before a wait is seen at its end
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who follows: what happens is heard, `queued` says how many jobs wait before this one, `say` is for lines about the connection."""
+    """Who follows: what happens is heard, `queued` says how many jobs wait before this one, `say`
+    is for lines about the connection.
+    """
 
     hear: Callable[[ClientEvent], None]
     queued: Callable[[int], None]
@@ -37,9 +41,11 @@ class Listener:
 
 
 def follow(server: RemoteServer, client: str, line: ClientConnection, job: str, listener: Listener) -> Ended:
-    """How the job ended. `line` is taken over, and replaced when it drops; plans and progress are told again then.
+    """How the job ended. `line` is taken over, and replaced when it drops; plans and progress are
+    told again then.
 
-    Unreachable when the server was away for too long; the job goes on there. RunError when the server does not know the job.
+    Unreachable when the server was away for too long; the job goes on there. RunError when the
+    server does not know the job.
     """
     away: float | None = None
     attempts = 0
@@ -71,7 +77,9 @@ def follow(server: RemoteServer, client: str, line: ClientConnection, job: str, 
 
 
 def open_line(server: RemoteServer, client: str) -> ClientConnection:
-    """The native channel of a client. Unreachable, or InputError when the server refuses or speaks something else."""
+    """The native channel of a client. Unreachable, or InputError when the server refuses or speaks
+    something else.
+    """
     try:
         socket = connect(
             server.websocket(client),
@@ -94,7 +102,9 @@ def open_line(server: RemoteServer, client: str) -> ClientConnection:
 
 
 def _read(socket: ClientConnection) -> Mapping[str, Any]:
-    """The next frame; empty for one that is none of ours. ConnectionClosed when the server ends the line, in whatever way."""
+    """The next frame; empty for one that is none of ours. ConnectionClosed when the server ends the
+    line, in whatever way.
+    """
     while True:
         with suppress(TimeoutError):
             data = socket.recv(LOOK)

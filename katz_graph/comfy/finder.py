@@ -1,7 +1,8 @@
-"""The import finder that answers for the modules packs expect around them. Each is a file in `shims/`, loaded when it is first imported.
+"""The import finder that answers for the modules packs expect around them. Each is a file in
+`shims/`, loaded when it is first imported.
 
-It stands before the other finders, because names like `nodes` and `server` are also those of pack files; where ComfyUI itself can be
-imported it is not installed at all.
+It stands before the other finders, because names like `nodes` and `server` are also those of pack
+files; where ComfyUI itself can be imported it is not installed at all.
 """
 
 from __future__ import annotations
@@ -66,10 +67,12 @@ HOLLOW = frozenset(
 
 
 class Shims(MetaPathFinder, Loader):
-    """What the shims stand on: model folders, the node types that are loaded, and what packs said to the shims while they were loaded.
+    """What the shims stand on: model folders, the node types that are loaded, and what packs said
+    to the shims while they were loaded.
 
-    `packs` are the folders that packs lie in, `classes` node classes by name, `model_folders` what packs know as
-    `folder_names_and_paths`, `routes` the handlers that packs want served as (method, path, handler).
+    `packs` are the folders that packs lie in, `classes` node classes by name, `model_folders` what
+    packs know as `folder_names_and_paths`, `routes` the handlers that packs want served as (method,
+    path, handler).
     """
 
     def __init__(self, folders: Folders, types: Mapping[str, NodeType]) -> None:
@@ -88,7 +91,9 @@ class Shims(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if _is_hollow(fullname) else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """A module of which only the names exist: submodules, core nodes of that name, and stand-ins for all else."""
+        """A module of which only the names exist: submodules, core nodes of that name, and
+        stand-ins for all else.
+        """
         name = module.__name__
         stand_in = missing_names(name, None)
 
@@ -103,7 +108,8 @@ class Shims(MetaPathFinder, Loader):
 
 
 def install(folders: Folders, types: Mapping[str, NodeType]) -> Shims | None:
-    """Answer for the ecosystem's modules from now on, with these folders and node types; what packs said before is forgotten.
+    """Answer for the ecosystem's modules from now on, with these folders and node types; what packs
+    said before is forgotten.
 
     Nothing happens where this is how it is already, or where ComfyUI itself can be imported (None).
     """

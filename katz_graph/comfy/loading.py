@@ -1,4 +1,6 @@
-"""Loads a pack of the ecosystem's conventions: with shims around it, and with a line that names all that it misses."""
+"""Loads a pack of the ecosystem's conventions: with shims around it, and with a line that names all
+that it misses.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,16 @@ BROUGHT = frozenset(
         *("yarl",),
     )
 )
-"""Modules that an installation of ComfyUI, or most packs, bring, and that packs take for granted."""
+"""Modules that an installation of ComfyUI, or most packs, bring, and that packs take for granted.
+"""
 
 
 def load_foreign(
     start: Path, load: Callable[[], ModuleType], types: Mapping[str, NodeType], folders: Folders, say: Callable[[str], None]
 ) -> ModuleType:
-    """The module of a pack. `say` is told of names that import, but have nothing behind them; InputError names all that do not import."""
+    """The module of a pack. `say` is told of names that import, but have nothing behind them;
+    InputError names all that do not import.
+    """
     shims = install(folders, types)
     package = start.name == "__init__.py"
     where = str((start.parent.parent if package else start.parent).absolute())

@@ -1,4 +1,6 @@
-"""Names that packs import and that have nothing behind them here: they import, and say what they are when something uses them."""
+"""Names that packs import and that have nothing behind them here: they import, and say what they
+are when something uses them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _missed: ContextVar[dict[str, None] | None] = ContextVar("katz_graph_missed", de
 
 
 class NotThere(AttributeError, RunError):
-    """A pack used something that this engine does not have. An AttributeError too, so that `hasattr` and `getattr` answer as usual."""
+    """A pack used something that this engine does not have. An AttributeError too, so that
+    `hasattr` and `getattr` answer as usual.
+    """
 
 
 def refuse(name: str) -> NoReturn:
@@ -29,7 +33,9 @@ def _used(cls: Any, *_: Any, **__: Any) -> NoReturn:
 
 
 class _AbsentType(type):
-    """Makes a class that can be imported, named and inherited from, but neither called nor looked into."""
+    """Makes a class that can be imported, named and inherited from, but neither called nor looked
+    into.
+    """
 
     dotted_name: str
 
@@ -46,7 +52,9 @@ class _AbsentType(type):
 
 
 def absent(name: str) -> Any:
-    """A stand-in for the dotted name; every use but import, inheritance and annotation raises NotThere."""
+    """A stand-in for the dotted name; every use but import, inheritance and annotation raises
+    NotThere.
+    """
     return _AbsentType(name.rsplit(".", 1)[-1], (), {"dotted_name": name})
 
 
@@ -56,7 +64,8 @@ def absent_base(cls: Any) -> str | None:
 
 
 def missing_names(module: str, names: str | None) -> Callable[[str], Any]:
-    """A `__getattr__` for a shim module: known `names` (separated by spaces; None: all) give stand-ins and are noted.
+    """A `__getattr__` for a shim module: known `names` (separated by spaces; None: all) give
+    stand-ins and are noted.
 
     Other names are no attributes, so that packs can ask whether they are there.
     """

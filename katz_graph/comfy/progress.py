@@ -18,7 +18,9 @@ class ProgressBar:
         self.total, self.current, self.node_id = total, 0, node_id
 
     def update_absolute(self, value: int, total: int | None = None, preview: Any = None) -> None:
-        """`preview`: (format, Pillow's image, longest side), a picture [H, W, 3] or [B, H, W, 3] in 0..1, or Pillow's image."""
+        """`preview`: (format, Pillow's image, longest side), a picture [H, W, 3] or [B, H, W, 3] in
+        0..1, or Pillow's image.
+        """
         self.total = self.total if total is None else total
         self.current = min(value, self.total)
         now = current()

@@ -1,4 +1,6 @@
-"""What the files of a pack say without being run: whether it follows a foreign convention, and which names it imports that are not here."""
+"""What the files of a pack say without being run: whether it follows a foreign convention, and
+which names it imports that are not here.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,16 @@ ROOTS = frozenset(
 
 
 def is_foreign(start: Path) -> bool:
-    """Whether a loose pack, named by its file or `__init__.py`, is written for the ecosystem's conventions."""
+    """Whether a loose pack, named by its file or `__init__.py`, is written for the ecosystem's
+    conventions.
+    """
     return any(sign in text for text in map(_text, _files(start)) for sign in SIGNS)
 
 
 def unknown_imports(start: Path) -> list[str]:
-    """The names that a pack imports from the ecosystem's modules and that are not there, in the order of its files."""
+    """The names that a pack imports from the ecosystem's modules and that are not there, in the
+    order of its files.
+    """
     found: dict[str, None] = {}
     for file in _files(start):
         try:

@@ -1,4 +1,6 @@
-"""What flows on wires as packs see it: recipes behind façades on the way in, recipes again on the way out. Knows nothing of nodes."""
+"""What flows on wires as packs see it: recipes behind façades on the way in, recipes again on the
+way out. Knows nothing of nodes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def to_pack(value: Any, socket: str) -> Any:
 
 
 def from_pack(value: Any, socket: str) -> Any:
-    """What the code of a pack gave for an output of this socket type, as it flows on wires. InputError for what cannot be carried."""
+    """What the code of a pack gave for an output of this socket type, as it flows on wires.
+    InputError for what cannot be carried.
+    """
     match value:
         case ModelFacade():
             return patched_recipe(value)

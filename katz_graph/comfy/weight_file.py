@@ -1,4 +1,6 @@
-"""The tensors of a weight file as packs hold them: a dictionary that remembers which file it is, so that a recipe can name that."""
+"""The tensors of a weight file as packs hold them: a dictionary that remembers which file it is, so
+that a recipe can name that.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class WeightFile(dict[str, Any]):
-    """Tensors by name. One that a pack put, replaced or took out makes it another model than that of the file."""
+    """Tensors by name. One that a pack put, replaced or took out makes it another model than that
+    of the file.
+    """
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
         super().__init__(tensors)

@@ -1,1 +1,3 @@
-"""Knows where models, inputs and outputs lie on this machine. Must not know graphs and models' insides."""
+"""Knows where models, inputs and outputs lie on this machine. Must not know graphs and models'
+insides.
+"""

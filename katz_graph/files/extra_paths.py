@@ -1,4 +1,6 @@
-"""Further model and pack folders from an `extra_model_paths.yaml`, as users of ComfyUI have it. Knows nothing of what is in the folders."""
+"""Further model and pack folders from an `extra_model_paths.yaml`, as users of ComfyUI have it.
+Knows nothing of what is in the folders.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ REMARK = re.compile(r"\s+#.*")  # in a list of lines YAML itself leaves remarks 
 
 @dataclass(frozen=True, slots=True)
 class ExtraPaths:
-    """Folders by kind (a folder's name in a model folder): those `before` and those `after` the ones that model roots have, and packs."""
+    """Folders by kind (a folder's name in a model folder): those `before` and those `after` the
+    ones that model roots have, and packs.
+    """
 
     before: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     after: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
@@ -32,7 +36,9 @@ class ExtraPaths:
 
 
 def read_extra_paths(files: Iterable[Path]) -> ExtraPaths:
-    """What the files say, in order. InputError names the file, the section and what is wrong with it."""
+    """What the files say, in order. InputError names the file, the section and what is wrong with
+    it.
+    """
     return sum((_read(file) for file in files), ExtraPaths())
 
 

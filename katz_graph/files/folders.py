@@ -37,7 +37,8 @@ SETTLED = 2.0  # seconds after which a folder's time of change surely tells of t
 
 @dataclass(frozen=True, slots=True)
 class FolderKind:
-    """What one kind of choice is: the folders it lies in, file endings, and the file that marks a whole folder as one choice.
+    """What one kind of choice is: the folders it lies in, file endings, and the file that marks a
+    whole folder as one choice.
 
     fetched: whether a choice may also be a file that a URL names.
     """
@@ -76,11 +77,12 @@ class _Listing:
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """Roots of model folders in order, and the folders of pictures. The models that the package ships come last.
+    """Roots of model folders in order, and the folders of pictures. The models that the package
+    ships come last.
 
-    A root may be the folder of a ComfyUI, whose models lie in `models`. `extra`: further folders of single kinds. `paths`: whether a
-    model may also be named by a path outside of the roots, a hub id or a URL; a server says no. `downloads`: where files that URLs name
-    are kept.
+    A root may be the folder of a ComfyUI, whose models lie in `models`. `extra`: further folders of
+    single kinds. `paths`: whether a model may also be named by a path outside of the roots, a hub
+    id or a URL; a server says no. `downloads`: where files that URLs name are kept.
     """
 
     models: tuple[Path, ...] = ()
@@ -96,10 +98,12 @@ class Folders:
         return tuple(sorted(self._files(kind)))
 
     def resolve(self, kind: str, name: str) -> Path:
-        """The file or diffusers folder called `name`. InputError names near names and where was searched.
+        """The file or diffusers folder called `name`. InputError names near names and where was
+        searched.
 
-        A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to fetch; for a URL it is where the loader
-        fetches the file to. A picture's name may end in `[input]`, `[output]` or `[temp]`, for the folder that it lies in.
+        A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to
+        fetch; for a URL it is where the loader fetches the file to. A picture's name may end in
+        `[input]`, `[output]` or `[temp]`, for the folder that it lies in.
         """
         if is_url(name):
             return self._fetched(kind, name)
@@ -127,7 +131,9 @@ class Folders:
         return None
 
     def _fetched(self, kind: str, url: str) -> Path:
-        """Where a file lies, or will lie when it is fetched: its URL's digest keeps equal names apart."""
+        """Where a file lies, or will lie when it is fetched: its URL's digest keeps equal names
+        apart.
+        """
         if not self.paths or not _kind(kind).fetched:
             raise InputError(f"{show(url)}: {kind} cannot be named by a URL here: use a name inside the {kind} folders")
         path = unquote(urlsplit(url).path)

@@ -1,4 +1,6 @@
-"""Pictures as tensors [B, H, W, C] in 0..1: from files of any kind that Pillow reads, to PNG files, and to other sizes."""
+"""Pictures as tensors [B, H, W, C] in 0..1: from files of any kind that Pillow reads, to PNG files,
+and to other sizes.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ Channel = Literal["alpha", "red", "green", "blue"]
 def load_image(path: Path) -> tuple[Tensor, Tensor]:
     """A picture file as [B, H, W, 3], and 1 - alpha as [B, H, W] (64x64 zeros without alpha).
 
-    An animation or a file of pages gives its frames, those of another size than the first left out. The camera's orientation is applied.
-    InputError when it is not a picture.
+    An animation or a file of pages gives its frames, those of another size than the first left out.
+    The camera's orientation is applied. InputError when it is not a picture.
     """
     frames = _frames(path, all_of_them=True)
     pixels = torch.stack([_colours(frame) for frame in frames])
@@ -38,7 +40,9 @@ def load_image(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def load_channel(path: Path, channel: Channel) -> Tensor:
-    """One channel of a picture's first frame as a mask [1, H, W]; of transparency 1 - alpha. InputError when it is not a picture."""
+    """One channel of a picture's first frame as a mask [1, H, W]; of transparency 1 - alpha.
+    InputError when it is not a picture.
+    """
     (frame,) = _frames(path, all_of_them=False)
     if channel == "alpha":
         return 1.0 - _alpha(frame).unsqueeze(0)
@@ -86,7 +90,8 @@ def _alpha(frame: Image.Image) -> Tensor:
 
 
 def save_images(images: Tensor, directory: Path, prefix: str, metadata: Mapping[str, str]) -> Iterator[Path]:
-    """Write each of [B, H, W, C] as `<prefix>_<number>_.png`, numbered on from what is there; each path as soon as it is written.
+    """Write each of [B, H, W, C] as `<prefix>_<number>_.png`, numbered on from what is there; each
+    path as soon as it is written.
 
     RunError when the disk refuses.
     """
@@ -98,7 +103,9 @@ def save_images(images: Tensor, directory: Path, prefix: str, metadata: Mapping[
 
 
 def check_pictures(images: Tensor) -> None:
-    """InputError unless [B, H, W, C] of 1, 3 or 4 channels; RunError when a value is NaN or infinite."""
+    """InputError unless [B, H, W, C] of 1, 3 or 4 channels; RunError when a value is NaN or
+    infinite.
+    """
     if images.ndim != 4 or images.shape[-1] not in SAVED_BANDS or 0 in images.shape:
         raise InputError(f"got pictures of shape {list(images.shape)}, expected [batch, height, width, channels] of 1, 3 or 4 channels")
     if not torch.isfinite(images).all():
@@ -144,7 +151,9 @@ def middle(image: Tensor, width: int, height: int) -> Tensor:
 
 
 def _lanczos(picture: Tensor, width: int, height: int) -> Tensor:
-    """[H, W, C] -> [height, width, C]. With four channels Pillow weighs colours by alpha, the last one."""
+    """[H, W, C] -> [height, width, C]. With four channels Pillow weighs colours by alpha, the last
+    one.
+    """
     channels = picture.shape[-1]
     bands = [picture] if channels in SAVED_BANDS else [picture[..., band : band + 1] for band in range(channels)]
     resized = [to_pillow(band).resize((width, height), Image.Resampling.LANCZOS) for band in bands]

@@ -1,4 +1,6 @@
-"""Numbered output files `<prefix>_<number>_<ending>`, which get their name only when they are whole. Knows nothing of what is in them."""
+"""Numbered output files `<prefix>_<number>_<ending>`, which get their name only when they are
+whole. Knows nothing of what is in them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # what a file is called while i
 
 
 def unfinished(folder: Path) -> Path:
-    """A name in a folder for a file while it is written, which no other file has and nobody asks for."""
+    """A name in a folder for a file while it is written, which no other file has and nobody asks
+    for.
+    """
     return folder / f".{uuid4().hex}.tmp"
 
 
 def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
-    """%year%, %month%, %day%, %hour%, %minute%, %second%, %width%, %height% and %batch_num% as they are now."""
+    """%year%, %month%, %day%, %hour%, %minute%, %second%, %width%, %height% and %batch_num% as they
+    are now.
+    """
     now = datetime.now()
     values = {
         "year": f"{now.year}",
@@ -41,9 +47,11 @@ def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
 
 
 def write_numbered(directory: Path, prefix: str, ending: str, write: Callable[[IO[bytes]], object]) -> Path:
-    """Let `write` fill a file below `directory`, numbered on from what is there. The prefix may hold a subfolder.
+    """Let `write` fill a file below `directory`, numbered on from what is there. The prefix may
+    hold a subfolder.
 
-    InputError when the prefix leads out of `directory` or names something hidden, RunError when the disk refuses.
+    InputError when the prefix leads out of `directory` or names something hidden, RunError when the
+    disk refuses.
     """
     folder, stem = _target(directory, prefix)
     temporary = unfinished(folder)
@@ -81,7 +89,9 @@ def _claim(folder: Path, stem: str, ending: str, temporary: Path) -> Path:
 
 
 def take(temporary: Path, path: Path) -> bool:
-    """Give a finished file its name, unless the name is taken. A hard link fails where it is, so that two never share one."""
+    """Give a finished file its name, unless the name is taken. A hard link fails where it is, so
+    that two never share one.
+    """
     try:
         os.link(temporary, path)
         return True

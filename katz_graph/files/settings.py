@@ -1,4 +1,6 @@
-"""Where things are on this machine. The only module that reads the environment, but for variables that a file of extra paths names."""
+"""Where things are on this machine. The only module that reads the environment, but for variables
+that a file of extra paths names.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,16 @@ from katz_graph.files.folders import Folders
 
 TOKEN = "KATZ_TOKEN"
 WAITING = {"OMP_WAIT_POLICY": "ACTIVE", "GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
-"""How OpenMP's threads wait for each other: as they do by themselves, GNU's for 300,000 looks, others' for 200 ms. ACTIVE means, beside the
-others, that GNU's look 1,000 times instead of 100 where there are more threads than processors: a third faster there."""
+"""How OpenMP's threads wait for each other: as they do by themselves, GNU's for 300,000 looks,
+others' for 200 ms. ACTIVE means, beside the others, that GNU's look 1,000 times instead of 100
+where there are more threads than processors: a third faster there.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`models` and `packs` are searched in order; `cache` holds what can be made again (measured costs, downloads).
+    """`models` and `packs` are searched in order; `cache` holds what can be made again (measured
+    costs, downloads).
 
     `extra` is what files of further model folders say; the packs in it stand in `packs` already.
     """
@@ -40,10 +45,12 @@ class Settings:
         cache: Path | None = None,
         extra_model_paths: Sequence[Path] = (),
     ) -> Settings:
-        """What is given goes before KATZ_MODELS, KATZ_PACKS and KATZ_EXTRA_MODEL_PATHS (lists, as in PATH), KATZ_INPUT, KATZ_OUTPUT and
-        KATZ_CACHE. InputError when a file of extra model paths cannot be read.
+        """What is given goes before KATZ_MODELS, KATZ_PACKS and KATZ_EXTRA_MODEL_PATHS (lists, as
+        in PATH), KATZ_INPUT, KATZ_OUTPUT and KATZ_CACHE. InputError when a file of extra model
+        paths cannot be read.
 
-        Without either: `models`, `input` and `output` in the current folder, no packs, and a folder in the user's cache.
+        Without either: `models`, `input` and `output` in the current folder, no packs, and a folder
+        in the user's cache.
         """
         extra = read_extra_paths(tuple(extra_model_paths) or _listed("KATZ_EXTRA_MODEL_PATHS"))
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -62,8 +69,9 @@ class Settings:
 
 
 def prepare_to_compute(threads: int | None = None) -> None:
-    """Decide how OpenMP's threads wait for each other in this process and in those that it starts, unless a person has said it, and how
-    many there are in this one. To be called before torch is imported: the library reads the environment when it is loaded.
+    """Decide how OpenMP's threads wait for each other in this process and in those that it starts,
+    unless a person has said it, and how many there are in this one. To be called before torch is
+    imported: the library reads the environment when it is loaded.
     """
     if not any(variable in os.environ for variable in WAITING):
         os.environ.update(WAITING)
@@ -78,7 +86,9 @@ def waiting_is_ours() -> bool:
 
 
 def environment_of_children() -> dict[str, str]:
-    """This process's environment for processes that run packs: without the token, which is for who talks to the server."""
+    """This process's environment for processes that run packs: without the token, which is for who
+    talks to the server.
+    """
     return {name: value for name, value in os.environ.items() if name != TOKEN}
 
 

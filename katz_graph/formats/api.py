@@ -1,4 +1,6 @@
-"""The ecosystem's API format: `{"id": {"class_type", "inputs", "_meta"?}}`, a link being `["id", output]`."""
+"""The ecosystem's API format: `{"id": {"class_type", "inputs", "_meta"?}}`, a link being `["id",
+output]`.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The workflow inside a picture, read without decoding it.
 
-PNG: text chunks (PNG specification, third edition, section 11.3.3). WebP: EXIF tags that begin with `prompt:` and `workflow:`.
+PNG: text chunks (PNG specification, third edition, section 11.3.3). WebP: EXIF tags that begin with
+`prompt:` and `workflow:`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ LABELLED = re.compile(r"\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A workflow that a picture carries, as parsed JSON of whatever format, and the editor's document where one stands beside it."""
+    """A workflow that a picture carries, as parsed JSON of whatever format, and the editor's
+    document where one stands beside it.
+    """
 
     document: Any
     editor: Mapping[str, Any] | None = None
 
 
 def workflow_from_picture(data: bytes) -> Any:
-    """The document in a PNG or WebP. A graph with an editor's document beside it is Katz Graph's wrapper, that one being its `workflow`.
+    """The document in a PNG or WebP. A graph with an editor's document beside it is Katz Graph's
+    wrapper, that one being its `workflow`.
 
     InputError when there is none, or it cannot be read.
     """
@@ -50,9 +54,11 @@ def workflow_from_picture(data: bytes) -> Any:
 
 
 def carried(stream: BinaryIO) -> Carried | None:
-    """What a picture carries; None when the file is neither PNG nor WebP. InputError when it carries nothing that can be read.
+    """What a picture carries; None when the file is neither PNG nor WebP. InputError when it
+    carries nothing that can be read.
 
-    Katz Graph's wrapper in `workflow`, which knows the run options, goes before the graph in `prompt`, and that before an editor's.
+    Katz Graph's wrapper in `workflow`, which knows the run options, goes before the graph in
+    `prompt`, and that before an editor's.
     """
     head = stream.read(len(PNG) + 4)
     stream.seek(0)
@@ -81,7 +87,9 @@ def inside(error: InputError) -> InputError:
 
 
 def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """The text chunks of a PNG by key. InputError for more than `limit` bytes in all, or a broken file."""
+    """The text chunks of a PNG by key. InputError for more than `limit` bytes in all, or a broken
+    file.
+    """
     stream.read(len(PNG))
     texts: dict[str, str] = {}
     while True:
@@ -111,7 +119,9 @@ def is_webp(head: bytes) -> bool:
 
 
 def webp_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """The labelled texts in the EXIF of a WebP by label. InputError for more than `limit` bytes, or broken EXIF."""
+    """The labelled texts in the EXIF of a WebP by label. InputError for more than `limit` bytes, or
+    broken EXIF.
+    """
     stream.read(12)
     while len(header := stream.read(8)) == 8:
         kind, size = struct.unpack("<4sI", header)

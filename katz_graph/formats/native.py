@@ -20,7 +20,9 @@ def is_native(document: Mapping[str, Any]) -> bool:
 
 
 def from_native(document: Mapping[str, Any]) -> Workflow:
-    """The workflow of a parsed wrapper. InputError for another format, a newer version, or parts that are no objects."""
+    """The workflow of a parsed wrapper. InputError for another format, a newer version, or parts
+    that are no objects.
+    """
     if document["format"] != FORMAT:
         raise InputError(f'format is {show(document["format"])}, expected "{FORMAT}"')
     version = document.get("version")

@@ -24,7 +24,9 @@ DEPTH = 8  # dynamic choices inside each other
 
 
 def read_object_info(source: str) -> dict[str, Signature]:
-    """The signatures in a file, or of a server at an http(s) URL (its root, or /object_info). InputError when it cannot be had."""
+    """The signatures in a file, or of a server at an http(s) URL (its root, or /object_info).
+    InputError when it cannot be had.
+    """
     try:
         data = _fetched(source) if urlsplit(source).scheme in ("http", "https") else _loaded(Path(source))
         if len(data) > LIMIT:

@@ -1,4 +1,6 @@
-"""Node types as a server describes them to clients and editors (`/object_info`). `object_info` reads it back; knows nothing of HTTP."""
+"""Node types as a server describes them to clients and editors (`/object_info`). `object_info`
+reads it back; knows nothing of HTTP.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def object_info_json(types: Mapping[str, NodeType], folders: Folders | None = No
 
 
 def object_info(kinds: Iterable[NodeType], folders: Folders | None = None) -> dict[str, Any]:
-    """Each type under its name. Choices of files are those in `folders` now; without it there are none."""
+    """Each type under its name. Choices of files are those in `folders` now; without it there are
+    none.
+    """
     return {kind.name: node_info(kind, folders) for kind in kinds}
 
 
@@ -70,7 +74,9 @@ def input_config(port: Input, folders: Folders | None = None) -> list[Any]:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """What of a value JSON can hold: `NOTHING` for functions, tensors, infinities; in lists and objects they are left out."""
+    """What of a value JSON can hold: `NOTHING` for functions, tensors, infinities; in lists and
+    objects they are left out.
+    """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Enum):
@@ -90,7 +96,9 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _counts_as_required(kind: NodeType, port: Input) -> bool:
-    """By the convention a widget with a default is still required: an editor always sends it. Packs have said it themselves."""
+    """By the convention a widget with a default is still required: an editor always sends it. Packs
+    have said it themselves.
+    """
     native = kind.instance is None
     return port.required or (native and port.knob and port.default is not None)
 
@@ -114,7 +122,9 @@ def _native_options(port: Input) -> dict[str, Any]:
 
 
 def _choices(port: Input, folders: Folders | None) -> list[Any] | None:
-    """As they are now; None where there are none to choose from, or where only a client can ask for them."""
+    """As they are now; None where there are none to choose from, or where only a client can ask for
+    them.
+    """
     if port.folder is not None:
         return list(folders.choices(port.folder)) if folders is not None else []
     if port.refresh is not None:
@@ -126,7 +136,9 @@ def _choices(port: Input, folders: Folders | None) -> list[Any] | None:
 
 
 def _hidden_name(name: str, what: str) -> str:
-    """Nodes of the third convention name hidden values by what they are; their adapter puts `hidden_` before that."""
+    """Nodes of the third convention name hidden values by what they are; their adapter puts
+    `hidden_` before that.
+    """
     return name.removeprefix("hidden_") if name == f"hidden_{what.lower()}" else name
 
 

@@ -1,6 +1,8 @@
-"""What is wrong with a prompt in the words of the ecosystem's convention: one error for the whole, and those of each node.
+"""What is wrong with a prompt in the words of the ecosystem's convention: one error for the whole,
+and those of each node.
 
-Knows nothing of HTTP. Types of errors and keys of `extra_info` are the convention's, because clients read them; texts are our own.
+Knows nothing of HTTP. Types of errors and keys of `extra_info` are the convention's, because
+clients read them; texts are our own.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def error(kind: str, message: str, details: str = "", **extra: Any) -> dict[str,
 
 
 def prompt_error(checked: Checked) -> dict[str, Any] | None:
-    """Why nothing of a prompt can run; None when an output can. The details are all lines, also those of nodes far from an output."""
+    """Why nothing of a prompt can run; None when an output can. The details are all lines, also
+    those of nodes far from an output.
+    """
     if checked.targets:
         return None
     nothing_wanted = not checked.refused
@@ -67,7 +71,9 @@ def prompt_error(checked: Checked) -> dict[str, Any] | None:
 
 
 def node_errors(checked: Checked, graph: Graph, types: Types, folders: Folders | None = None) -> dict[str, Any]:
-    """The errors by node, with the outputs that cannot run because of them. `graph` is as it came, with the values that were refused."""
+    """The errors by node, with the outputs that cannot run because of them. `graph` is as it came,
+    with the values that were refused.
+    """
     if not checked.errors:
         return {}
     wanted = (*checked.targets, *checked.refused)

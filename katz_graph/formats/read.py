@@ -1,4 +1,6 @@
-"""Workflow files of every kind, told apart by content. What cannot be read is one InputError line with the file's name."""
+"""Workflow files of every kind, told apart by content. What cannot be read is one InputError line
+with the file's name.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,11 @@ FOREIGN = {
 def read_workflow(
     path: str | Path, types: Mapping[str, NodeType] | None = None, foreign: Mapping[str, Signature] | None = None
 ) -> Workflow:
-    """The workflow in a file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP that carries one.
+    """The workflow in a file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP that
+    carries one.
 
-    Names of widgets in UI files come from a `foreign` server's description, then from `types`. InputError with one line a problem.
+    Names of widgets in UI files come from a `foreign` server's description, then from `types`.
+    InputError with one line a problem.
     """
     file = Path(path)
     try:
@@ -49,7 +53,9 @@ def read_workflow(
 
 
 def parse_workflow(document: Any, types: Mapping[str, NodeType] | None = None, foreign: Mapping[str, Signature] | None = None) -> Workflow:
-    """The workflow in parsed JSON, of whatever format; `types` and `foreign` as for `read_workflow`."""
+    """The workflow in parsed JSON, of whatever format; `types` and `foreign` as for
+    `read_workflow`.
+    """
     return _parse(document, signatures(types or {}, foreign))
 
 
@@ -116,7 +122,9 @@ def _of_picture(found: Carried, known: Signatures) -> Workflow:
 
 
 def _with_surroundings(workflow: Workflow, editor: Mapping[str, Any], known: Signatures) -> Workflow:
-    """The graph as it ran, with the layout of the editor's file beside it, and the run options in that."""
+    """The graph as it ran, with the layout of the editor's file beside it, and the run options in
+    that.
+    """
     try:
         beside = from_ui(editor, known)
         return replace(workflow, layout=beside.layout, run=beside.run, extra=beside.extra)

@@ -1,4 +1,6 @@
-"""Finds the workflows that come with the package, and how the convention's editors show them: as templates, with pictures."""
+"""Finds the workflows that come with the package, and how the convention's editors show them: as
+templates, with pictures.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from katz_graph.node import NodeType
 FOLDER = Path(str(files("katz_graph.workflows")))
 TEMPLATES = FOLDER / "templates"
 INDEX = TEMPLATES / "index.json"
-"""Categories of templates in the convention's form. A template's workflow is in FOLDER, its picture beside this: `NAME-1.SUBTYPE`."""
+"""Categories of templates in the convention's form. A template's workflow is in FOLDER, its picture
+beside this: `NAME-1.SUBTYPE`.
+"""
 
 
 def names() -> list[str]:

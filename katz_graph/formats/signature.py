@@ -1,6 +1,8 @@
-"""What a UI file leaves to its reader's knowledge of a node type: the order of its widgets, its wires and its outputs.
+"""What a UI file leaves to its reader's knowledge of a node type: the order of its widgets, its
+wires and its outputs.
 
-Made from the node types that are loaded here, or from a foreign server's description (`object_info`). Knows nothing of files.
+Made from the node types that are loaded here, or from a foreign server's description
+(`object_info`). Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class Port:
 class WidgetSlot:
     """One widget. `default`: what it begins with; None where that is a file of the reader's.
 
-    `control`: a widget that says how the value changes after a run follows; `upload`: one for sending files is at the end. `options`: the
-    widgets that follow when this one has that value.
+    `control`: a widget that says how the value changes after a run follows; `upload`: one for
+    sending files is at the end. `options`: the widgets that follow when this one has that value.
     """
 
     name: str
@@ -48,7 +50,9 @@ class WidgetSlot:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Wires, widgets and outputs of a node type, in their order; `title`: what the editor calls a node that has no title of its own."""
+    """Wires, widgets and outputs of a node type, in their order; `title`: what the editor calls a
+    node that has no title of its own.
+    """
 
     wires: tuple[Port, ...]
     widgets: tuple[WidgetSlot, ...]
@@ -57,7 +61,9 @@ class Signature:
 
 
 def chosen(widgets: Iterable[WidgetSlot], values: Mapping[str, Any]) -> Iterator[WidgetSlot]:
-    """The widgets that a node with these values shows: those of the type, and behind each what its value brings."""
+    """The widgets that a node with these values shows: those of the type, and behind each what its
+    value brings.
+    """
     pending = deque(widgets)
     while pending:
         slot = pending.popleft()
@@ -97,7 +103,9 @@ def is_seed(name: str, socket: str) -> bool:
 
 
 def titled(graph: Graph, known: Signatures) -> Graph:
-    """The graph with a title on every node, as the editor exports it: people's scripts look nodes up by it."""
+    """The graph with a title on every node, as the editor exports it: people's scripts look nodes
+    up by it.
+    """
 
     def with_title(call: NodeCall) -> NodeCall:
         kind = known(call.type)

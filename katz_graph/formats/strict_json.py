@@ -1,4 +1,6 @@
-"""JSON text to data, refusing what would surprise later: duplicate keys, infinite numbers, unpaired surrogates, nesting without end."""
+"""JSON text to data, refusing what would surprise later: duplicate keys, infinite numbers, unpaired
+surrogates, nesting without end.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: str) -> Any:
-    """Data of a JSON text. InputError names line and column. NaN is let through: what reads it knows which input it came to."""
+    """Data of a JSON text. InputError names line and column. NaN is let through: what reads it
+    knows which input it came to.
+    """
     if not text.strip():
         raise InputError("is empty")
     try:

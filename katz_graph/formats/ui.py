@@ -1,4 +1,6 @@
-"""The editor's own format to a workflow: what a browser does before it sends a prompt, and the layout kept beside it."""
+"""The editor's own format to a workflow: what a browser does before it sends a prompt, and the
+layout kept beside it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LISTED = 20  # nodes or inputs in a note
 
 
 def from_ui(document: Mapping[str, Any], known: Signatures) -> Workflow:
-    """The workflow of a parsed UI document (v0.4 or v1.0). InputError with a line for each thing that is malformed."""
+    """The workflow of a parsed UI document (v0.4 or v1.0). InputError with a line for each thing
+    that is malformed.
+    """
     ui = parse_ui(document)
     if not ui.root.nodes:
         raise InputError("is a UI workflow that holds no nodes")
@@ -46,7 +50,9 @@ def from_ui(document: Mapping[str, Any], known: Signatures) -> Workflow:
 
 
 def _calls(members: Sequence[Member], known: Signatures) -> tuple[dict[str, NodeCall], list[str], list[str]]:
-    """The nodes; the inputs whose link ends at a node that takes no part, with the reason; nodes with more values than widgets."""
+    """The nodes; the inputs whose link ends at a node that takes no part, with the reason; nodes
+    with more values than widgets.
+    """
     sources = Sources(known)
     calls: dict[str, NodeCall] = {}
     dropped: list[str] = []

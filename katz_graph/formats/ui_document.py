@@ -1,4 +1,5 @@
-"""The editor's own format (v0.4 and v1.0) as data: nodes, links and subgraphs of one file, checked in their shape.
+"""The editor's own format (v0.4 and v1.0) as data: nodes, links and subgraphs of one file, checked
+in their shape.
 
 Knows nothing of node types, and does not follow links: `ui_flatten` does.
 """
@@ -48,7 +49,9 @@ class UiLink:
 
 @dataclass(frozen=True, slots=True)
 class UiNode:
-    """`values` are widgets_values as they came; `named` the same by name, None where the file has none; `raw` the whole object."""
+    """`values` are widgets_values as they came; `named` the same by name, None where the file has
+    none; `raw` the whole object.
+    """
 
     id: str
     type: str
@@ -63,7 +66,9 @@ class UiNode:
 
 @dataclass(frozen=True, slots=True)
 class UiGraph:
-    """The root, or a subgraph, which has `inputs` and `outputs` of its own: links from node `entry` and to node `exit`."""
+    """The root, or a subgraph, which has `inputs` and `outputs` of its own: links from node `entry`
+    and to node `exit`.
+    """
 
     nodes: Mapping[str, UiNode]
     links: Mapping[str, UiLink]
@@ -89,7 +94,9 @@ def is_ui(document: Mapping[str, Any]) -> bool:
 
 
 def parse_ui(document: Mapping[str, Any]) -> UiDocument:
-    """The parts of a parsed UI file. InputError with a line for each node and link that is malformed."""
+    """The parts of a parsed UI file. InputError with a line for each node and link that is
+    malformed.
+    """
     version = document.get("version")
     if isinstance(version, (int, float)) and version > NEWEST:
         raise InputError(f"is a UI workflow of version {show(version)}, newer than what this one reads (0.4 and 1.0)")

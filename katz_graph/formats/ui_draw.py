@@ -1,4 +1,6 @@
-"""Nodes and links of a graph as the editor's own format has them (v0.4). Knows nothing of where they stand."""
+"""Nodes and links of a graph as the editor's own format has them (v0.4). Knows nothing of where
+they stand.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ HEAD, ROW, TEXT = 40.0, 24.0, 130.0  # heights of the frame, of a slot or widget
 
 
 class EditorDrawing:
-    """`nodes` in the order of the graph, the table of `links`, and `ids`: the number that stands for each node's id."""
+    """`nodes` in the order of the graph, the table of `links`, and `ids`: the number that stands
+    for each node's id.
+    """
 
     def __init__(self, graph: Graph, known: Signatures) -> None:
         self.graph, self.known = graph, known

@@ -1,6 +1,8 @@
-"""A UI document without what only the editor knows: subgraphs become their members, reroutes and bypassed nodes what feeds them.
+"""A UI document without what only the editor knows: subgraphs become their members, reroutes and
+bypassed nodes what feeds them.
 
-Ids of members are `outer:inner`. Iterative and linear in what comes out; what would come out is bounded.
+Ids of members are `outer:inner`. Iterative and linear in what comes out; what would come out is
+bounded.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ Source = Link | Literal | Removed | None
 
 @dataclass(slots=True)
 class Scope:
-    """One graph of the document as it stands in one place: the root, or the inside of one instance of a subgraph."""
+    """One graph of the document as it stands in one place: the root, or the inside of one instance
+    of a subgraph.
+    """
 
     graph: UiGraph
     prefix: str = ""
@@ -79,7 +83,9 @@ class Member:
 
 
 def flatten(document: UiDocument, notes: list[str]) -> tuple[list[Scope], list[Member]]:
-    """All scopes, and the nodes that take part in the order of the file. InputError when subgraphs contain themselves, or for too many."""
+    """All scopes, and the nodes that take part in the order of the file. InputError when subgraphs
+    contain themselves, or for too many.
+    """
     _check_nesting(document)
     root = Scope(document.root)
     scopes, members = [root], []
@@ -130,7 +136,9 @@ class Sources:
         self._fitting: dict[tuple[str, str, str], str | None] = {}  # (scope, bypassed node, type) -> link of the input that fits
 
     def of(self, scope: Scope, link: str, reader: str) -> Source:
-        """The output, or the value, behind a link of a graph; None where a subgraph's input or a reroute has nothing behind it."""
+        """The output, or the value, behind a link of a graph; None where a subgraph's input or a
+        reroute has nothing behind it.
+        """
         way: list[tuple[tuple[str, str], Literal | None]] = []
         visited: set[tuple[str, str]] = set()
         at: tuple[Scope, str] | Source = (scope, link)
@@ -150,7 +158,9 @@ class Sources:
         return at
 
     def _step(self, scope: Scope, identifier: str) -> tuple[tuple[Scope, str] | Source, Literal | None]:
-        """One step against the direction of the data, and the value that holds if the rest of the way leads nowhere."""
+        """One step against the direction of the data, and the value that holds if the rest of the
+        way leads nowhere.
+        """
         link = scope.graph.links[identifier]
         if scope.parent is not None and link.origin == scope.graph.entry:
             port = scope.graph.inputs[link.origin_slot]
@@ -181,7 +191,9 @@ class Sources:
         return Link(scope.prefix + node.id, link.origin_slot), None
 
     def _around(self, scope: Scope, node: UiNode, slot: int) -> tuple[Scope, str] | Source:
-        """What a bypassed node's output gives: its input of the same place if the types fit, else the first of the same type."""
+        """What a bypassed node's output gives: its input of the same place if the types fit, else
+        the first of the same type.
+        """
         socket = node.outputs[slot].socket if slot < len(node.outputs) else "*"
         if slot < len(node.inputs) and _fits(node.inputs[slot].socket, socket):
             link = node.inputs[slot].link

@@ -1,6 +1,8 @@
-"""How a workflow looks in an editor: places, sizes, colours, notes and groups, as the `layout` of a workflow holds them.
+"""How a workflow looks in an editor: places, sizes, colours, notes and groups, as the `layout` of a
+workflow holds them.
 
-`{"nodes": {id: {pos, size, ...}}, "notes": [...], "groups": [...], "view": {...}}`. A subgraph's members stand as one block below the rest.
+`{"nodes": {id: {pos, size, ...}}, "notes": [...], "groups": [...], "view": {...}}`. A subgraph's
+members stand as one block below the rest.
 """
 
 from __future__ import annotations

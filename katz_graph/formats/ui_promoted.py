@@ -1,7 +1,8 @@
 """Widgets of a subgraph's instance: values that override those of widgets inside.
 
-Three generations of files: values in the order of the subgraph's inputs that lead to widgets (the first and the present one, which also
-names them), and a list of [inner node, widget] in `properties.proxyWidgets`.
+Three generations of files: values in the order of the subgraph's inputs that lead to widgets (the
+first and the present one, which also names them), and a list of [inner node, widget] in
+`properties.proxyWidgets`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def promoted_values(instance: UiNode, inside: UiGraph, notes: list[str], where: 
 
 
 def overrides(instance: UiNode, inside: UiGraph, outer: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
-    """(member, widget) -> value, of what an instance's list of proxies shows; `outer` is what the ones around it show of its inside."""
+    """(member, widget) -> value, of what an instance's list of proxies shows; `outer` is what the
+    ones around it show of its inside.
+    """
     proxies = _proxies(instance)
     if not proxies or isinstance(instance.values, Mapping) or len(proxies) != len(instance.values):
         return dict(outer)

@@ -1,6 +1,8 @@
-"""Which widget each value of a UI node belongs to: the file tells positions, names come from it or from the node type's signature.
+"""Which widget each value of a UI node belongs to: the file tells positions, names come from it or
+from the node type's signature.
 
-The known traps: a seed is followed by the value of its control widget, and a node that takes uploads ends with one for the button.
+The known traps: a seed is followed by the value of its control widget, and a node that takes
+uploads ends with one for the button.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ UNNAMED = "widget_"  # with the position in the file, for a value whose name nob
 
 
 def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
-    """The values of a node's widgets by name. Where the list and the names in the file differ, the list holds: editors load that one.
+    """The values of a node's widgets by name. Where the list and the names in the file differ, the
+    list holds: editors load that one.
 
-    A widget that the file has no value for, because the type got it later, has its default, as in an editor. One whose value is the default
-    and stands in the list, but not among the names, is no value of the graph.
+    A widget that the file has no value for, because the type got it later, has its default, as in
+    an editor. One whose value is the default and stands in the list, but not among the names, is no
+    value of the graph.
     """
     if isinstance(node.values, Mapping):
         return _completed(_without_helpers(node.values, signature), signature)
@@ -44,7 +48,9 @@ def is_unnamed(name: str) -> bool:
 
 
 def aligned(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> tuple[list[tuple[WidgetSlot, Any]], int]:
-    """Each slot with its value, helper widgets passed over, and the position behind the last one that was taken."""
+    """Each slot with its value, helper widgets passed over, and the position behind the last one
+    that was taken.
+    """
     pending = deque(slots)
     pairs: list[tuple[WidgetSlot, Any]] = []
     position = 0
@@ -79,7 +85,9 @@ def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
 
 
 def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[Any]:
-    """Without the upload button's value at the end where it stands in the place of a widget that the type got later."""
+    """Without the upload button's value at the end where it stands in the place of a widget that
+    the type got later.
+    """
     place = sum(not _is_control(value) for value in values) - 1
     if values[-1:] != [BUTTON] or not any(slot.upload for slot in widgets) or place >= len(widgets):
         return values
@@ -93,7 +101,9 @@ def _completed(values: Mapping[str, Any], signature: Signature | None, known: Co
 
 
 def _by_inputs(node: UiNode) -> dict[str, Any]:
-    """An unknown type: newer editors list every widget among the inputs. If the numbers differ, no value can be told a name."""
+    """An unknown type: newer editors list every widget among the inputs. If the numbers differ, no
+    value can be told a name.
+    """
     names = [port.name for port in node.inputs if port.widget]
     values = list(node.values)
     numbers = values[:1] + [value for before, value in pairwise(values) if not (_is_control(value) and _is_number(before))]
@@ -109,7 +119,9 @@ def _without_helpers(values: Mapping[str, Any], signature: Signature | None) -> 
 
 
 def _is_helper(name: str, value: Any) -> bool:
-    """A second widget of one name is called `name#1`; a control widget may be called as its value is."""
+    """A second widget of one name is called `name#1`; a control widget may be called as its value
+    is.
+    """
     plain = name.partition("#")[0]
     return (plain == CONTROL_NAME) or (plain in CONTROLS and value == plain) or (plain in UPLOAD_NAMES and _is_upload(value))
 

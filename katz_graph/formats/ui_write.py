@@ -1,4 +1,6 @@
-"""A workflow as a file of the editor's own format (v0.4), with places from its layout where it has them."""
+"""A workflow as a file of the editor's own format (v0.4), with places from its layout where it has
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "v
 
 
 def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
-    """The UI document of a workflow; reading it gives the graph again. InputError for links that lead nowhere, or a malformed layout."""
+    """The UI document of a workflow; reading it gives the graph again. InputError for links that
+    lead nowhere, or a malformed layout.
+    """
     layout = _checked(workflow.layout)
     drawing = EditorDrawing(workflow.graph, known)
     nodes = dict(zip(workflow.graph.nodes, drawing.nodes, strict=True))
@@ -78,7 +82,9 @@ def _numbered(notes: Iterable[Any], taken: Iterable[int]) -> list[dict[str, Any]
 
 
 def _checked(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a layout. InputError for one that is not of its type; a layout comes from a file that people edit."""
+    """The parts of a layout. InputError for one that is not of its type; a layout comes from a file
+    that people edit.
+    """
     parts = {name: layout.get(name, kind() if kind is list else {}) for name, kind in PARTS.items()}
     for name, part in parts.items():
         if not isinstance(part, PARTS[name]):

@@ -11,7 +11,8 @@ from katz_graph.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """`layout` (positions), `run` (options: seed, devices, allow) and `extra` (what this version does not know) stay as they came.
+    """`layout` (positions), `run` (options: seed, devices, allow) and `extra` (what this version
+    does not know) stay as they came.
 
     `notes` are lines for the person: what of the file could not be named or followed.
     """

@@ -1,4 +1,6 @@
-"""When Python looks for objects that only hold each other. Those of libraries stay: searching them takes longer than importing them."""
+"""When Python looks for objects that only hold each other. Those of libraries stay: searching them
+takes longer than importing them.
+"""
 
 import atexit
 import gc

@@ -1,4 +1,6 @@
-"""How much of the host's memory this process may take: what the machine has, and the limits set for it. Never imports torch."""
+"""How much of the host's memory this process may take: what the machine has, and the limits set for
+it. Never imports torch.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,16 @@ ENDLESS = 1 << 60  # bytes: what version 1 of cgroups says for no limit is about
 
 
 def total_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
-    """The machine's memory, or the least of the limits of this process's cgroups. Infinite where neither can be read."""
+    """The machine's memory, or the least of the limits of this process's cgroups. Infinite where
+    neither can be read.
+    """
     return min([_of(proc / "meminfo", "MemTotal"), *(limit for limit, _ in _cgroups(proc, cgroups))])
 
 
 def free_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
-    """What can still be had: of the machine, of this process's cgroups, and of its RLIMIT_AS and RLIMIT_DATA."""
+    """What can still be had: of the machine, of this process's cgroups, and of its RLIMIT_AS and
+    RLIMIT_DATA.
+    """
     rooms = [_of(proc / "meminfo", "MemAvailable"), *(limit - used for limit, used in _cgroups(proc, cgroups))]
     for limit, taken in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         most = resource.getrlimit(limit)[0]
@@ -46,7 +52,9 @@ def _of(file: Path, what: str) -> float:
 
 
 def _cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[float, float]]:
-    """Limit and use, without files that the kernel would let go, of the groups that hold this process, whichever version they are."""
+    """Limit and use, without files that the kernel would let go, of the groups that hold this
+    process, whichever version they are.
+    """
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, kinds, path = line.split(":", 2)
         if not kinds:

@@ -24,7 +24,9 @@ WAY_OUT = "take a smaller picture or batch, tiles, a number format of fewer byte
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is how torch, Python or the system says that memory has run out, of a device or of the host."""
+    """Whether this is how torch, Python or the system says that memory has run out, of a device or
+    of the host.
+    """
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"OutOfMemoryError", "MemoryError"}:
         return True
@@ -33,7 +35,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RanOut:
-    """An attempt for which memory did not suffice: `asked` are the bytes that could not be had, where that is known.
+    """An attempt for which memory did not suffice: `asked` are the bytes that could not be had,
+    where that is known.
 
     It holds nothing of the error, whose traceback would keep what the attempt had made.
     """

@@ -10,7 +10,9 @@ from typing import Any
 
 
 def settled(value: Any) -> Any:
-    """What an awaitable comes to, on an event loop of its own (in another thread where this one runs a loop); anything else as it is."""
+    """What an awaitable comes to, on an event loop of its own (in another thread where this one
+    runs a loop); anything else as it is.
+    """
     if not inspect.isawaitable(value):
         return value
     try:

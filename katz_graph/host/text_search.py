@@ -1,4 +1,6 @@
-"""Regular expressions that people write, with an end: one that takes too long is stopped, which Python's own cannot be."""
+"""Regular expressions that people write, with an end: one that takes too long is stopped, which
+Python's own cannot be.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ REFERENCE = regex.compile(r"\\[1-9g]")  # to a group, in a replacement
 
 
 class TimedSearch:
-    """A regular expression in Python's syntax. InputError when it is none, and when a search takes longer than LONGEST."""
+    """A regular expression in Python's syntax. InputError when it is none, and when a search takes
+    longer than LONGEST.
+    """
 
     def __init__(self, pattern: str, ignore_case: bool = False, multiline: bool = False, dotall: bool = False) -> None:
         flags = (regex.IGNORECASE * ignore_case) | (regex.MULTILINE * multiline) | (regex.DOTALL * dotall)
@@ -32,14 +36,17 @@ class TimedSearch:
         return self._ended(lambda: self._compiled.search(text, timeout=LONGEST)) is not None
 
     def all(self, text: str, group: int = 0, count: int = 0) -> list[str]:
-        """One group (0 is the whole) of each match, or of the first `count`; a group that took no part is empty.
+        """One group (0 is the whole) of each match, or of the first `count`; a group that took no
+        part is empty.
 
         InputError when they have more than LARGEST characters together, a line end with each.
         """
         return list(self._ended(lambda: self._all(text, group, count)))
 
     def replaced(self, text: str, replacement: str, count: int = 0) -> str:
-        """`text` with each match replaced, or the first `count`. InputError when the replacements could make it larger than LARGEST."""
+        """`text` with each match replaced, or the first `count`. InputError when the replacements
+        could make it larger than LARGEST.
+        """
         self._ended(lambda: self._check_replaced(text, replacement, count))
         try:
             return str(self._ended(lambda: self._compiled.sub(replacement, text, count=count, timeout=LONGEST)))

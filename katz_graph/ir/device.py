@@ -11,7 +11,9 @@ DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one operation costs, free of any device: floating-point operations (a multiply-add is two), bytes, and kernels started."""
+    """What one operation costs, free of any device: floating-point operations (a multiply-add is
+    two), bytes, and kernels started.
+    """
 
     flops: float = 0.0
     weight_bytes: float = 0.0
@@ -25,16 +27,21 @@ class Work:
 
 
 CostKey = tuple[str, int, bool]
-"""What was measured: an operation's key (`Program.keys`), how many equal ones in one call, and whether the host's other devices worked."""
+"""What was measured: an operation's key (`Program.keys`), how many equal ones in one call, and
+whether the host's other devices worked.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as the planner sees it. Rates are measured (`katz_graph.executor.measure.device`) or given.
+    """A device as the planner sees it. Rates are measured (`katz_graph.executor.measure.device`) or
+    given.
 
-    `name` is what plans and people call it, `torch_name` what torch calls it in the process that computes there. `contention`: how many
-    times as long arithmetic takes while the other devices of its host work too, `memory_contention` the same of memory traffic (None: as
-    arithmetic). `measured`: seconds of single calls. `bus_bytes_per_second`: from the host's memory to its own; inf: it is the same.
+    `name` is what plans and people call it, `torch_name` what torch calls it in the process that
+    computes there. `contention`: how many times as long arithmetic takes while the other devices of
+    its host work too, `memory_contention` the same of memory traffic (None: as arithmetic).
+    `measured`: seconds of single calls. `bus_bytes_per_second`: from the host's memory to its own;
+    inf: it is the same.
     """
 
     name: str
@@ -55,7 +62,9 @@ class Device:
         return DTYPES[self.dtype]
 
     def seconds(self, work: Work, busy: bool = False) -> float:
-        """Roofline: the larger of arithmetic and memory time, plus the start of each kernel (Williams et al. 2009)."""
+        """Roofline: the larger of arithmetic and memory time, plus the start of each kernel
+        (Williams et al. 2009).
+        """
         slower = self.contention if busy else 1.0
         slower_memory = slower if self.memory_contention is None or not busy else self.memory_contention
         arithmetic = work.flops / self.flops_per_second * slower
@@ -65,7 +74,8 @@ class Device:
     def cost(self, key: str, members: int, work: Work, busy: bool = False) -> float:
         """Seconds of `members` equal operations in one call, `work` being that of one.
 
-        As measured; else what was measured of the same operations otherwise, in the ratio that the roofline says; else the roofline.
+        As measured; else what was measured of the same operations otherwise, in the ratio that the
+        roofline says; else the roofline.
         """
         if (key, members, busy) in self.measured:
             return self.measured[key, members, busy]

@@ -1,4 +1,6 @@
-"""The one data structure that every planner pass takes and returns: a sampling program, from bound region to instruction lists."""
+"""The one data structure that every planner pass takes and returns: a sampling program, from bound
+region to instruction lists.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class EvaluationPoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What one kind of evaluation does, with every switch decided: operations in topological order, and which evaluations are of this kind.
+    """What one kind of evaluation does, with every switch decided: operations in topological order,
+    and which evaluations are of this kind.
 
     `prediction` and `carried` (slot -> value) are what StepEnd reads.
     """
@@ -37,7 +40,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One or several equal operations run as one call on one device (several: concatenated along the batch)."""
+    """One or several equal operations run as one call on one device (several: concatenated along
+    the batch).
+    """
 
     operations: tuple[str, ...]
     stage: str
@@ -47,7 +52,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of calls on one device with nothing arriving, leaving or being patched in between: one CUDA graph.
+    """A run of calls on one device with nothing arriving, leaving or being patched in between: one
+    CUDA graph.
 
     `reads`: what its calls take that none of them made; `writes`: what of theirs others take.
     """
@@ -74,9 +80,10 @@ InstructionKind = Literal["patch", "prepare", "begin", "receive", "run", "send",
 class Instruction:
     """One entry of a device's list.
 
-    `patch` makes a weight set resident; `prepare` computes something once; `receive` and `send` move an instance (`target`, `output`,
-    `evaluation`) from or to `peer`; `run` a segment; `advance` hands the prediction to the sampler, on the device that owns it; `begin`
-    and `end` enclose an evaluation on this device, which keeps the instances `keeps` for later ones.
+    `patch` makes a weight set resident; `prepare` computes something once; `receive` and `send`
+    move an instance (`target`, `output`, `evaluation`) from or to `peer`; `run` a segment;
+    `advance` hands the prediction to the sampler, on the device that owns it; `begin` and `end`
+    enclose an evaluation on this device, which keeps the instances `keeps` for later ones.
     """
 
     kind: InstructionKind
@@ -89,7 +96,9 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds for the whole request: as planned, with free communication and endless devices, and one operation after the other."""
+    """Seconds for the whole request: as planned, with free communication and endless devices, and
+    one operation after the other.
+    """
 
     planned: float
     ideal: float
@@ -100,7 +109,9 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A region on its way to instruction lists. A pass fills the fields after its own name and leaves the others."""
+    """A region on its way to instruction lists. A pass fills the fields after its own name and
+    leaves the others.
+    """
 
     region: Region
     schedule: tuple[EvaluationPoint, ...]

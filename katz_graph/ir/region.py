@@ -1,6 +1,7 @@
 """Describes a step region: the part of a graph that is run once per evaluation.
 
-Loop-carried values are slots, as in MLIR's `scf.for`: `next_i` of StepEnd becomes `previous_i` of StepBegin one evaluation later.
+Loop-carried values are slots, as in MLIR's `scf.for`: `next_i` of StepEnd becomes `previous_i` of
+StepBegin one evaluation later.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Previous:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One node of a region, or a computation that a pass made: what runs (`stage`) on which values, references and slots."""
+    """One node of a region, or a computation that a pass made: what runs (`stage`) on which values,
+    references and slots.
+    """
 
     id: str
     stage: str
@@ -69,7 +72,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region with its loop-invariant inputs bound to values. `operations` leaves out begin and end and is in topological order."""
+    """A region with its loop-invariant inputs bound to values. `operations` leaves out begin and
+    end and is in topological order.
+    """
 
     begin: Operation
     operations: tuple[Operation, ...]

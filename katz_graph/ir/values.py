@@ -22,7 +22,9 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """What a ControlNet adds: one tensor per skip position, and one for the mid block's output. Already multiplied by its strength."""
+    """What a ControlNet adds: one tensor per skip position, and one for the mid block's output.
+    Already multiplied by its strength.
+    """
 
     down: tuple[Tensor, ...]
     mid: Tensor
@@ -38,7 +40,9 @@ class TextEncoding:
 
 
 Parametrisation = Literal["epsilon", "v_prediction", "sample", "consistency", "edm", "raw"]
-"""What the model's output means, see `prediction.to_denoised`; `raw` is left to a diffusers scheduler."""
+"""What the model's output means, see `prediction.to_denoised`; `raw` is left to a diffusers
+scheduler.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +65,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Holds what the model is given in one evaluation: tensors with a row for each picture, so that rows of different noise levels,
-    and of different requests, can share a call."""
+    """Holds what the model is given in one evaluation: tensors with a row for each picture, so that
+    rows of different noise levels, and of different requests, can share a call.
+    """
 
     x: Tensor  # [B, C, h, w], float32 in sigma space; under a mask, with its kept part replaced
     model_input: Tensor  # [B, C, h, w] in the model's dtype, scaled as it was trained

@@ -1,4 +1,6 @@
-"""How long a training runs (a number of updates, or of minutes), and the learning rate along the way."""
+"""How long a training runs (a number of updates, or of minutes), and the learning rate along the
+way.
+"""
 
 import math
 import time

@@ -1,4 +1,6 @@
-"""Drawn pictures as training material: scenes with their seeds and latents, in buckets of one size each."""
+"""Drawn pictures as training material: scenes with their seeds and latents, in buckets of one size
+each.
+"""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +19,9 @@ OTHER_SIZES = ((96, 96), (160, 160), (192, 192), (96, 128), (128, 96), (160, 128
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """latents [N, 4, height / 8, width / 8], scaled to unit size, fp16, of the scenes drawn with the seeds."""
+    """latents [N, 4, height / 8, width / 8], scaled to unit size, fp16, of the scenes drawn with
+    the seeds.
+    """
 
     height: int
     width: int
@@ -43,7 +47,9 @@ class Bucket:
 
 @torch.no_grad()
 def encode(vae: AutoencoderKL, pictures, count: int, batch: int = 16) -> torch.Tensor:  # type: ignore[no-untyped-def]
-    """Latents of `pictures(indices)` for the indices below `count`, divided by their standard deviation."""
+    """Latents of `pictures(indices)` for the indices below `count`, divided by their standard
+    deviation.
+    """
     parts = []
     for start in range(0, count, batch):
         x = pictures(list(range(start, min(start + batch, count)))).permute(0, 3, 1, 2) * 2 - 1
@@ -61,7 +67,9 @@ def random_bucket(height: int, width: int, count: int, seed: int) -> Bucket:
 
 
 def build_corpus(vae: AutoencoderKL, file: Path, native: int, other: int, seed: int) -> list[Bucket]:
-    """The native bucket first, then one of each other size; kept in `file`, which is read when it is there."""
+    """The native bucket first, then one of each other size; kept in `file`, which is read when it
+    is there.
+    """
     sizes = [(128, 128, native), *((height, width, other) for height, width in OTHER_SIZES)]
     stored = torch.load(file, weights_only=True) if file.exists() else []
     buckets = []

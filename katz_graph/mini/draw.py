@@ -1,5 +1,6 @@
-"""Draws scenes as pictures of any size with Pillow and NumPy, plain or in styles, together with their silhouette.
-Knows nothing about captions or models."""
+"""Draws scenes as pictures of any size with Pillow and NumPy, plain or in styles, together with
+their silhouette. Knows nothing about captions or models.
+"""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -136,8 +137,10 @@ def _background(name: str, height: int, width: int, variant: int) -> Floats:
 
 
 def draw(scene: Scene, height: int, width: int, seed: int, styles: frozenset[str] = frozenset()) -> Drawing:
-    """The scene at `height` × `width`, positions jittered by `seed`, in any of the styles of `world.STYLES`
-    together: a white sticker border with a dark rim, diagonal stripes, a dusk palette."""
+    """The scene at `height` × `width`, positions jittered by `seed`, in any of the styles of
+    `world.STYLES` together: a white sticker border with a dark rim, diagonal stripes, a dusk
+    palette.
+    """
     generator = np.random.default_rng(seed)
     picture = _background(scene.background, height, width, int(generator.integers(8))).copy()
     silhouette = np.zeros((height, width), np.uint8)

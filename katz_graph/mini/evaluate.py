@@ -1,5 +1,6 @@
-"""Measures pictures of the miniature world with the judge: does what was painted obey caption, hint and style? Any engine
-can be measured, through one callable; knows nothing about how it paints."""
+"""Measures pictures of the miniature world with the judge: does what was painted obey caption, hint
+and style? Any engine can be measured, through one callable; knows nothing about how it paints.
+"""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -27,8 +28,10 @@ BOUNDS = {
 
 
 class Paint(Protocol):
-    """captions and seeds of equal length; `control`: the name of a ControlNet ("edges", "silhouette") and its hints
-    [B, H, W, 3] in 0..1; `loras`: names and strengths. Returns pictures [B, 128, 128, 3] in 0..1."""
+    """captions and seeds of equal length; `control`: the name of a ControlNet ("edges",
+    "silhouette") and its hints [B, H, W, 3] in 0..1; `loras`: names and strengths. Returns pictures
+    [B, 128, 128, 3] in 0..1.
+    """
 
     def __call__(
         self,
@@ -66,7 +69,9 @@ def attributes(verdicts: Sequence[Verdict], scenes: Sequence[Scene]) -> dict[str
 
 
 def one_thing(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
-    """Part of the pictures with the right shape, colour, size, place and background; and styles seen unasked."""
+    """Part of the pictures with the right shape, colour, size, place and background; and styles
+    seen unasked.
+    """
     scenes = held_out_scenes(count, 1, 1)
     verdicts = painted(paint, model, scenes, steps)
     figures = {f"one_{name}": part for name, part in attributes(verdicts, scenes).items()}
@@ -75,7 +80,9 @@ def one_thing(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, f
 
 
 def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
-    """Part of the pictures in which shape, colour, size and place of both things are right, and of each alone."""
+    """Part of the pictures in which shape, colour, size and place of both things are right, and of
+    each alone.
+    """
     scenes = held_out_scenes(count, 2, 2)
     figures = dict.fromkeys(("two_everything", "two_shapes", "two_colours", "two_sizes", "two_places", "two_background"), 0.0)
     for verdict, scene in zip(painted(paint, model, scenes, steps), scenes, strict=True):
@@ -90,8 +97,9 @@ def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, 
 
 
 def hints_for(scenes: Sequence[Scene], kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Silhouettes [B, 128, 128] of booleans of the scenes as drawn with seeds from `seed` on, and the hints [B, 128, 128, 3] in 0..1 of
-    a ControlNet for them."""
+    """Silhouettes [B, 128, 128] of booleans of the scenes as drawn with seeds from `seed` on, and
+    the hints [B, 128, 128, 3] in 0..1 of a ControlNet for them.
+    """
     from katz_graph.picture.canny import canny
 
     drawings = [draw(scene, 128, 128, seed + index) for index, scene in enumerate(scenes)]
@@ -116,8 +124,9 @@ def with_hints(paint: Paint, model: Judge, count: int, steps: int, kind: str = "
 
 
 def in_styles(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
-    """Part of the pictures in which a style is recognised at strength 1, and both of two styles at once; the shape
-    and colour that survive a style."""
+    """Part of the pictures in which a style is recognised at strength 1, and both of two styles at
+    once; the shape and colour that survive a style.
+    """
     scenes = held_out_scenes(count, 1, 4)
     figures: dict[str, float] = {}
     for style in STYLES:

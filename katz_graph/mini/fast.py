@@ -1,5 +1,7 @@
-"""Training speed on CPUs with bfloat16 matrix units: group norms stay in fp32 (their bfloat16 kernel is slow), attention
-runs as plain matrix products, everything else under autocast. Changes no weights and no results beyond rounding."""
+"""Training speed on CPUs with bfloat16 matrix units: group norms stay in fp32 (their bfloat16
+kernel is slow), attention runs as plain matrix products, everything else under autocast. Changes no
+weights and no results beyond rounding.
+"""
 
 from types import MethodType
 

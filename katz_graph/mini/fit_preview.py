@@ -1,6 +1,8 @@
-"""`python -m katz_graph.mini.fit_preview`: the linear map from our miniature VAE's latents to colours, for `picture.latent_spaces`.
+"""`python -m katz_graph.mini.fit_preview`: the linear map from our miniature VAE's latents to
+colours, for `picture.latent_spaces`.
 
-Least squares between the scaled latents of drawn pictures, each cell with its eight neighbours, and the means of the cell's pixels.
+Least squares between the scaled latents of drawn pictures, each cell with its eight neighbours, and
+the means of the cell's pixels.
 """
 
 import torch
@@ -15,7 +17,9 @@ PICTURES, SEED = 256, 5
 
 @torch.no_grad()
 def fit(vae: AutoencoderKL) -> torch.Tensor:
-    """[37, 3]: red, green and blue in -1..1 of each channel's nine cells, row by row, and last what is added everywhere."""
+    """[37, 3]: red, green and blue in -1..1 of each channel's nine cells, row by row, and last what
+    is added everywhere.
+    """
     pixels = to_model(draw_pool(PICTURES, SEED)[:, :3])
     latents = torch.cat([vae._encode(part)[:, :4] for part in torch.split(pixels, 32)]) * vae.config.scaling_factor
     cells = F.unfold(F.pad(latents, (1, 1, 1, 1), mode="replicate"), 3).movedim(1, -1).flatten(0, 1)

@@ -1,5 +1,7 @@
-"""The judge: a small convolutional classifier that says what a picture of the miniature world shows, thing by thing,
-in which styles, and where its silhouette is. Knows nothing about the models that painted the picture."""
+"""The judge: a small convolutional classifier that says what a picture of the miniature world
+shows, thing by thing, in which styles, and where its silhouette is. Knows nothing about the models
+that painted the picture.
+"""
 
 import json
 from dataclasses import dataclass
@@ -22,8 +24,9 @@ def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 
 class Judge(nn.Module):
-    """[B, 3, 128, 128] in -1..1 to logits: shape [B, 9 cells, 9], colour [B, 9, 8], size [B, 9, 3], background
-    [B, 7], style [B, 3] and silhouette [B, 128, 128]."""
+    """[B, 3, 128, 128] in -1..1 to logits: shape [B, 9 cells, 9], colour [B, 9, 8], size [B, 9, 3],
+    background [B, 7], style [B, 3] and silhouette [B, 128, 128].
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,8 +62,9 @@ class Judge(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one picture shows. `things` are the cells most surely filled, surest first, as many as were asked for
-    or as are surer than not; silhouette [128, 128] of booleans."""
+    """What one picture shows. `things` are the cells most surely filled, surest first, as many as
+    were asked for or as are surer than not; silhouette [128, 128] of booleans.
+    """
 
     things: tuple[Thing, ...]
     background: str

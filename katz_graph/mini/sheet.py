@@ -31,7 +31,9 @@ def row(paint: Paint, captions: list[str], labels: list[str], **how: object) -> 
 
 
 def contact_sheet(paint: Paint, output: Path) -> None:
-    """One thing, two things, both ControlNets under their hints, each style and a pair; all held-out captions."""
+    """One thing, two things, both ControlNets under their hints, each style and a pair; all
+    held-out captions.
+    """
     ones, twos = held_out_scenes(2 * COLUMNS, 1, 11), held_out_scenes(2 * COLUMNS, 2, 12)
     rows: list[list[Image.Image]] = []
     for scenes in (ones[:COLUMNS], ones[COLUMNS:], twos[:COLUMNS], twos[COLUMNS:]):

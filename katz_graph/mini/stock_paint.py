@@ -8,7 +8,9 @@ from diffusers import ControlNetModel, StableDiffusionXLControlNetPipeline, Stab
 
 
 class StockPaint:
-    """StableDiffusionXLPipeline (with a ControlNet where one is asked for) over a `weights` folder, Euler, fp32."""
+    """StableDiffusionXLPipeline (with a ControlNet where one is asked for) over a `weights` folder,
+    Euler, fp32.
+    """
 
     def __init__(self, weights: Path, guidance: float = 4.0) -> None:
         self.weights, self.guidance = weights, guidance

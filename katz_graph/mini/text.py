@@ -1,4 +1,6 @@
-"""The miniature text side: a byte-complete CLIP tokenizer of under 2,000 tokens and two small text encoders."""
+"""The miniature text side: a byte-complete CLIP tokenizer of under 2,000 tokens and two small text
+encoders.
+"""
 
 import json
 from collections import Counter
@@ -63,7 +65,9 @@ def write_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
 
 
 def write_vocabulary(tokenizer: CLIPTokenizer, folder: Path) -> None:
-    """vocab.json and merges.txt beside tokenizer.json, for what reads only these (transformers before 5 does)."""
+    """vocab.json and merges.txt beside tokenizer.json, for what reads only these (transformers
+    before 5 does).
+    """
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
     (folder / "vocab.json").write_text(json.dumps(model["vocab"], ensure_ascii=False) + "\n", "utf-8")
@@ -71,7 +75,9 @@ def write_vocabulary(tokenizer: CLIPTokenizer, folder: Path) -> None:
 
 
 def encoder_config(tokenizer: CLIPTokenizer, layers: int) -> CLIPTextConfig:
-    """Pipelines of this family read the layer before the last, so one layer more than is used for the sequence."""
+    """Pipelines of this family read the layer before the last, so one layer more than is used for
+    the sequence.
+    """
     return CLIPTextConfig(
         vocab_size=len(tokenizer),
         hidden_size=WIDTH,

@@ -1,5 +1,7 @@
-"""`python -m katz_graph.mini.train STAGE --work FOLDER`: trains the miniature family stage by stage.
-Each stage reads what the ones before it left in the working folder; `all` runs them in order, `ship` collects."""
+"""`python -m katz_graph.mini.train STAGE --work FOLDER`: trains the miniature family stage by
+stage. Each stage reads what the ones before it left in the working folder; `all` runs them in
+order, `ship` collects.
+"""
 
 import argparse
 import json
@@ -35,7 +37,9 @@ EXAMPLE = Scene("sky", (Thing("star", "red", "large", 0, 1), Thing("heart", "pur
 
 
 def strengthen(file: Path, gain: float) -> None:
-    """Multiplies what a LoRA adds, so that strength 1 is the strength at which its style is clearly seen."""
+    """Multiplies what a LoRA adds, so that strength 1 is the strength at which its style is clearly
+    seen.
+    """
     tensors = load_file(file)
     scaled = {name: tensor * gain if "up.weight" in name or "lora_B" in name else tensor for name, tensor in tensors.items()}
     save_file(scaled, file, metadata={"format": "pt", "style": file.stem})
@@ -85,7 +89,9 @@ def ship(work: Path) -> None:
 
 
 def measure(weights: Path, few: bool) -> None:
-    """The judge examined on drawn pictures, then stock diffusers judged; a table, then one line of JSON."""
+    """The judge examined on drawn pictures, then stock diffusers judged; a table, then one line of
+    JSON.
+    """
     model = load_judge(weights / "judge")
     figures = {f"judge_{name}": value for name, value in examine(model).items()}
     paint = StockPaint(weights)

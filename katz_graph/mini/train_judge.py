@@ -1,4 +1,6 @@
-"""Trains the judge on drawn pictures in all styles, blurred and noisy so that painted ones are not foreign to it."""
+"""Trains the judge on drawn pictures in all styles, blurred and noisy so that painted ones are not
+foreign to it.
+"""
 
 from pathlib import Path
 

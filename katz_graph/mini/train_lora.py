@@ -1,5 +1,7 @@
-"""Trains the style LoRAs, all in one run: every batch draws a set of styles, switches exactly their LoRAs on and is
-compared with pictures in all these styles, so each style is learnt alone and beside the others."""
+"""Trains the style LoRAs, all in one run: every batch draws a set of styles, switches exactly their
+LoRAs on and is compared with pictures in all these styles, so each style is learnt alone and beside
+the others.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -63,7 +65,9 @@ class LowRank(nn.Module):
 
 @dataclass(slots=True)
 class Adapters:
-    """The low-rank layers of all styles, hooked to a painter; only the styles in `active` take part."""
+    """The low-rank layers of all styles, hooked to a painter; only the styles in `active` take
+    part.
+    """
 
     layers: dict[str, dict[str, LowRank]]  # style -> "unet.…" / "text_encoder.…" module name -> layer
     active: set[str] = field(default_factory=set)
@@ -105,7 +109,9 @@ def attach(painter: Painter) -> Adapters:
 
 
 def file_names(naming: str, layer: str) -> tuple[str, str, str | None]:
-    """Names of the down, up and (if the naming has one) alpha tensor of a layer "unet.…" or "text_encoder.…"."""
+    """Names of the down, up and (if the naming has one) alpha tensor of a layer "unet.…" or
+    "text_encoder.…".
+    """
     part, name = layer.split(".", 1)
     if part != "unet" and not name.startswith("text_model."):
         name = f"text_model.{name}"  # files say so, whatever this version of transformers calls its modules
@@ -145,7 +151,9 @@ def load_loras(adapters: Adapters, folder: Path) -> None:
 
 
 def style_sets() -> list[tuple[frozenset[str], float]]:
-    """Every non-empty set of styles and how often it is drawn: alone 0.2 each, in pairs 0.11, all three 0.07."""
+    """Every non-empty set of styles and how often it is drawn: alone 0.2 each, in pairs 0.11, all
+    three 0.07.
+    """
     share = {1: 0.2, 2: 0.11, 3: 0.07}
     return [(frozenset(c), share[n]) for n in (1, 2, 3) for c in combinations(STYLES, n)]
 

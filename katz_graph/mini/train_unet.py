@@ -1,4 +1,6 @@
-"""Trains the miniature SDXL-shaped UNet together with its two text encoders on latents of drawn pictures."""
+"""Trains the miniature SDXL-shaped UNet together with its two text encoders on latents of drawn
+pictures.
+"""
 
 import copy
 from collections.abc import Iterable
@@ -61,7 +63,9 @@ class Painter:
         return [parameter for module in self.modules() for parameter in module.parameters()]
 
     def encode(self, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden states [B, 77, 2·WIDTH] and pooled [B, WIDTH], as StableDiffusionXLPipeline.encode_prompt."""
+        """hidden states [B, 77, 2·WIDTH] and pooled [B, WIDTH], as
+        StableDiffusionXLPipeline.encode_prompt.
+        """
         tokens = [
             tokenizer(captions, padding="max_length", max_length=77, truncation=True, return_tensors="pt").input_ids
             for tokenizer in (self.tokenizer, self.tokenizer_2)
@@ -106,9 +110,12 @@ def batch_captions(scenes: Iterable[Scene], generator: np.random.Generator, keep
 
 
 def noised(latents: torch.Tensor, levels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et al. 2023, for epsilon).
+    """noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et al.
+    2023, for epsilon).
 
-    Where noise prevails it is decided what stands where, while the error in epsilon is small: more draws and more weight there."""
+    Where noise prevails it is decided what stands where, while the error in epsilon is small: more
+    draws and more weight there.
+    """
     timesteps = (len(levels) * torch.rand(len(latents)) ** EARLIER).long()
     alpha = levels[timesteps].view(-1, 1, 1, 1)
     noise = torch.randn_like(latents)
@@ -171,8 +178,9 @@ def train_unet(
     painter: Painter, vae: AutoencoderKL, buckets: list[Bucket], output: Path, budget: Budget,
     seed: int = 0, batch: int = 32, peak: float = 1.2e-3, native: float = 0.7,
 ) -> None:  # fmt: skip
-    """Trains UNet and text encoders together, on the native size alone at first and with the part `native` of it for
-    the last third; writes the averaged pipeline to `output` every 1,000 updates."""
+    """Trains UNet and text encoders together, on the native size alone at first and with the part
+    `native` of it for the last third; writes the averaged pipeline to `output` every 1,000 updates.
+    """
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)
     levels = noise_levels()

@@ -36,7 +36,9 @@ def random_styles(generator: np.random.Generator, part: float) -> frozenset[str]
 
 
 def draw_pool(count: int, seed: int) -> torch.Tensor:
-    """[count, 4, 128, 128] uint8 of random scenes, some of them styled; the fourth channel is the silhouette."""
+    """[count, 4, 128, 128] uint8 of random scenes, some of them styled; the fourth channel is the
+    silhouette.
+    """
     generator = np.random.default_rng(seed)
     pictures = []
     for _ in range(count):
@@ -52,8 +54,10 @@ def to_model(pictures: torch.Tensor) -> torch.Tensor:
 
 
 def crops(pool: torch.Tensor, batch: int, generator: torch.Generator) -> torch.Tensor:
-    """[batch, 4, 64, 64] uint8; half of the crops are the fullest of eight (they show a thing), and half have
-    their corner on the 8-pixel grid, so that pattern phases are seen as the whole picture shows them."""
+    """[batch, 4, 64, 64] uint8; half of the crops are the fullest of eight (they show a thing), and
+    half have their corner on the 8-pixel grid, so that pattern phases are seen as the whole picture
+    shows them.
+    """
     found = []
     for index in range(batch):
         picture = pool[int(torch.randint(len(pool), (), generator=generator))]
@@ -69,8 +73,10 @@ def train_vae(
     output: Path, budget: Budget, seed: int = 0, batch: int = 24, peak: float = 2e-3,
     start_from: Path | None = None, decoder_only: bool = False,
 ) -> None:  # fmt: skip
-    """Writes `output` (a diffusers VAE folder, fp32). `start_from`: continue from that folder instead of from random
-    weights; `decoder_only`: sharpen the decoder for the latents as they are, which models trained on them need."""
+    """Writes `output` (a diffusers VAE folder, fp32). `start_from`: continue from that folder
+    instead of from random weights; `decoder_only`: sharpen the decoder for the latents as they are,
+    which models trained on them need.
+    """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     pool = draw_pool(6000, seed)

@@ -1,5 +1,7 @@
-"""The small world that the miniature models know: shapes, colours, backgrounds, places, sizes and styles.
-Samples scenes, says them in words and decides which ones are held out; knows nothing about pixels."""
+"""The small world that the miniature models know: shapes, colours, backgrounds, places, sizes and
+styles. Samples scenes, says them in words and decides which ones are held out; knows nothing about
+pixels.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -53,8 +55,9 @@ class Scene:
 
     @property
     def held_out(self) -> bool:
-        """A fixed tenth of all combinations of attributes, decided by a hash of what the scene shows (not of
-        the order in which it is said)."""
+        """A fixed tenth of all combinations of attributes, decided by a hash of what the scene
+        shows (not of the order in which it is said).
+        """
         things = sorted(f"{t.shape} {t.colour} {t.size} {t.row} {t.column}" for t in self.things)
         digest = hashlib.sha256("|".join([self.background, *things]).encode()).digest()
         return digest[0] % HELD_OUT_PART == 0
@@ -65,7 +68,9 @@ def _pick(generator: np.random.Generator, names: tuple[str, ...]) -> str:
 
 
 def sample_scene(generator: np.random.Generator, count: int | None = None, held_out: bool = False) -> Scene:
-    """A random scene of `count` things (by default one or two), from the training or the held-out part."""
+    """A random scene of `count` things (by default one or two), from the training or the held-out
+    part.
+    """
     while True:
         number = count if count is not None else int(generator.integers(1, 3))
         one = number == 1
@@ -96,8 +101,9 @@ def caption(scene: Scene) -> str:
 
 
 def loose_caption(scene: Scene, generator: np.random.Generator, keep: float = 0.9) -> str:
-    """The same scene as people might type it: attributes left out (each kept with probability `keep`), other
-    orders, tags instead of a sentence."""
+    """The same scene as people might type it: attributes left out (each kept with probability
+    `keep`), other orders, tags instead of a sentence.
+    """
 
     def kept(word: str) -> str | None:
         return word if generator.random() < keep else None

@@ -1,4 +1,5 @@
-"""What a component is, told from its configuration alone: SD1, SD2 or SDXL, widths and factors, and whether two components fit.
+"""What a component is, told from its configuration alone: SD1, SD2 or SDXL, widths and factors, and
+whether two components fit.
 
 Never imports torch.
 """
@@ -45,7 +46,9 @@ class Architecture:
     up_blocks: int  # 0 in a ControlNet
 
     def skip_range(self, up_block: int) -> range:
-        """The positions of the skips that an up block reads, as `unet.skip_range` has them of a live module; none without such a block."""
+        """The positions of the skips that an up block reads, as `unet.skip_range` has them of a
+        live module; none without such a block.
+        """
         end = (self.down_blocks - up_block) * (self.layers_per_block + 1)
         return range(max(end - self.layers_per_block - 1, 0), max(end, 0))
 
@@ -59,14 +62,18 @@ class VaeShape:
 
 
 def config(part: Component) -> Mapping[str, Any]:
-    """A component's configuration, as it was when the recipe was made. InputError when the file has changed since."""
+    """A component's configuration, as it was when the recipe was made. InputError when the file has
+    changed since.
+    """
     if part.configuration is not None:
         return _parsed(part.configuration)
     return _config(next(file for file in part.files if Path(file.path).name in ("config.json", "scheduler_config.json")))
 
 
 def scheduler_config(model: ModelRecipe) -> dict[str, Any]:
-    """The configuration that the model's scheduler was saved with: its noise table and kind of prediction."""
+    """The configuration that the model's scheduler was saved with: its noise table and kind of
+    prediction.
+    """
     return dict(config(model.scheduler))
 
 
@@ -79,7 +86,9 @@ def prediction_type(model: ModelRecipe) -> Literal["epsilon", "v_prediction"]:
 
 @lru_cache(maxsize=256)
 def architecture(part: Component) -> Architecture:
-    """The shape of a UNet or ControlNet. InputError when it is of a kind that cannot be run in stages."""
+    """The shape of a UNet or ControlNet. InputError when it is of a kind that cannot be run in
+    stages.
+    """
     expect_class(part, "UNet2DConditionModel", "ControlNetModel", "ControlNetUnionModel")
     values = config(part)
     down, up = _field(part, "down_block_types", list), values.get("up_block_types") or ()
@@ -113,19 +122,25 @@ def architecture(part: Component) -> Architecture:
 
 
 def is_refiner(unet: Component) -> bool:
-    """Whether a UNet is shaped as SDXL's refiner, whose text comes from one encoder and is as wide as its pooled text."""
+    """Whether a UNet is shaped as SDXL's refiner, whose text comes from one encoder and is as wide
+    as its pooled text.
+    """
     shape = architecture(unet)
     return shape.pooled_width == shape.text_width
 
 
 def extra_channels(unet: Component) -> int:
-    """Input channels beside the latent's: 5 for inpainting (mask and masked picture), 4 for editing by instruction, else 0."""
+    """Input channels beside the latent's: 5 for inpainting (mask and masked picture), 4 for editing
+    by instruction, else 0.
+    """
     shape = architecture(unet)
     return shape.input_channels - shape.latent_channels
 
 
 def pooled_width(config: Mapping[str, Any]) -> int:
-    """P of the pooled text [B, P] that an SDXL model takes beside six numbers, or five: the refiner, whose text is as wide."""
+    """P of the pooled text [B, P] that an SDXL model takes beside six numbers, or five: the
+    refiner, whose text is as wide.
+    """
     width, number = config["projection_class_embeddings_input_dim"], config["addition_time_embed_dim"]
     refiner = width - 5 * number == config["cross_attention_dim"]
     return int(width - (5 if refiner else 6) * number)
@@ -180,7 +195,9 @@ def text_width(clip: ClipRecipe) -> int:
 
 
 def pooled_text_width(clip: ClipRecipe) -> int | None:
-    """P of the pooled text [B, P] that SDXL's second text encoder, or its refiner's only one, gives; None for all others."""
+    """P of the pooled text [B, P] that SDXL's second text encoder, or its refiner's only one,
+    gives; None for all others.
+    """
     values = config(clip.encoders[-1].encoder)
     return values.get("projection_dim") if "CLIPTextModelWithProjection" in (values.get("architectures") or ()) else None
 

@@ -1,7 +1,8 @@
-"""Declares what a stage is: a computation of the denoising loop, or of what precedes it, that is counted, placed and drawn as one.
+"""Declares what a stage is: a computation of the denoising loop, or of what precedes it, that is
+counted, placed and drawn as one.
 
-A model family declares its stages; the planner, `--place`, pictures of plans and workers read the declarations and hold no lists of
-names. Knows nothing of programs and models. Never imports torch.
+A model family declares its stages; the planner, `--place`, pictures of plans and workers read the
+declarations and hold no lists of names. Knows nothing of programs and models. Never imports torch.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
 NODE = "node"  # the stage of a node that has none: its own `run` is called
 
 Gives = Literal["counted", "state", "hidden", "prediction"]
-"""How many bytes a link carries of an output. `counted`: those that the work counts; `state`: these and the step or state that was read;
-`hidden`: as many as of the hidden state that was read; `prediction`: as many as of the latent."""
+"""How many bytes a link carries of an output. `counted`: those that the work counts; `state`: these
+and the step or state that was read; `hidden`: as many as of the hidden state that was read;
+`prediction`: as many as of the latent.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How large the call of a stage is: `shape` of the latent [B, C, h, w] that it sees, `tokens` of its text, bytes of a value."""
+    """How large the call of a stage is: `shape` of the latent [B, C, h, w] that it sees, `tokens`
+    of its text, bytes of a value.
+    """
 
     shape: tuple[int, ...]
     tokens: int
@@ -47,8 +52,9 @@ Count = Callable[[Mapping[str, Any], Extent, "Counts"], "Work | None"]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What is decided of a request before it runs: its latent's `shape` [B, C, h, w], what the model's output means under its sampler,
-    and the noise levels of a model."""
+    """What is decided of a request before it runs: its latent's `shape` [B, C, h, w], what the
+    model's output means under its sampler, and the noise levels of a model.
+    """
 
     shape: tuple[int, ...]
     parametrisation: Parametrisation
@@ -57,8 +63,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """Sizes that a stage is counted at: `height` and `width` of the latent, for VAEs too; `tokens` of the text; blocks as in `unet.encode`
-    and `unet.decode`; `kept`: cross-attention reads keys and values made before."""
+    """Sizes that a stage is counted at: `height` and `width` of the latent, for VAEs too; `tokens`
+    of the text; blocks as in `unet.encode` and `unet.decode`; `kept`: cross-attention reads keys
+    and values made before.
+    """
 
     batch: int
     height: int
@@ -70,32 +78,41 @@ class Sized:
 
 
 Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
-"""A call of a stage on a module without memory that gives its output tensors, and the parts of the module whose weights it reads."""
+"""A call of a stage on a module without memory that gives its output tensors, and the parts of the
+module whose weights it reads.
+"""
 Module = Literal["", "model", "control_net", "encoding"]
 Outputs = tuple[Any, ...]
 Compute = Callable[[Any, Mapping[str, Any]], Outputs]
-"""`f(module, given) -> outputs`: `given` holds the tensors that the call reads, alone or inside of dataclasses, and constants. It changes
-nothing, waits for no device, and looks at no tensor's value, so that calls can be recorded and rows of requests can share them."""
+"""`f(module, given) -> outputs`: `given` holds the tensors that the call reads, alone or inside of
+dataclasses, and constants. It changes nothing, waits for no device, and looks at no tensor's value,
+so that calls can be recorded and rows of requests can share them.
+"""
 PLAIN = (bool, int, float, str, NoneType)
 Bind = Callable[[Mapping[str, Any], Loop], Mapping[str, Any]]
-"""Returns what a computation is given besides the inputs of its operation: what recipes, the sampler and the latent's shape decide."""
+"""Returns what a computation is given besides the inputs of its operation: what recipes, the
+sampler and the latent's shape decide.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`, and of a function from a module without memory and `Sized` to an
-    `Example`, as `module:function`, imported when first called. `module`: the input
-    whose recipe names the live module that computes; `encoding` is the text encoders of a device. `rows`: inputs that are a number for
-    each row. `recorded`: whether its calls may be recorded: it computes with tensors alone.
+    """`compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`, and of a function from a
+    module without memory and `Sized` to an `Example`, as `module:function`, imported when first
+    called. `module`: the input whose recipe names the live module that computes; `encoding` is the
+    text encoders of a device. `rows`: inputs that are a number for each row. `recorded`: whether
+    its calls may be recorded: it computes with tensors alone.
 
-    `costed`: it takes long enough to be placed and drawn, and to share calls; others run on the device that reads them. `hoists`: its
-    arguments that depend on no step -> the stage that computes each once a request. `stands_for`: stages that it does as one, where a patch
-    wraps them. `last_block_gives`: its output that is there only when its range of blocks reaches the last. `holds_weights`: its weights
-    count as memory; False where another stage of the module counts them. `may_lag`: its output may come from the evaluation before
-    (stale-controlnet). `pooled`: devices that have nothing else may serve it to several requests.
-    `encodes_text`, `reads_text`: it computes from a prompt, or from encoded text. `placeable`,
-    `group`: whether `--place` takes its name, and the name of several. `label`, `colour`: of a
-    costed stage in pictures of plans.
+    `costed`: it takes long enough to be placed and drawn, and to share calls; others run on the
+    device that reads them. `hoists`: its arguments that depend on no step -> the stage that
+    computes each once a request. `stands_for`: stages that it does as one, where a patch wraps
+    them. `last_block_gives`: its output that is there only when its range of blocks reaches the
+    last. `holds_weights`: its weights count as memory; False where another stage of the module
+    counts them. `may_lag`: its output may come from the evaluation before (stale-controlnet).
+    `pooled`: devices that have nothing else may serve it to several requests. `encodes_text`,
+    `reads_text`: it computes from a prompt, or from encoded text. `placeable`, `group`: whether
+    `--place` takes its name, and the name of several. `label`, `colour`: of a costed stage in
+    pictures of plans.
     """
 
     name: str
@@ -125,7 +142,9 @@ class Stage:
         return self.gives[min(number, len(self.gives) - 1)]
 
     def bound(self, inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-        """Returns what `compute` is given that no operation made: the plain values among the inputs, and what `bind` adds."""
+        """Returns what `compute` is given that no operation made: the plain values among the
+        inputs, and what `bind` adds.
+        """
         plain = {name: value for name, value in inputs.items() if isinstance(value, PLAIN) and name not in self.rows}
         return plain | _named(self.bind)(inputs, loop) if self.bind else plain
 
@@ -139,7 +158,9 @@ class Stage:
 
 
 def uncounted(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> None:
-    """Counts no work: for stages that are negligible beside a network, and for nodes of packs, whose work is unknown."""
+    """Counts no work: for stages that are negligible beside a network, and for nodes of packs,
+    whose work is unknown.
+    """
 
 
 def stage(name: str) -> Stage:
@@ -152,7 +173,9 @@ def stage(name: str) -> Stage:
 
 @lru_cache(maxsize=1)
 def stages() -> dict[str, Stage]:
-    """All, in the order of their families, which is the order in which people see them. Only `register` changes it."""
+    """All, in the order of their families, which is the order in which people see them. Only
+    `register` changes it.
+    """
     from katz_graph.models.families import FAMILIES
 
     modules = [importlib.import_module(f"katz_graph.models.families.{family}.stages") for family in FAMILIES]
@@ -160,7 +183,9 @@ def stages() -> dict[str, Stage]:
 
 
 def text_arguments(of: Stage) -> dict[str, str]:
-    """Of what it hoists, the arguments that are computed from an encoded text -> the stages that compute them."""
+    """Of what it hoists, the arguments that are computed from an encoded text -> the stages that
+    compute them.
+    """
     return {name: made_by for name, made_by in of.hoists.items() if stage(made_by).reads_text}
 
 

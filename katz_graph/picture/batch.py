@@ -16,13 +16,17 @@ def repeated(batch: Tensor, length: int) -> Tensor:
 
 
 def window(length: int, start: int, count: int) -> slice:
-    """Which of a batch of this length: `count` from `start`, as far as there are; a negative start counts from the end."""
+    """Which of a batch of this length: `count` from `start`, as far as there are; a negative start
+    counts from the end.
+    """
     first = min(length - 1, start) if start >= 0 else max(0, length + start)
     return slice(first, min(length, first + count))
 
 
 def like_channels(picture: Tensor, channels: int) -> Tensor:
-    """[B, H, W, C] -> [B, H, W, channels]: what is missing is opaque white, what is too much falls away."""
+    """[B, H, W, C] -> [B, H, W, channels]: what is missing is opaque white, what is too much falls
+    away.
+    """
     missing = channels - picture.shape[-1]
     if missing <= 0:
         return picture[..., :channels]

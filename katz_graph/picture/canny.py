@@ -1,5 +1,6 @@
-"""Canny's edge detector (Canny 1986) in plain torch, with the thresholds and steps of kornia.filters.canny, which the
-ecosystem's Canny node calls."""
+"""Canny's edge detector (Canny 1986) in plain torch, with the thresholds and steps of
+kornia.filters.canny, which the ecosystem's Canny node calls.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +12,10 @@ NEIGHBOURS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 
 def canny(image: torch.Tensor, low: float = 0.4, high: float = 0.8) -> torch.Tensor:
     """image [B, H, W, C] in 0..1 (C of 1, 3 or 4) to edges [B, H, W] of 0 and 1.
 
-    `low` and `high` are absolute bounds on the length of the Sobel gradient (unnormalised, so a sharp step from
-    black to white is about 2.7): pixels above `high` are edges, and those above `low` that touch an edge."""
+    `low` and `high` are absolute bounds on the length of the Sobel gradient (unnormalised, so a
+    sharp step from black to white is about 2.7): pixels above `high` are edges, and those above
+    `low` that touch an edge.
+    """
     if not low <= high:
         raise ValueError(f"canny: the low threshold ({low}) must not be above the high one ({high})")
     down, right = _gradient(_blur(_grey(image)))
@@ -31,7 +34,9 @@ def _grey(image: torch.Tensor) -> torch.Tensor:
 
 
 def _blur(grey: torch.Tensor) -> torch.Tensor:
-    """5×5 Gaussian of sigma 1, mirrored at the border (repeated where the picture is too small for that)."""
+    """5×5 Gaussian of sigma 1, mirrored at the border (repeated where the picture is too small for
+    that).
+    """
     positions = torch.arange(-2, 3, dtype=grey.dtype, device=grey.device)
     weights = torch.exp(-positions.square() / 2)
     weights = weights / weights.sum()
@@ -49,7 +54,9 @@ def _gradient(grey: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _is_ridge(length: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    """Where the gradient is longer than at both neighbours along its direction (rounded to 45 degrees)."""
+    """Where the gradient is longer than at both neighbours along its direction (rounded to 45
+    degrees).
+    """
     height, width = length.shape[2:]
     padded = F.pad(length, (1, 1, 1, 1))
     drops = torch.cat([length - padded[:, :, 1 + y : 1 + y + height, 1 + x : 1 + x + width] for y, x in NEIGHBOURS], dim=1)
@@ -58,7 +65,9 @@ def _is_ridge(length: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
 
 
 def _beats(drops: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-    """Longer than the neighbour; equal is enough to the right and downwards, so of two equal pixels one stays."""
+    """Longer than the neighbour; equal is enough to the right and downwards, so of two equal pixels
+    one stays.
+    """
     drop = drops.gather(1, direction)
     return (drop > 0) | ((drop == 0) & ((direction == 0) | (direction == 2)))
 

@@ -1,4 +1,6 @@
-"""Laying one batch of planes [B, C, H, W] over another, through a mask or with feathered borders. Pictures and latents alike."""
+"""Laying one batch of planes [B, C, H, W] over another, through a mask or with feathered borders.
+Pictures and latents alike.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from katz_graph.sampling.areas import fit_mask
 
 
 def paste(below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = None, fill: bool = False) -> Tensor:
-    """`above` at column x and row y of `below`, as far as it lies inside; where the mask [b, h, w] is 1 it covers.
+    """`above` at column x and row y of `below`, as far as it lies inside; where the mask [b, h, w]
+    is 1 it covers.
 
-    The mask is fitted to `above`, which is fitted to `below` with `fill`; the length of the batch is that of `below`.
+    The mask is fitted to `above`, which is fitted to `below` with `fill`; the length of the batch
+    is that of `below`.
     """
     if fill:
         above = interpolate(above, size=below.shape[-2:], mode="bilinear")
@@ -29,7 +33,9 @@ def paste(below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = No
 
 
 def feathered(planes: Tensor, x: int, y: int, feather: int, high: int, wide: int) -> Tensor:
-    """A mask [1, h, w] for planes at (x, y) of something `high` by `wide`: ramps of `feather` cells on the borders that lie inside it."""
+    """A mask [1, h, w] for planes at (x, y) of something `high` by `wide`: ramps of `feather` cells
+    on the borders that lie inside it.
+    """
     rows, columns = planes.shape[-2:]
     down = border_ramp(rows, feather if y else 0, feather if y + rows < high else 0)
     right = border_ramp(columns, feather if x else 0, feather if x + columns < wide else 0)
@@ -37,7 +43,9 @@ def feathered(planes: Tensor, x: int, y: int, feather: int, high: int, wide: int
 
 
 def border_ramp(length: int, start: int, end: int) -> Tensor:
-    """[length], 1 inside; the first `start` values rise as 1/start, 2/start ... 1, the last `end` fall likewise."""
+    """[length], 1 inside; the first `start` values rise as 1/start, 2/start ... 1, the last `end`
+    fall likewise.
+    """
     ramp = torch.ones(length)
     start, end = min(start, length), min(end, length)
     ramp[:start] *= torch.arange(1, start + 1) / max(start, 1)

@@ -1,4 +1,6 @@
-"""Blurring and sharpening pictures [B, H, W, C] with a Gaussian, and the blend modes of two pictures."""
+"""Blurring and sharpening pictures [B, H, W, C] with a Gaussian, and the blend modes of two
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ OVERSHOOT = 10.0  # how much of what a blur takes away a sharpening of 1 adds
 
 
 def blur(image: Tensor, radius: int, sigma: float) -> Tensor:
-    """A Gaussian of 2·radius + 1 pixels; sigma is in units of the radius, as in the ecosystem. The border is mirrored."""
+    """A Gaussian of 2·radius + 1 pixels; sigma is in units of the radius, as in the ecosystem. The
+    border is mirrored.
+    """
     positions = torch.linspace(-1, 1, 2 * radius + 1, dtype=image.dtype, device=image.device)
     weights = torch.exp(-positions.square() / (2 * sigma**2))
     weights = weights / weights.sum()

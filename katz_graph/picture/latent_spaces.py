@@ -1,4 +1,6 @@
-"""What colours latents stand for, nearly: a linear map for each latent space, which its scaling factor tells. Nothing but data."""
+"""What colours latents stand for, nearly: a linear map for each latent space, which its scaling
+factor tells. Nothing but data.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ NEAR = 1e-4  # relative difference of scaling factors that are the same
 
 @dataclass(frozen=True, slots=True)
 class LinearMap:
-    """Red, green and blue in -1..1 that each channel of a scaled latent adds to a cell, and what is added everywhere.
+    """Red, green and blue in -1..1 that each channel of a scaled latent adds to a cell, and what is
+    added everywhere.
 
     With nine times as many rows they are those of the channel's cells around it, row by row.
     """

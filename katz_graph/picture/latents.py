@@ -1,6 +1,8 @@
-"""Batches of latents, with the noise mask and the batch index that travel with them. Knows nothing of models.
+"""Batches of latents, with the noise mask and the batch index that travel with them. Knows nothing
+of models.
 
-A mask may have any size (it is fitted to the latent when sampling), and one mask stands for the whole batch.
+A mask may have any size (it is fitted to the latent when sampling), and one mask stands for the
+whole batch.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def scaled(latent: LatentSamples, width: int, height: int, method: str, cropped:
 
 
 def sized_like(latent: LatentSamples, samples: Tensor, method: str = "bilinear") -> LatentSamples:
-    """The latent in the size of `samples`, cropped around the centre. InputError when it has another number of channels."""
+    """The latent in the size of `samples`, cropped around the centre. InputError when it has
+    another number of channels.
+    """
     check_channels(samples, latent["samples"])
     high, wide = samples.shape[-2:]
     return latent if latent["samples"].shape[-2:] == (high, wide) else scaled(latent, wide, high, method, "center")
@@ -90,7 +94,9 @@ def check_channels(first: Tensor, second: Tensor) -> None:
 
 
 def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
-    """Some samples of a batch, with the draws of the seed that they had in it. A negative start counts from the end."""
+    """Some samples of a batch, with the draws of the seed that they had in it. A negative start
+    counts from the end.
+    """
     batch = len(latent["samples"])
     chosen = window(batch, start, length)
     indices = indices_of(latent) or list(range(batch))
@@ -101,7 +107,9 @@ def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
 
 
 def repeat(latent: LatentSamples, amount: int) -> LatentSamples:
-    """The whole batch several times. Where draws of the seed are numbered, each repetition gets new numbers."""
+    """The whole batch several times. Where draws of the seed are numbered, each repetition gets new
+    numbers.
+    """
     mask = mask_of(latent)
     if mask is not None and len(mask) > 1:
         mask = mask.repeat(amount, 1, 1, 1)
@@ -114,7 +122,9 @@ def repeat(latent: LatentSamples, amount: int) -> LatentSamples:
 
 
 def joined(latents: Sequence[LatentSamples]) -> LatentSamples:
-    """One batch of several of one size. Where one has a mask, those without are repainted whole; without numbers they count from 0."""
+    """One batch of several of one size. Where one has a mask, those without are repainted whole;
+    without numbers they count from 0.
+    """
     samples = torch.cat([latent["samples"].to(latents[0]["samples"]) for latent in latents])
     result = changed(latents[0], samples)
     result["batch_index"] = [index for latent in latents for index in indices_of(latent) or range(len(latent["samples"]))]
@@ -130,7 +140,9 @@ def _mask_or_ones(latent: LatentSamples) -> Tensor:
 
 
 def rebatched(latents: Iterable[LatentSamples], size: int) -> Iterator[LatentSamples]:
-    """All samples in batches of `size`, numbered as in the whole list; a sample of another width or height begins a new batch."""
+    """All samples in batches of `size`, numbered as in the whole list; a sample of another width or
+    height begins a new batch.
+    """
     waiting: list[LatentSamples] = []
     for single in _numbered(latents):
         if waiting and (len(waiting) == size or single["samples"].shape != waiting[0]["samples"].shape):

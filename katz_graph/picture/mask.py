@@ -1,4 +1,6 @@
-"""Masks [B, H, W] in 0..1: grown, feathered, combined, and the border and mask of a picture that is to be continued."""
+"""Masks [B, H, W] in 0..1: grown, feathered, combined, and the border and mask of a picture that is
+to be continued.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ GREY = 0.5  # in place of what is to be painted
 
 
 def grow(mask: Tensor, by: int, tapered: bool) -> Tensor:
-    """Grey dilation by 1 pixel, `by` times (erosion when negative): 3x3, or without the corners when `tapered`."""
+    """Grey dilation by 1 pixel, `by` times (erosion when negative): 3x3, or without the corners
+    when `tapered`.
+    """
     planes = (mask if by > 0 else -mask).reshape(-1, 1, *mask.shape[-2:])
     for _ in range(abs(by)):
         if tapered:
@@ -29,7 +33,9 @@ def grow(mask: Tensor, by: int, tapered: bool) -> Tensor:
 
 
 def feather(mask: Tensor, left: int, top: int, right: int, bottom: int) -> Tensor:
-    """Falls to its borders: the outermost of `left` columns is weighed 1/left, the next 2/left, and so on each side."""
+    """Falls to its borders: the outermost of `left` columns is weighed 1/left, the next 2/left, and
+    so on each side.
+    """
     high, wide = mask.shape[-2:]
     return mask * border_ramp(high, top, bottom).to(mask)[:, None] * border_ramp(wide, left, right).to(mask)
 
@@ -49,7 +55,9 @@ COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def combine(below: Tensor, above: Tensor, x: int, y: int, operation: str) -> Tensor:
-    """`above` [b, h, w] worked into `below` [B, H, W] at column x and row y, as far as it lies inside; in 0..1."""
+    """`above` [b, h, w] worked into `below` [B, H, W] at column x and row y, as far as it lies
+    inside; in 0..1.
+    """
     result = below.clone()
     window = result[:, y : y + above.shape[1], x : x + above.shape[2]]
     part = repeated(above.to(below), len(below))[:, : window.shape[1], : window.shape[2]]
@@ -63,8 +71,9 @@ def greyed(picture: Tensor, mask: Tensor) -> Tensor:
 
 
 def pad_for_outpaint(image: Tensor, left: int, top: int, right: int, bottom: int, feathering: int) -> tuple[Tensor, Tensor]:
-    """[B, H, W, C] with a grey border, and a mask [1, H', W'] of what to paint: 1 on the border, and falling with the square of the
-    distance over `feathering` pixels into the picture on each side that has a border. No falling in pictures too small for it.
+    """[B, H, W, C] with a grey border, and a mask [1, H', W'] of what to paint: 1 on the border,
+    and falling with the square of the distance over `feathering` pixels into the picture on each
+    side that has a border. No falling in pictures too small for it.
     """
     high, wide = image.shape[1:3]
     padded = F.pad(image.movedim(-1, 1), (left, right, top, bottom), value=GREY).movedim(1, -1)

@@ -1,4 +1,6 @@
-"""Small pictures to watch a sampler by: of a latent by the linear map of its latent space, without a VAE; and as JPEG."""
+"""Small pictures to watch a sampler by: of a latent by the linear map of its latent space, without
+a VAE; and as JPEG.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
 
 
 def as_jpeg(picture: Tensor) -> bytes:
-    """uint8 [h, w, 3] as JPEG, eight times as large, though its longer side is not under 128 nor over 512 pixels."""
+    """uint8 [h, w, 3] as JPEG, eight times as large, though its longer side is not under 128 nor
+    over 512 pixels.
+    """
     longer = max(picture.shape[:2])
     ratio = min(max(longer * CELL, SHORTEST), LONGEST) / longer
     height, width = (max(round(side * ratio), 1) for side in picture.shape[:2])

@@ -1,4 +1,6 @@
-"""Latents in other sizes: torch's interpolations, and interpolation of channel vectors on the sphere."""
+"""Latents in other sizes: torch's interpolations, and interpolation of channel vectors on the
+sphere.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ PARALLEL = 1 - 1e-5  # cosine from which on an arc is no different from a chord
 
 
 def resample(samples: Tensor, width: int, height: int, method: str, crop: str = "disabled") -> Tensor:
-    """[B, C, H, W] -> [B, C, height, width]; `center` crops to the new proportions first; `bislerp` as below, others as torch has them."""
+    """[B, C, H, W] -> [B, C, height, width]; `center` crops to the new proportions first; `bislerp`
+    as below, others as torch has them.
+    """
     if method != "bislerp":
         return resize(samples.movedim(1, -1), width, height, method, crop).movedim(-1, 1)
     if crop == "center":
@@ -20,7 +24,9 @@ def resample(samples: Tensor, width: int, height: int, method: str, crop: str = 
 
 
 def bislerp(samples: Tensor, width: int, height: int) -> Tensor:
-    """Bilinear weights, but between neighbours the direction of the channel vector [C] moves on the sphere and its length linearly."""
+    """Bilinear weights, but between neighbours the direction of the channel vector [C] moves on the
+    sphere and its length linearly.
+    """
     return _along(_along(samples.float(), width, 3), height, 2).to(samples.dtype)
 
 
@@ -34,7 +40,9 @@ def _along(samples: Tensor, size: int, axis: int) -> Tensor:
 
 
 def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
-    """Spherical interpolation over dimension 1 (Shoemake 1985), lengths linearly; parallel and opposite vectors are mixed linearly."""
+    """Spherical interpolation over dimension 1 (Shoemake 1985), lengths linearly; parallel and
+    opposite vectors are mixed linearly.
+    """
     length_first, length_second = (vector.norm(dim=1, keepdim=True) for vector in (first, second))
     unit_first, unit_second = first / length_first.clamp(min=1e-30), second / length_second.clamp(min=1e-30)
     cosine = (unit_first * unit_second).sum(dim=1, keepdim=True)

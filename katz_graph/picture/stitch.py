@@ -12,8 +12,9 @@ COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0), "red": (1.0, 0.0,
 
 
 def stitch(first: Tensor, second: Tensor, sideways: bool, gap: int, colour: str) -> Tensor:
-    """The second to the right of the first, or below it, after `gap` pixels. The smaller is centred on black, and the shorter batch
-    goes on with its last picture."""
+    """The second to the right of the first, or below it, after `gap` pixels. The smaller is centred
+    on black, and the shorter batch goes on with its last picture.
+    """
     first, second = same_channels(first, second)
     batch = max(len(first), len(second))
     across = 1 if sideways else 2

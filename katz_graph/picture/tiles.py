@@ -1,4 +1,6 @@
-"""A picture or latent worked on tile by tile, so that its size does not decide how much memory that takes. Overlaps are blended."""
+"""A picture or latent worked on tile by tile, so that its size does not decide how much memory that
+takes. Overlaps are blended.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ from katz_graph.picture.compose import border_ramp
 
 
 def in_tiles(picture: Tensor, scale: int | Fraction, side: int, overlap: int, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """[B, C, H, W] -> float32 [B, C', H·scale, W·scale], `change` being given windows of at most `side` that overlap by `overlap`.
+    """[B, C, H, W] -> float32 [B, C', H·scale, W·scale], `change` being given windows of at most
+    `side` that overlap by `overlap`.
 
-    Where windows overlap their results are blended linearly. Sides and overlap, times the scale, are whole numbers.
+    Where windows overlap their results are blended linearly. Sides and overlap, times the scale,
+    are whole numbers.
     """
     high, wide = picture.shape[-2:]
     total = weights = None

@@ -1,4 +1,6 @@
-"""The passes in order, from a bound region to a program. `after` stops behind one, so that each can be looked at."""
+"""The passes in order, from a bound region to a program. `after` stops behind one, so that each can
+be looked at.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ PASSES = ("expand", "variants", "fit", "hoist", "decompose", "cost", "search", "
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known before the run besides the region: the evaluations, the answers to conditions, the latent's shape, work and devices."""
+    """What is known before the run besides the region: the evaluations, the answers to conditions,
+    the latent's shape, work and devices.
+    """
 
     schedule: Sequence[EvaluationPoint]
     decide: Decide
@@ -38,7 +42,9 @@ class Known:
 
 
 def compile_region(region: Region, known: Known, after: str = "emit") -> Program:
-    """Run the passes up to and with `after`. InputError for an unknown pass, and for what the passes find wrong in the region."""
+    """Run the passes up to and with `after`. InputError for an unknown pass, and for what the
+    passes find wrong in the region.
+    """
     if after not in PASSES:
         raise InputError(f"--after {after}: no such pass; choose one of {', '.join(PASSES)}")
     steps: dict[str, Callable[[Program], Program]] = {

@@ -12,8 +12,10 @@ from katz_graph.recipe import ModelRecipe, digest
 
 @dataclass(frozen=True, slots=True)
 class WeightSwitch:
-    """Making a weight set resident: what its measured seconds are kept under, and the bytes of the model's weights, which a LoRA may all
-    change. Equal for models of one size with equally many LoRAs, whatever their strengths."""
+    """Making a weight set resident: what its measured seconds are kept under, and the bytes of the
+    model's weights, which a LoRA may all change. Equal for models of one size with equally many
+    LoRAs, whatever their strengths.
+    """
 
     key: str
     loras: int
@@ -21,8 +23,9 @@ class WeightSwitch:
 
 
 def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
-    """The loop's models whose UNets are patched (on one device, or all), by a name for each set, in order of first use: those that carry
-    LoRAs, and those that share a UNet with one that does."""
+    """The loop's models whose UNets are patched (on one device, or all), by a name for each set, in
+    order of first use: those that carry LoRAs, and those that share a UNet with one that does.
+    """
     operations = [op for variant in program.variants for op in variant.operations]
     patched = {model.unet for op in operations if isinstance(model := op.inputs.get("model"), ModelRecipe) and model.loras}
     models = (op.inputs.get("model") for op in operations if device in (None, program.placement.get(op.id)))

@@ -15,7 +15,9 @@ from katz_graph.node import NodeType
 
 
 def stage_of(operation: Operation) -> Stage:
-    """The declaration of what runs. InputError for a stage that nobody declared: what it costs or gives is not guessed."""
+    """The declaration of what runs. InputError for a stage that nobody declared: what it costs or
+    gives is not guessed.
+    """
     found = stages().get(operation.stage)
     if found is None:
         raise InputError(
@@ -27,7 +29,9 @@ def stage_of(operation: Operation) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class RegionNodes:
-    """Which nodes of a graph form a region: members in topological order, begin and end included, and the links that enter it."""
+    """Which nodes of a graph form a region: members in topological order, begin and end included,
+    and the links that enter it.
+    """
 
     begin: str
     end: str
@@ -36,7 +40,9 @@ class RegionNodes:
 
 
 def region_nodes(graph: Graph, end: str) -> RegionNodes:
-    """The region that ends at node `end`: descendants of its StepBegin that are ancestors of `end`. Linear in nodes and links."""
+    """The region that ends at node `end`: descendants of its StepBegin that are ancestors of `end`.
+    Linear in nodes and links.
+    """
     step = graph.nodes[end].inputs.get("step")
     if not isinstance(step, Link) or step.node not in graph.nodes:
         raise InputError(f"node {end} ({graph.nodes[end].type}): input 'step' must be linked to the step of a StepBegin")
@@ -52,7 +58,9 @@ def region_nodes(graph: Graph, end: str) -> RegionNodes:
 
 
 def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any], name: str = "") -> Region:
-    """The region as data: links from outside replaced by `values`, absent knobs by their defaults. `name` is what people know it by."""
+    """The region as data: links from outside replaced by `values`, absent knobs by their defaults.
+    `name` is what people know it by.
+    """
     inside = set(nodes.members)
 
     def bind(value: Any) -> Any:

@@ -1,4 +1,6 @@
-"""What a region's StepBegin says about the run: the sampler's plain data, its evaluations, and the answers to conditions."""
+"""What a region's StepBegin says about the run: the sampler's plain data, its evaluations, and the
+answers to conditions.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from katz_graph.sampling.static import active_evaluations
 
 
 def table_of(model: ModelRecipe) -> NoiseTable:
-    """The noise levels that a model is asked at and what its output means: as it was trained, or as a patch says."""
+    """The noise levels that a model is asked at and what its output means: as it was trained, or as
+    a patch says.
+    """
     patch = sampling_patch(model.patches)
     return noise_table(scheduler_config(model)) if patch is None else altered_table(scheduler_config(model), patch)
 
@@ -61,7 +65,9 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
 
 
 def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
-    """InputError for what works on denoised predictions or noise levels, of which a diffusers scheduler knows nothing."""
+    """InputError for what works on denoised predictions or noise levels, of which a diffusers
+    scheduler knows nothing.
+    """
     for field in ("noise_mask", "batch_index"):
         if latent.get(field) is not None:
             raise InputError(f"DiffusersSampler: the latent carries a {field}, which only KSampler heeds; use KSampler")

@@ -1,4 +1,5 @@
-"""Noise tables of models that are said to be something else than what they were trained as: distilled, or of continuous noise levels.
+"""Noise tables of models that are said to be something else than what they were trained as:
+distilled, or of continuous noise levels.
 
 Each answers as `NoiseTable` does, so that schedules, windows and samplers need not know.
 """
@@ -54,7 +55,9 @@ class DistilledTable(NoiseTable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContinuousTable(NoiseTable):
-    """Noise levels without timesteps: the model is told ln(σ) / 4 (Karras et al. 2022, table 1, c_noise of EDM)."""
+    """Noise levels without timesteps: the model is told ln(σ) / 4 (Karras et al. 2022, table 1,
+    c_noise of EDM).
+    """
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
         return (timesteps.float() * 4).exp()
@@ -73,7 +76,9 @@ class ContinuousTable(NoiseTable):
 
 
 def altered_table(config: Mapping[str, Any], patch: DiscreteSampling | ContinuousSampling) -> NoiseTable:
-    """The table of a scheduler's configuration under a patch. InputError for noise levels that are none."""
+    """The table of a scheduler's configuration under a patch. InputError for noise levels that are
+    none.
+    """
     parametrisation = PARAMETRISATIONS[patch.prediction]
     if isinstance(patch, ContinuousSampling):
         return _continuous(patch, parametrisation)

@@ -1,4 +1,6 @@
-"""Predictions that count in a part of the picture: their weights, and how several become one. Knows tensors only."""
+"""Predictions that count in a part of the picture: their weights, and how several become one. Knows
+tensors only.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ class WeightedPrediction:
 
 
 def weigh(prediction: Tensor, like: Tensor, strength: float, top: int = 0, left: int = 0, mask: Tensor | None = None) -> WeightedPrediction:
-    """A prediction [B, C, a, b] of the part of a latent [B, C, h, w] that begins at top and left, in cells.
+    """A prediction [B, C, a, b] of the part of a latent [B, C, h, w] that begins at top and left,
+    in cells.
 
-    Its weight is the strength times the mask (any size, fitted to the whole latent), or fades towards borders inside the picture.
+    Its weight is the strength times the mask (any size, fitted to the whole latent), or fades
+    towards borders inside the picture.
     """
     height, width = prediction.shape[-2:]
     rows, columns = slice(top, top + height), slice(left, left + width)
@@ -52,7 +56,9 @@ def blend(weighted: Iterable[WeightedPrediction], like: Tensor) -> Tensor:
 
 
 def mask_box(mask: Tensor, height: int, width: int) -> tuple[int, int, int, int]:
-    """top, left, height and width in cells of the box around a mask [..., H, W] on a latent of this size, at least 8 cells a side."""
+    """top, left, height and width in cells of the box around a mask [..., H, W] on a latent of this
+    size, at least 8 cells a side.
+    """
     flat = mask.reshape(-1, 1, *mask.shape[-2:]).float()
     covered = interpolate(flat, size=(height, width), mode="bilinear").abs().amax(dim=(0, 1)).nonzero()
     if not len(covered):
@@ -80,18 +86,24 @@ def _ramp(length: int, at_start: bool, at_end: bool) -> Tensor:
 
 
 REDRAWN_MASK_NOISE = frozenset({"ddim"})
-"""Samplers under which the kept part is noised with its own draw, seed + 1, instead of the initial noise."""
+"""Samplers under which the kept part is noised with its own draw, seed + 1, instead of the initial
+noise.
+"""
 
 
 def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
-    """[H, W], [B, H, W] or [B, 1, H, W] -> [B', 1, h, w], bilinear to the latent's size, repeated to its batch, in its dtype and device."""
+    """[H, W], [B, H, W] or [B, 1, H, W] -> [B', 1, h, w], bilinear to the latent's size, repeated
+    to its batch, in its dtype and device.
+    """
     mask = mask.reshape(-1, 1, *mask.shape[-2:]).to(latent)
     mask = interpolate(mask, size=latent.shape[-2:], mode="bilinear")
     return mask[torch.arange(len(latent), device=mask.device) % len(mask)]
 
 
 class LatentMask:
-    """1 = repaint, 0 = keep; the kept part shows the model the original at its noise level, and is predicted as the original."""
+    """1 = repaint, 0 = keep; the kept part shows the model the original at its noise level, and is
+    predicted as the original.
+    """
 
     def __init__(self, mask: Tensor, latent: Tensor, noise: Tensor) -> None:
         """A mask in any size, the original [B, C, h, w] and unit noise of its shape."""

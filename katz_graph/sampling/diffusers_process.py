@@ -1,4 +1,6 @@
-"""One request's sampling by a scheduler object of diffusers, step for step as StableDiffusionPipeline and its img2img form do it."""
+"""One request's sampling by a scheduler object of diffusers, step for step as
+StableDiffusionPipeline and its img2img form do it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class PreparedScheduler:
 
 
 def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> PreparedScheduler:
-    """A fresh scheduler for one request. Raises InputError if diffusers has no such scheduler or it takes no number of steps."""
+    """A fresh scheduler for one request. Raises InputError if diffusers has no such scheduler or it
+    takes no number of steps.
+    """
     scheduler_class: Any = getattr(diffusers, spec.scheduler_class, None)
     if not all(hasattr(scheduler_class, name) for name in NEEDED):
         raise InputError(f"scheduler {spec.scheduler_class!r}: diffusers {diffusers.__version__} has no such scheduler for images")
@@ -69,7 +73,9 @@ def _sigmas(scheduler: Any, first: int, timesteps: Tensor) -> list[float]:
 
 
 class DiffusersProcess:
-    """A run of a diffusers scheduler. The latent has the model's dtype, as in the pipelines; predictions are raw."""
+    """A run of a diffusers scheduler. The latent has the model's dtype, as in the pipelines;
+    predictions are raw.
+    """
 
     def __init__(self, spec: DiffusersSpec, latent: Tensor, device: torch.device | str, dtype: torch.dtype) -> None:
         prepared = prepare_scheduler(spec, device)
@@ -106,7 +112,9 @@ class DiffusersProcess:
         self._prepare_step()
 
     def estimate(self, prediction: Tensor) -> Tensor:
-        """In sigma space, to which the model's input, of unit variance, is brought; that itself for an unknown kind of prediction."""
+        """In sigma space, to which the model's input, of unit variance, is brought; that itself for
+        an unknown kind of prediction.
+        """
         assert self._step is not None  # there is a current step
         x = self._step.model_input.float() * math.sqrt(self.evaluations[self._done].sigma ** 2 + 1)
         kind = self._scheduler.config.get("prediction_type", "epsilon")

@@ -1,4 +1,6 @@
-"""Lists of noise levels from formulas and published tables, and how such lists are cut. Knows nothing of models and their noise tables."""
+"""Lists of noise levels from formulas and published tables, and how such lists are cut. Knows
+nothing of models and their noise tables.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ ALIGNED_STEPS = {
     "SDXL": (14.6146412, 6.3184485, 3.7681790, 2.1811481, 1.3405245, 0.8620721, 0.5550693, 0.3798541, 0.2332364, 0.1114188, 0.0291672),
     "SVD": (700.0, 54.5, 15.886, 7.977, 4.248, 1.789, 0.981, 0.403, 0.173, 0.034, 0.002),
 }
-"""The ten step schedules of Sabour et al. 2024, "Align Your Steps", table of optimised schedules: SD1 and SDXL are the levels of their
-timesteps (999, 850, 736, 645, 545, 455, 343, 233, 124, 24, 0 and 999, 845, 730, 587, 443, 310, 193, 116, 53, 13, 0)."""
+"""The ten step schedules of Sabour et al. 2024, "Align Your Steps", table of optimised schedules:
+SD1 and SDXL are the levels of their timesteps (999, 850, 736, 645, 545, 455, 343, 233, 124, 24, 0
+and 999, 845, 730, 587, 443, 310, 193, 116, 53, 13, 0).
+"""
 
 FLIPPED_ZERO = 1e-4  # what 0 becomes at the start of a flipped list; the ecosystem's value
 
@@ -26,7 +30,9 @@ def end_in_zero(sigmas: Tensor) -> Tensor:
 
 
 def karras_levels(steps: int, sigma_max: float, sigma_min: float, rho: float = 7.0) -> Tensor:
-    """[N + 1], equal distances in sigma^(1/rho) and 0 (Karras et al. 2022, equation 5). InputError unless all are above 0."""
+    """[N + 1], equal distances in sigma^(1/rho) and 0 (Karras et al. 2022, equation 5). InputError
+    unless all are above 0.
+    """
     _require_positive(sigma_max=sigma_max, sigma_min=sigma_min, rho=rho)
     first, last = sigma_max ** (1 / rho), sigma_min ** (1 / rho)
     return end_in_zero((first + torch.linspace(0, 1, steps) * (last - first)) ** rho)
@@ -39,15 +45,18 @@ def exponential_levels(steps: int, sigma_max: float, sigma_min: float) -> Tensor
 
 
 def polyexponential_levels(steps: int, sigma_max: float, sigma_min: float, rho: float = 1.0) -> Tensor:
-    """[N + 1], a polynomial of degree rho in log sigma and 0 (Crowson, k-diffusion). InputError unless all are above 0."""
+    """[N + 1], a polynomial of degree rho in log sigma and 0 (Crowson, k-diffusion). InputError
+    unless all are above 0.
+    """
     _require_positive(sigma_max=sigma_max, sigma_min=sigma_min, rho=rho)
     ramp = torch.linspace(1, 0, steps) ** rho
     return end_in_zero((ramp * (math.log(sigma_max) - math.log(sigma_min)) + math.log(sigma_min)).exp())
 
 
 def variance_preserving_levels(steps: int, beta_d: float = 19.9, beta_min: float = 0.1, eps_s: float = 1e-3) -> Tensor:
-    """[N + 1], sqrt(exp(β_d t²/2 + β_min t) - 1) at equal distances in t from 1 to eps_s, and 0 (Karras et al. 2022, table 1, "VP").
-    InputError where a level would be 0 or infinite."""
+    """[N + 1], sqrt(exp(β_d t²/2 + β_min t) - 1) at equal distances in t from 1 to eps_s, and 0
+    (Karras et al. 2022, table 1, "VP"). InputError where a level would be 0 or infinite.
+    """
     times = torch.linspace(1, eps_s, steps)
     levels = torch.expm1(beta_d * times**2 / 2 + beta_min * times).sqrt()
     if not (levels.isfinite() & (levels > 0)).all():
@@ -57,8 +66,9 @@ def variance_preserving_levels(steps: int, beta_d: float = 19.9, beta_min: float
 
 
 def aligned_levels(model_type: str, steps: int, denoise: float = 1.0) -> Tensor:
-    """The last round(N · denoise) + 1 of N + 1 levels, 0 in the end; for other than ten steps the table is interpolated in log sigma
-    (Sabour et al. 2024, "Align Your Steps", section 3.3)."""
+    """The last round(N · denoise) + 1 of N + 1 levels, 0 in the end; for other than ten steps the
+    table is interpolated in log sigma (Sabour et al. 2024, "Align Your Steps", section 3.3).
+    """
     if denoise <= 0:
         return torch.zeros(0)
     table = np.array(ALIGNED_STEPS[model_type])

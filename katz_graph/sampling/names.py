@@ -36,7 +36,9 @@ SAMPLER_NAMES = (
     "uni_pc",
     "uni_pc_bh2",
 )
-"""What can be sampled with. Names that end in _gpu mean the same as those without: noise is always drawn on the CPU."""
+"""What can be sampled with. Names that end in _gpu mean the same as those without: noise is always
+drawn on the CPU.
+"""
 
 SCHEDULER_NAMES = ("normal", "karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "beta", "linear_quadratic", "kl_optimal")
 
@@ -86,12 +88,16 @@ KNOWN_SAMPLER_NAMES = (
     "uni_pc",
     "uni_pc_bh2",
 )
-"""What workflow files of the ecosystem may ask for: a known name that is not offered is refused by name, not called a mistake."""
+"""What workflow files of the ecosystem may ask for: a known name that is not offered is refused by
+name, not called a mistake.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerChoice:
-    """A sampler by name, with values for those of its options that are not left to it (eta, s_noise, r, order, solver_type ...)."""
+    """A sampler by name, with values for those of its options that are not left to it (eta,
+    s_noise, r, order, solver_type ...).
+    """
 
     name: str
     options: tuple[tuple[str, float | str], ...] = ()

@@ -1,4 +1,6 @@
-"""Where noise comes from: always drawn in float32 on the CPU from the seed, so that a picture does not depend on the device."""
+"""Where noise comes from: always drawn in float32 on the CPU from the seed, so that a picture does
+not depend on the device.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ def seeded(seed: int) -> torch.Generator:
 def initial_noise(shape: Sequence[int], seed: int, batch_index: Sequence[int] | None = None) -> Tensor:
     """Unit noise [B, C, h, w].
 
-    With a `batch_index` [B], sample i is the batch_index[i]-th of single samples drawn one after the other: a latent taken out of a batch
-    keeps its noise. Equal indices share it. Raises InputError if there are not B indices.
+    With a `batch_index` [B], sample i is the batch_index[i]-th of single samples drawn one after
+    the other: a latent taken out of a batch keeps its noise. Equal indices share it. Raises
+    InputError if there are not B indices.
     """
     generator = seeded(seed)
     if batch_index is None:
@@ -36,7 +39,9 @@ def initial_noise(shape: Sequence[int], seed: int, batch_index: Sequence[int] | 
 
 
 class AncestralNoise:
-    """Noise that an ancestral sampler adds between steps: one generator for the whole run, seeded with seed + 1."""
+    """Noise that an ancestral sampler adds between steps: one generator for the whole run, seeded
+    with seed + 1.
+    """
 
     def __init__(self, shape: Sequence[int], seed: int, device: torch.device | str) -> None:
         self._shape, self._device = tuple(shape), device
@@ -47,9 +52,12 @@ class AncestralNoise:
 
 
 class BrownianNoise:
-    """Noise of a stochastic sampler: increments of one Brownian path in sigma, over the root of their length, so that it depends on the
-    seed and the two levels but not on the order of asking or the other steps (Kidger et al. 2021, "Efficient and Accurate Gradients for
-    Neural SDEs", section 4). The path runs upwards between the smallest positive and the largest sigma; a step walks it downwards."""
+    """Noise of a stochastic sampler: increments of one Brownian path in sigma, over the root of
+    their length, so that it depends on the seed and the two levels but not on the order of asking
+    or the other steps (Kidger et al. 2021, "Efficient and Accurate Gradients for Neural SDEs",
+    section 4). The path runs upwards between the smallest positive and the largest sigma; a step
+    walks it downwards.
+    """
 
     def __init__(self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str) -> None:
         self._shape, self._seed, self._levels, self._device = tuple(shape), seed, sigmas[sigmas > 0], device
@@ -68,8 +76,9 @@ class BrownianNoise:
 
 
 def noised(latent: Tensor, noise: Tensor, sigma: float, sigma_max: float) -> Tensor:
-    """The latent at noise level sigma; from the table's maximum (or above) on, the noise has the full variance of 1 + σ²,
-    as pure noise has in the model's own scale."""
+    """The latent at noise level sigma; from the table's maximum (or above) on, the noise has the
+    full variance of 1 + σ², as pure noise has in the model's own scale.
+    """
     from_the_top = sigma > sigma_max or math.isclose(sigma, sigma_max, rel_tol=1e-5)
     # In float32 as the levels are: at the top of a zero-terminal-SNR table one bit of it is half a thousandth of the latent.
     deviation = (1 + torch.tensor(sigma, dtype=torch.float32).square()).sqrt() if from_the_top else sigma

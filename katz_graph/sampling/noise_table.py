@@ -1,4 +1,6 @@
-"""The noise levels that a model was trained on, and the map between them and its timesteps. Knows nothing about how they are sampled."""
+"""The noise levels that a model was trained on, and the map between them and its timesteps. Knows
+nothing about how they are sampled.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,16 @@ from katz_graph.errors import InputError
 from katz_graph.ir.values import Parametrisation
 
 TERMINAL_ALPHA_CUMPROD = 4.8973451890853435e-08
-"""Stands for the zero of a zero-terminal-SNR table, whose sigma would be infinite; the ecosystem's value (sigma 4518.76)."""
+"""Stands for the zero of a zero-terminal-SNR table, whose sigma would be infinite; the ecosystem's
+value (sigma 4518.76).
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoiseTable:
-    """sigma_t = sqrt((1 - ᾱ_t) / ᾱ_t) of every training timestep t, ascending, and what the model predicts."""
+    """sigma_t = sqrt((1 - ᾱ_t) / ᾱ_t) of every training timestep t, ascending, and what the model
+    predicts.
+    """
 
     sigmas: Tensor  # [T] float32, CPU
     log_sigmas: Tensor  # [T] float32, CPU
@@ -34,7 +40,9 @@ class NoiseTable:
         return float(self.sigmas[-1])
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
-        """Real timesteps [...] -> sigmas [...], log sigma interpolated linearly between neighbours, the ends held."""
+        """Real timesteps [...] -> sigmas [...], log sigma interpolated linearly between neighbours,
+        the ends held.
+        """
         last = len(self.log_sigmas) - 1
         timesteps = timesteps.float().clamp(0, last)
         below = timesteps.long().clamp(max=last - 1)
@@ -47,7 +55,9 @@ class NoiseTable:
         return int((log_sigma - self.log_sigmas).abs().argmin())
 
     def percent_to_sigma(self, percent: float) -> float:
-        """Progress of the whole schedule (0 = pure noise, 1 = done) -> sigma; infinite at or below 0, zero at or above 1."""
+        """Progress of the whole schedule (0 = pure noise, 1 = done) -> sigma; infinite at or below
+        0, zero at or above 1.
+        """
         if percent <= 0:
             return math.inf
         if percent >= 1:
@@ -56,7 +66,9 @@ class NoiseTable:
 
 
 def noise_table(config: Mapping[str, Any]) -> NoiseTable:
-    """The table of a diffusers scheduler's configuration; what it leaves out is as in Stable Diffusion 1.5. Raises InputError."""
+    """The table of a diffusers scheduler's configuration; what it leaves out is as in Stable
+    Diffusion 1.5. Raises InputError.
+    """
     alphas_cumprod = torch.cumprod(1 - _betas(config), dim=0)
     if config.get("rescale_betas_zero_snr"):
         alphas_cumprod = _rescale_to_zero_terminal_snr(alphas_cumprod)
@@ -90,7 +102,9 @@ def _betas(config: Mapping[str, Any]) -> Tensor:
 
 
 def _rescale_to_zero_terminal_snr(alphas_cumprod: Tensor) -> Tensor:
-    """Shift and scale sqrt(ᾱ) so that the last becomes zero and the first stays (Lin et al. 2023, algorithm 1)."""
+    """Shift and scale sqrt(ᾱ) so that the last becomes zero and the first stays (Lin et al. 2023,
+    algorithm 1).
+    """
     roots = alphas_cumprod.sqrt()
     rescaled = ((roots - roots[-1]) * roots[0] / (roots[0] - roots[-1])) ** 2
     rescaled[-1] = TERMINAL_ALPHA_CUMPROD

@@ -1,4 +1,6 @@
-"""One request's sampling, advanced by whoever runs the model: ask for the next step, run it, hand the prediction back."""
+"""One request's sampling, advanced by whoever runs the model: ask for the next step, run it, hand
+the prediction back.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,14 @@ class Process(Protocol):
         """What to evaluate now (the same until `advance`); None when done."""
 
     def advance(self, prediction: Tensor) -> None:
-        """Take the guided prediction [B, C, h, w] of the current step: denoised, or the raw output if the step says raw."""
+        """Take the guided prediction [B, C, h, w] of the current step: denoised, or the raw output
+        if the step says raw.
+        """
 
     def estimate(self, prediction: Tensor) -> Tensor:
-        """The denoised latent [B, C, h, w] that a prediction of the current step means. Changes nothing."""
+        """The denoised latent [B, C, h, w] that a prediction of the current step means. Changes
+        nothing.
+        """
 
     @property
     def result(self) -> Tensor:
@@ -38,14 +44,16 @@ class Process(Protocol):
 
     @property
     def denoised(self) -> Tensor:
-        """The denoised latent [B, C, h, w] that the last step began with; the result where there is none."""
+        """The denoised latent [B, C, h, w] that the last step began with; the result where there is
+        none.
+        """
 
 
 def start_process(spec: Spec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype) -> Process:
     """Begin a request.
 
-    latent: [B, C, h, w], already multiplied by the VAE's scaling factor (so is the result); dtype: the model's.
-    A diffusers scheduler brings its own noise table.
+    latent: [B, C, h, w], already multiplied by the VAE's scaling factor (so is the result); dtype:
+    the model's. A diffusers scheduler brings its own noise table.
     """
     if isinstance(spec, DiffusersSpec):
         from katz_graph.sampling.diffusers_process import DiffusersProcess  # loads diffusers

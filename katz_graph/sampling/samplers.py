@@ -1,4 +1,6 @@
-"""The samplers by name, with their options, the noise that they draw and the levels that they take. Knows nothing about models."""
+"""The samplers by name, with their options, the noise that they draw and the levels that they take.
+Knows nothing about models.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from katz_graph.sampling.solvers.unified import uni_pc
 class Solver:
     """A sampler with what it needs around it.
 
-    `divides`: it divides by the length of its steps, so that two equal levels in a row have no meaning.
+    `divides`: it divides by the length of its steps, so that two equal levels in a row have no
+    meaning.
     """
 
     sampler: Sampler
@@ -37,7 +40,9 @@ class Solver:
     divides: bool = False
 
     def noise_source(self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str) -> NoiseSource:
-        """Where the noise between steps comes from, if the sampler draws any. `sigmas` [N + 1], one of them positive."""
+        """Where the noise between steps comes from, if the sampler draws any. `sigmas` [N + 1], one
+        of them positive.
+        """
         return BrownianNoise(shape, seed, sigmas, device) if self.noise == "brownian" else AncestralNoise(shape, seed, device)
 
 
@@ -73,7 +78,8 @@ SAMPLERS: Mapping[str, Solver] = {
 def solver_of(choice: SamplerChoice, sigmas: Sequence[float]) -> Solver:
     """The chosen sampler with its options, for these levels.
 
-    Raises InputError for a name that cannot be sampled with, an option that the sampler has not, and levels that it cannot take.
+    Raises InputError for a name that cannot be sampled with, an option that the sampler has not,
+    and levels that it cannot take.
     """
     require_sampler(choice.name)
     solver = SAMPLERS[choice.name.removesuffix("_gpu")]
@@ -86,7 +92,9 @@ def solver_of(choice: SamplerChoice, sigmas: Sequence[float]) -> Solver:
 
 
 def evaluations(sampler: Sampler, sigmas: Sequence[float]) -> tuple[Evaluation, ...]:
-    """What a sampler will ask, found by driving it with scalars: none of them looks at values to decide."""
+    """What a sampler will ask, found by driving it with scalars: none of them looks at values to
+    decide.
+    """
     zero = torch.zeros(())
     solving = sampler(zero, torch.tensor(sigmas, dtype=torch.float32), lambda sigma, sigma_next: zero)
     asked: list[Evaluation] = []

@@ -1,4 +1,6 @@
-"""Which noise levels a run visits: the named schedules over a noise table, and the rules that shorten them."""
+"""Which noise levels a run visits: the named schedules over a noise table, and the rules that
+shorten them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from katz_graph.sampling.names import require_scheduler
 from katz_graph.sampling.noise_table import NoiseTable
 
 Schedule = Callable[[NoiseTable, int], Tensor]
-"""(table, steps) -> descending sigmas [N + 1] float32, the last one 0; N is `steps` but for ddim_uniform and beta."""
+"""(table, steps) -> descending sigmas [N + 1] float32, the last one 0; N is `steps` but for
+ddim_uniform and beta.
+"""
 
 TURBO_PARTS = 10
 MOST_STEPS = 1_000_000  # of a whole schedule, of which a small denoise takes the end
@@ -43,7 +47,9 @@ def simple(table: NoiseTable, steps: int) -> Tensor:
 
 
 def ddim_uniform(table: NoiseTable, steps: int) -> Tensor:
-    """Every s-th entry of the table from 1, s = T // steps (Song et al. 2021, appendix D.2, linear); may be longer than `steps`."""
+    """Every s-th entry of the table from 1, s = T // steps (Song et al. 2021, appendix D.2,
+    linear); may be longer than `steps`.
+    """
     stride = max(len(table.sigmas) // steps, 1)
     return end_in_zero(table.sigmas[1::stride].flip(0))
 
@@ -59,8 +65,10 @@ def exponential(table: NoiseTable, steps: int) -> Tensor:
 
 
 def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -> Tensor:
-    """Times at equal quantiles of a Beta distribution, dense at both ends (Lee et al. 2024, "Beta Sampling is All You Need");
-    shorter than `steps` where two fall on the same index. InputError unless both parameters are above 0."""
+    """Times at equal quantiles of a Beta distribution, dense at both ends (Lee et al. 2024, "Beta
+    Sampling is All You Need"); shorter than `steps` where two fall on the same index. InputError
+    unless both parameters are above 0.
+    """
     if alpha <= 0 or beta <= 0:
         raise InputError(f"beta schedule: a Beta distribution has alpha and beta above 0, got {alpha:g} and {beta:g}")
     from scipy.special import betaincinv  # loads for longer than all else here
@@ -71,8 +79,9 @@ def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -
 
 
 def linear_quadratic(table: NoiseTable, steps: int, threshold: float = 0.025) -> Tensor:
-    """The removed share of sigma_max grows linearly to `threshold` over the first half, then quadratically to 1 with the same
-    slope at the joint (Polyak et al. 2024, "Movie Gen")."""
+    """The removed share of sigma_max grows linearly to `threshold` over the first half, then
+    quadratically to 1 with the same slope at the joint (Polyak et al. 2024, "Movie Gen").
+    """
     linear_steps = steps // 2
     if linear_steps == 0:
         return torch.tensor([table.sigma_max, 0.0])
@@ -89,8 +98,10 @@ def kl_optimal(table: NoiseTable, steps: int) -> Tensor:
 
 
 def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
-    """From pure noise every tenth part of the training time, as SD Turbo was distilled (Sauer et al. 2023, "Adversarial Diffusion
-    Distillation", section 3.1); `denoise` leaves out the first parts. Shorter than `steps` where the parts end."""
+    """From pure noise every tenth part of the training time, as SD Turbo was distilled (Sauer et
+    al. 2023, "Adversarial Diffusion Distillation", section 3.1); `denoise` leaves out the first
+    parts. Shorter than `steps` where the parts end.
+    """
     timesteps = torch.arange(TURBO_PARTS, 0, -1) * 100 - 1
     start = TURBO_PARTS - int(TURBO_PARTS * denoise)
     return end_in_zero(table.sigma_at(timesteps[start : start + steps]))
@@ -112,8 +123,8 @@ SCHEDULES: dict[str, Schedule] = {
 def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0, sampler: str = "euler") -> tuple[float, ...]:
     """The sigmas of `steps` steps, ending in 0, as a spec holds them; none at denoise 0.
 
-    `denoise` below 1 takes the end of a schedule that is as much longer: the last `steps` intervals of int(steps / denoise).
-    Raises InputError for an unknown scheduler or fewer than one step.
+    `denoise` below 1 takes the end of a schedule that is as much longer: the last `steps` intervals
+    of int(steps / denoise). Raises InputError for an unknown scheduler or fewer than one step.
     """
     require_scheduler(scheduler)
     if steps < 1:
@@ -133,8 +144,9 @@ def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0
 
 
 def slice_steps(sigmas: tuple[float, ...], start: int, end: int, force_full_denoise: bool) -> tuple[float, ...]:
-    """The part between two steps; cut before its end it leaves noise, unless `force_full_denoise` makes its last step go to 0.
-    Nothing where `start` is not before the end."""
+    """The part between two steps; cut before its end it leaves noise, unless `force_full_denoise`
+    makes its last step go to 0. Nothing where `start` is not before the end.
+    """
     if end < len(sigmas) - 1:
         sigmas = sigmas[: end + 1]
         if force_full_denoise:

@@ -1,4 +1,6 @@
-"""What to sample, as data that is known before the run and can be sent: by one of our samplers, or by a diffusers scheduler."""
+"""What to sample, as data that is known before the run and can be sent: by one of our samplers, or
+by a diffusers scheduler.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is known of a run before it starts, without its latent: which evaluations, and in which of them a window is open."""
+"""What is known of a run before it starts, without its latent: which evaluations, and in which of
+them a window is open.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
 
 
 def active_evaluations(spec: Spec, table: NoiseTable, start_percent: float, end_percent: float) -> tuple[bool, ...]:
-    """For each evaluation: does what has this window (a ControlNet, a conditioning's range) act in it?
+    """For each evaluation: does what has this window (a ControlNet, a conditioning's range) act in
+    it?
 
-    Ours: by noise level, sigma(end) <= sigma <= sigma(start). diffusers: by count, as its ControlNet pipelines do: off while
-    i / N < start or (i + 1) / N > end.
+    Ours: by noise level, sigma(end) <= sigma <= sigma(start). diffusers: by count, as its
+    ControlNet pipelines do: off while i / N < start or (i + 1) / N > end.
     """
     known = evaluations_of(spec)
     if isinstance(spec, DiffusersSpec):

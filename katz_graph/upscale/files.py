@@ -1,6 +1,7 @@
 """What a file of weights says an upscaler is: read from the header alone, without torch.
 
-Three spellings of RRDBNet (ESRGAN, Wang et al. 2018; Real-ESRGAN, Wang et al. 2021) and Real-ESRGAN's compact network are known.
+Three spellings of RRDBNet (ESRGAN, Wang et al. 2018; Real-ESRGAN, Wang et al. 2021) and
+Real-ESRGAN's compact network are known.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ SEQUENTIAL = (  # the older one, before networks had names for their parts
 
 
 def upscale_model(path: Path) -> UpscaleModelRecipe:
-    """The upscaler in a safetensors file. InputError when it is a pickle, damaged, or a network of another kind."""
+    """The upscaler in a safetensors file. InputError when it is a pickle, damaged, or a network of
+    another kind.
+    """
     file = contents(path)
     shapes = file.shapes
     names = canonical_names(shapes)

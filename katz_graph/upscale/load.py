@@ -14,7 +14,9 @@ from katz_graph.upscale.networks import bare_network
 
 
 def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module:
-    """The network in float32. InputError when the file has changed since the recipe was made, or does not fit."""
+    """The network in float32. InputError when the file has changed since the recipe was made, or
+    does not fit.
+    """
     check_unchanged(recipe.file)
     path = recipe.file.path
     network = bare_network(recipe.shape)

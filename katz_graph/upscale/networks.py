@@ -1,4 +1,6 @@
-"""The networks of ESRGAN (Wang et al. 2018) and Real-ESRGAN (Wang et al. 2021): [B, 3, H, W] in 0..1 to a larger [B, 3, H·s, W·s]."""
+"""The networks of ESRGAN (Wang et al. 2018) and Real-ESRGAN (Wang et al. 2021): [B, 3, H, W] in
+0..1 to a larger [B, 3, H·s, W·s].
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def bare_network(shape: Rrdb | Compact) -> nn.Module:
 
 @lru_cache(maxsize=64)
 def network_peak(shape: Rrdb | Compact, batch: int, height: int, width: int) -> float:
-    """Bytes that enlarging pictures [batch, 3, height, width] takes besides the weights, in float32."""
+    """Bytes that enlarging pictures [batch, 3, height, width] takes besides the weights, in
+    float32.
+    """
     picture = torch.empty(batch, PICTURE, height, width, device="meta")
     network = bare_network(shape)
     return peak(lambda: network(picture))

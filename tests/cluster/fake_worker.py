@@ -1,4 +1,6 @@
-"""What tests launch in the place of the real worker loop: it answers pings as that does, and misbehaves as it is told."""
+"""What tests launch in the place of the real worker loop: it answers pings as that does, and
+misbehaves as it is told.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A family that nobody else knows: one stage, which makes a prediction stronger by a strength for each row."""
+"""A family that nobody else knows: one stage, which makes a prediction stronger by a strength for
+each row.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The other process of the transport tests: answers values until its connection ends. Started by `other_process.py`."""
+"""The other process of the transport tests: answers values until its connection ends. Started by
+`other_process.py`.
+"""
 
 from __future__ import annotations
 

@@ -36,5 +36,7 @@ def below(pid: int) -> set[int]:
 
 
 def as_before(before: set[int]) -> None:
-    """No more processes are below this one than `before`; who forked them collects them soon after they ended."""
+    """No more processes are below this one than `before`; who forked them collects them soon after
+    they ended.
+    """
     eventually(lambda: below(os.getpid()) <= before, 5)

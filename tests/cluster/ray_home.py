@@ -1,4 +1,6 @@
-"""Runs a script with a Ray session in namespaces and a home of its own, since Ray listens on all interfaces; gives what it saw."""
+"""Runs a script with a Ray session in namespaces and a home of its own, since Ray listens on all
+interfaces; gives what it saw.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ UNSHARE = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"
 
 
 def run_session(script: str, costs: Path, models: Path, timeout: float = 300) -> dict[str, Any]:
-    """What a script of this folder has seen. Skips where Ray, or the right to make namespaces, is missing."""
+    """What a script of this folder has seen. Skips where Ray, or the right to make namespaces, is
+    missing.
+    """
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed")
     if shutil.which("unshare") is None or subprocess.run([*UNSHARE, "true"], capture_output=True).returncode:

@@ -1,4 +1,6 @@
-"""Pictures on Ray actors: of several placements, and of one whose worker is killed in the middle. Part of `ray_session.py`."""
+"""Pictures on Ray actors: of several placements, and of one whose worker is killed in the middle.
+Part of `ray_session.py`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from katz_graph.executor.worker.config import WorkerConfig
 
 
 def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
-    """Whether each placement gave the bits of one device; attempts, bits and seconds of the request whose worker was killed."""
+    """Whether each placement gave the bits of one device; attempts, bits and seconds of the request
+    whose worker was killed.
+    """
     torch.set_num_threads(1)
     regions = cases(random_models(models, "sdxl"))[::3]
     with LocalEngine(EngineOptions(batching=False, cache=costs)) as local:

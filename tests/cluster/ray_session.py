@@ -1,4 +1,6 @@
-"""One Ray session from start to end, in namespaces of its own: prints as JSON what was seen. Started by `test_launch_ray.py`."""
+"""One Ray session from start to end, in namespaces of its own: prints as JSON what was seen.
+Started by `test_launch_ray.py`.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def supervise(cluster: RayCluster) -> Supervisor:
 
 
 def lose(connection: Any, sent: signal.Signals) -> tuple[Any, float, float, str]:
-    """Send a signal to worker ray:0; its next connection, the seconds until the loss was told and until it was replaced, and the reason."""
+    """Send a signal to worker ray:0; its next connection, the seconds until the loss was told and
+    until it was replaced, and the reason.
+    """
     connection.send("process", None)
     pid = wait_for("process")[2]
     began = time.monotonic()

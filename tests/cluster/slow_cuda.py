@@ -1,4 +1,6 @@
-"""Stands for a machine with a GPU whose CUDA takes seconds to begin, with the interpreter's lock held, whatever is asked of it first."""
+"""Stands for a machine with a GPU whose CUDA takes seconds to begin, with the interpreter's lock
+held, whatever is asked of it first.
+"""
 
 from __future__ import annotations
 

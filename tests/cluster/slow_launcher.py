@@ -1,4 +1,6 @@
-"""A worker on a slow link: it says hello, and then sends one frame over some seconds during which it answers no ping."""
+"""A worker on a slow link: it says hello, and then sends one frame over some seconds during which
+it answers no ping.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The benches of several workers at the size of toys: what they measure and report; bounds on times are for a quiet machine."""
+"""The benches of several workers at the size of toys: what they measure and report; bounds on times
+are for a quiet machine.
+"""
 
 from __future__ import annotations
 

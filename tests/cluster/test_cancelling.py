@@ -1,4 +1,6 @@
-"""A cancelled run ends at once, whatever it waits for, and what it has left on a worker is in nobody's way. Workers are threads."""
+"""A cancelled run ends at once, whatever it waits for, and what it has left on a worker is in
+nobody's way. Workers are threads.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine
 
 @pytest.fixture
 def services(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Two more things that a worker can be asked for: `nap`, which takes a while, and `sign`, which leaves its name in this list."""
+    """Two more things that a worker can be asked for: `nap`, which takes a while, and `sign`, which
+    leaves its name in this list.
+    """
     signed: list[str] = []
 
     def nap(worker: Any) -> None:
@@ -169,7 +173,9 @@ def test_who_waits_for_a_worker_to_come_back(costs: Path) -> None:
 
 
 def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: Path) -> None:
-    """Events, warnings and figures of a run go to its own context, and one that is cancelled leaves the other alone."""
+    """Events, warnings and figures of a run go to its own context, and one that is cancelled leaves
+    the other alone.
+    """
     other = sampler_region(Case("other", models.pipeline, False, "euler", 7, seed=3))
     long = sampler_region(Case("cancelled", models.pipeline, False, "euler", 500, seed=4))
     launchers = dict.fromkeys(("cpu:0", "cpu:1"), InProcess())

@@ -1,4 +1,6 @@
-"""Whatever ends the driver, in whatever phase, its workers end with it: with a driver process of its own."""
+"""Whatever ends the driver, in whatever phase, its workers end with it: with a driver process of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ finally:
 
 
 def start_driver(phase: str, finally_: str = "supervisor.close()") -> tuple[subprocess.Popen[str], Callable[[], set[int]]]:
-    """A driver of its own, in the phase; and what it, its workers and their children are, as far as they run."""
+    """A driver of its own, in the phase; and what it, its workers and their children are, as far as
+    they run.
+    """
     script = DRIVER.format(here=str(HERE), finally_=finally_)
     driver = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
     assert driver.stdout is not None
@@ -66,7 +70,9 @@ def test_nothing_outlives_a_driver_that_is_killed_while_it_starts() -> None:
 
 
 def test_nothing_outlives_a_driver_that_is_killed_at_work() -> None:
-    """Before, it is stopped for a while (Ctrl-Z, a lid that is closed), of which it makes no worker's fault."""
+    """Before, it is stopped for a while (Ctrl-Z, a lid that is closed), of which it makes no
+    worker's fault.
+    """
     driver, running = start_driver("working")
     with driver:
         before = running()
@@ -88,7 +94,9 @@ def end(driver: subprocess.Popen[str], running: Callable[[], set[int]]) -> None:
 
 @pytest.mark.parametrize(("phase", "finally_"), [("starting", "supervisor.close()"), ("starting", "pass"), ("working", "pass")])
 def test_nothing_outlives_a_driver_that_is_interrupted(phase: str, finally_: str) -> None:
-    """Ctrl-C reaches the driver's process group. Without a `close` of its own the exit handler ends the workers."""
+    """Ctrl-C reaches the driver's process group. Without a `close` of its own the exit handler ends
+    the workers.
+    """
     driver, running = start_driver(phase, finally_)
     with driver:
         began = time.monotonic()

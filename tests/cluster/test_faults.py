@@ -1,4 +1,6 @@
-"""Workers that die, freeze, pause or lose each other in the middle of requests: each that is not cancelled ends with its picture."""
+"""Workers that die, freeze, pause or lose each other in the middle of requests: each that is not
+cancelled ends with its picture.
+"""
 
 from __future__ import annotations
 

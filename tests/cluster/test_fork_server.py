@@ -1,4 +1,6 @@
-"""Processes that are forked from one that has loaded what they need: how they begin and end, and what becomes of them when it is lost."""
+"""Processes that are forked from one that has loaded what they need: how they begin and end, and
+what becomes of them when it is lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Each way of starting a worker gives one that answers on its connection, in the surroundings that were asked for."""
+"""Each way of starting a worker gives one that answers on its connection, in the surroundings that
+were asked for.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Devices that a server does without, since earlier runners lost them: the others serve, and who needs these is told so."""
+"""Devices that a server does without, since earlier runners lost them: the others serve, and who
+needs these is told so.
+"""
 
 from __future__ import annotations
 

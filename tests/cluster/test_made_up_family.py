@@ -1,4 +1,6 @@
-"""A stage that a made-up family declares is planned, placed, drawn, recorded and computed by those who know no names."""
+"""A stage that a made-up family declares is planned, placed, drawn, recorded and computed by those
+who know no names.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def family() -> Iterator[None]:
 
 
 def region(models: Models, *strengths: float) -> Region:
-    """Two UNets side by side, each followed by the stage unless its strength is 1, and their guidance."""
+    """Two UNets side by side, each followed by the stage unless its strength is 1, and their
+    guidance.
+    """
     model, clip, _ = pipeline_recipes(models.pipeline)
     latent = {"samples": torch.zeros(1, 4, 8, 8)}
     nodes = {"begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 3})}

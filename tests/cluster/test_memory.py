@@ -1,4 +1,6 @@
-"""Workers with little memory: requests wait for each other, what does not fit is done in parts, or fails alone and says so."""
+"""Workers with little memory: requests wait for each other, what does not fit is done in parts, or
+fails alone and says so.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def engine(costs: Path) -> Iterator[ClusterEngine]:
 
 
 def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tmp_path: Path, costs: Path) -> None:
-    """UNets of two models on one worker, two ControlNets on the other: nobody keeps what it has while it waits for the rest."""
+    """UNets of two models on one worker, two ControlNets on the other: nobody keeps what it has
+    while it waits for the rest.
+    """
     make_pipeline(tmp_path / "other", "sd1", seed=5)
     pairs = [(pipeline, control) for pipeline in (models.pipeline, tmp_path / "other") for control in models.controls[:2]]
     regions = [

@@ -1,4 +1,6 @@
-"""However `katz run` on several workers ends, it says so in one line, and leaves no process, socket or shared memory: in real processes."""
+"""However `katz run` on several workers ends, it says so in one line, and leaves no process, socket
+or shared memory: in real processes.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ class Run:
 
 @pytest.fixture
 def cache(request: pytest.FixtureRequest, tmp_path: Path, costs: Path) -> Path:
-    """Where measured costs are kept: those of all tests, or, for a test in which they are measured, its own."""
+    """Where measured costs are kept: those of all tests, or, for a test in which they are measured,
+    its own.
+    """
     if getattr(request, "param", None) is None:
         return costs
     (tmp_path / "cache").mkdir()

@@ -1,4 +1,6 @@
-"""The same picture wherever it is made: final latents of any placement on several workers equal those of one device, bit for bit."""
+"""The same picture wherever it is made: final latents of any placement on several workers equal
+those of one device, bit for bit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""ControlNets as a service: a budget of bytes that requests share, and what cannot be sent to workers."""
+"""ControlNets as a service: a budget of bytes that requests share, and what cannot be sent to
+workers.
+"""
 
 from __future__ import annotations
 

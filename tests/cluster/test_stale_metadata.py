@@ -1,4 +1,6 @@
-"""What pictures and scripts are told of an approximation: that it was in force, not that it was allowed."""
+"""What pictures and scripts are told of an approximation: that it was in force, not that it was
+allowed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Workers are noticed when they die or freeze, replaced, and never left behind: with real processes."""
+"""Workers are noticed when they die or freeze, replaced, and never left behind: with real
+processes.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,9 @@ def test_busy_is_not_frozen(told: Told) -> None:
 
 
 def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
-    """On a slow link a pong stands behind a picture. Here the test is the worker, and sends a frame bit by bit."""
+    """On a slow link a pong stands behind a picture. Here the test is the worker, and sends a frame
+    bit by bit.
+    """
     from slow_launcher import SlowLauncher
 
     launcher = SlowLauncher(seconds=2.0)

@@ -1,4 +1,6 @@
-"""Messages arrive whole and in order whatever the sizes; damage ends a connection with a clear error and never takes memory."""
+"""Messages arrive whole and in order whatever the sizes; damage ends a connection with a clear
+error and never takes memory.
+"""
 
 from __future__ import annotations
 

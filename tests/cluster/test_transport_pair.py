@@ -1,4 +1,6 @@
-"""Values between two processes over groups of two, and inline: equal, in order; a dead one is noticed, the next generation works."""
+"""Values between two processes over groups of two, and inline: equal, in order; a dead one is
+noticed, the next generation works.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +153,9 @@ def test_both_directions_at_once_keep_order_and_a_snapshot(kind: str) -> None:
 
 
 def test_a_sender_does_not_wait_for_a_slow_link_until_the_queue_is_full() -> None:
-    """Nobody reads at the other end: eight messages and the one under way are taken at once, the next waits, and closing lets it go."""
+    """Nobody reads at the other end: eight messages and the one under way are taken at once, the
+    next waits, and closing lets it go.
+    """
     first, second = socket.socketpair()
     peer = Peer("other", Connection(first), Mailbox(), Inline(), lambda name, why: None)
     started = time.monotonic()

@@ -1,4 +1,6 @@
-"""Values between two processes of one host: equal, in order, without growth; a killed one is noticed and leaves nothing."""
+"""Values between two processes of one host: equal, in order, without growth; a killed one is
+noticed and leaves nothing.
+"""
 
 from __future__ import annotations
 

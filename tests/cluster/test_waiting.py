@@ -1,4 +1,6 @@
-"""Who asks something of a worker that is gone gets an answer or an error, and is not kept waiting. Workers are threads, ended by hand."""
+"""Who asks something of a worker that is gone gets an answer or an error, and is not kept waiting.
+Workers are threads, ended by hand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Workers whose device fails, that cannot begin a request, or cannot tell what came of it. They are threads here, and seen into."""
+"""Workers whose device fails, that cannot begin a request, or cannot tell what came of it. They are
+threads here, and seen into.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def in_time(ask: Any, *arguments: Any) -> Any:
 
 
 def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]], bool]) -> None:
-    """A fault of the device in those calls of a stage, by the shape of the latent, for which this holds."""
+    """A fault of the device in those calls of a stage, by the shape of the latent, for which this
+    holds.
+    """
 
     def stage(real: Compute) -> Compute:
         def compute(module: Any, given: Mapping[str, Any]) -> Any:
@@ -117,7 +121,9 @@ def test_a_request_whose_device_fails_begins_again_on_another_worker(
 def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_not(
     engine: ClusterEngine, models: Models, region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes down what the other one computes with as often as it may try: those are not the other one's tries."""
+    """It takes down what the other one computes with as often as it may try: those are not the
+    other one's tries.
+    """
     larger = torch.zeros(1, 4, 16, 16)
     breaking = sampler_region(Case("breaking", models.pipeline, True, "euler", STEPS, latent=larger))
     break_at(monkeypatch, lambda shape: shape == larger.shape)

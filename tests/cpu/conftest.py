@@ -17,7 +17,9 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory, sd1: Models, sdxl: Models) -> Path:
-    """checkpoints/sd1, checkpoints/sdxl, controlnet/<family>-control0, loras/<family>-first.safetensors ..."""
+    """checkpoints/sd1, checkpoints/sdxl, controlnet/<family>-control0,
+    loras/<family>-first.safetensors ...
+    """
     root = tmp_path_factory.mktemp("models")
     for kind in ("checkpoints", "controlnet", "loras"):
         (root / kind).mkdir()

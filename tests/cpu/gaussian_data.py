@@ -1,6 +1,8 @@
-"""Data whose denoiser and exact solutions are known, N(MEAN, SPREAD²), and the loop that drives a sampler on it.
+"""Data whose denoiser and exact solutions are known, N(MEAN, SPREAD²), and the loop that drives a
+sampler on it.
 
-denoised(x, σ) = MEAN + s² / (s² + σ²) (x - MEAN), and the flow keeps (x - MEAN) / sqrt(s² + σ²) constant.
+denoised(x, σ) = MEAN + s² / (s² + σ²) (x - MEAN), and the flow keeps (x - MEAN) / sqrt(s² + σ²)
+constant.
 """
 
 from __future__ import annotations

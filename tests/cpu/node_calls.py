@@ -51,7 +51,9 @@ def call(name: str, context: RunContext | None = None, **inputs: Any) -> Any:
 
 
 def call_with_ui(name: str, context: RunContext | None = None, **inputs: Any) -> tuple[Any, Any]:
-    """A node's only output or the tuple of all, and what it has for editors. Knobs are checked as literals of a file are."""
+    """A node's only output or the tuple of all, and what it has for editors. Knobs are checked as
+    literals of a file are.
+    """
     kind = registry()[name]
     assert set(inputs) <= set(kind.inputs)
     values = {

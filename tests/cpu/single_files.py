@@ -1,4 +1,6 @@
-"""Random pipelines with CLIP's vocabulary, and the single files that people have of such: the inverse of how they are converted."""
+"""Random pipelines with CLIP's vocabulary, and the single files that people have of such: the
+inverse of how they are converted.
+"""
 
 import json
 import re
@@ -258,7 +260,9 @@ def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _shake(module: nn.Module) -> None:
-    """Move norms away from one and zero, so that a forgotten one shows; not so far that Stable Diffusion 2 seems to be one for v."""
+    """Move norms away from one and zero, so that a forgotten one shows; not so far that Stable
+    Diffusion 2 seems to be one for v.
+    """
     for part in module.modules():
         if isinstance(part, nn.GroupNorm | nn.LayerNorm):
             nn.init.normal_(part.weight, 1.0, 0.1)

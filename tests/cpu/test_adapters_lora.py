@@ -134,7 +134,9 @@ def test_a_wrong_shape_is_named_with_both_shapes(tmp_path):
 
 
 def test_one_by_one_convolutions_and_linear_layers_stand_for_each_other(tmp_path):
-    """SD1 projects with convolutions, many trainers write them as linear layers, and the other way round."""
+    """SD1 projects with convolutions, many trainers write them as linear layers, and the other way
+    round.
+    """
 
     def flat(tensors):
         return {key: value.flatten(1) if ".proj_in." in key or ".proj_out." in key else value for key, value in tensors.items()}
@@ -214,7 +216,9 @@ def same_factors(one, other):
 
 
 def originally_named(family):
-    """UNet module -> its name in Stable Diffusion's original code, as diffusers' converter of checkpoints has it."""
+    """UNet module -> its name in Stable Diffusion's original code, as diffusers' converter of
+    checkpoints has it.
+    """
     aliases = module_names(weights(unet(family)), "unet")
     checkpoint = {f"model.diffusion_model.{alias}.{kind}": alias for alias in aliases for kind in ("weight", "bias")}
     converted = convert_ldm_unet_checkpoint(checkpoint, unet(family).config)
@@ -223,7 +227,9 @@ def originally_named(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_module_is_found_by_all_its_names(tmp_path, family):
-    """By its path with underscores, and as the original code names it: also what few trainers touch, as SDXL's size embedding."""
+    """By its path with underscores, and as the original code names it: also what few trainers
+    touch, as SDXL's size embedding.
+    """
     originals = originally_named(family)
     modules = {name.removesuffix(".weight"): weight for name, weight in weights(unet(family)).items() if weight.ndim > 1}
     assert originals.keys() >= modules.keys()

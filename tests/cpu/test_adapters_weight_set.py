@@ -1,4 +1,6 @@
-"""Weight sets: originals plus all deltas, rounded once; restored bit for bit; addresses never change."""
+"""Weight sets: originals plus all deltas, rounded once; restored bit for bit; addresses never
+change.
+"""
 
 import copy
 import gc
@@ -191,7 +193,9 @@ def second_encoder_only(folder):
 
 @pytest.mark.parametrize("alone_first", [True, False])
 def test_a_text_encoder_takes_the_part_of_its_place_wherever_it_was_used_before(tmp_path, alone_first):
-    """SDXL's second text encoder is the refiner's only one: a worker has it once, whoever asks for it."""
+    """SDXL's second text encoder is the refiner's only one: a worker has it once, whoever asks for
+    it.
+    """
     both = recipes("sdxl")[1].with_lora(second_encoder_only(tmp_path))
     alone = ClipRecipe(both.encoders[1:])
     used, fresh, plain = DeviceModels(), DeviceModels(), DeviceModels()
@@ -231,8 +235,10 @@ def test_a_module_that_is_let_go_takes_its_originals_with_it():
 
 
 class Bus(TorchDispatchMode):
-    """Writes down what crosses between the host and a device, for which torch's meta device stands: the direction, bytes, and whether the
-    number format changed on the way, which torch does on the host's side."""
+    """Writes down what crosses between the host and a device, for which torch's meta device stands:
+    the direction, bytes, and whether the number format changed on the way, which torch does on the
+    host's side.
+    """
 
     def __init__(self):
         super().__init__()

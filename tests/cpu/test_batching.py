@@ -1,4 +1,6 @@
-"""Equal stages of several branches in one call: the same picture as one call per branch, whatever the branches differ in."""
+"""Equal stages of several branches in one call: the same picture as one call per branch, whatever
+the branches differ in.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def calls(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
 
 
 def test_a_part_of_a_part_sees_its_own_place(seeing: Callable[[int], Path], engines: tuple[LocalEngine, LocalEngine]) -> None:
-    """A StepCrop behind a StepCrop, on a model that sees the picture: as one StepCrop of the same place."""
+    """A StepCrop behind a StepCrop, on a model that sees the picture: as one StepCrop of the same
+    place.
+    """
     model, clip, _ = pipeline_recipes(seeing(5))
     seen = Concatenated(Picture.of(noise(1, 4, 16, 32, seed=2)), Picture.of(torch.ones(1, 128, 256)))
 
@@ -173,7 +177,9 @@ def test_branches_of_unequal_noise_level_do_not_share_a_call(sd1: Models, engine
 
 
 def test_a_controlnet_that_averages_and_one_that_does_not(sd1: Models, engines: tuple[LocalEngine, LocalEngine], tmp_path: Path) -> None:
-    """Their residuals have other shapes, so decoders that read them do not share a call; all else does."""
+    """Their residuals have other shapes, so decoders that read them do not share a call; all else
+    does.
+    """
     shutil.copytree(sd1.controls[0], tmp_path / "shuffle")
     path = tmp_path / "shuffle" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"global_pool_conditions": True}))

@@ -1,4 +1,6 @@
-"""The arithmetic of the benches on several workers, on programs and times made up; a toy of one runs in tests/cluster."""
+"""The arithmetic of the benches on several workers, on programs and times made up; a toy of one
+runs in tests/cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What `katz bench faults` makes of what it saw; what it sees is tested with real workers in tests/cluster."""
+"""What `katz bench faults` makes of what it saw; what it sees is tested with real workers in
+tests/cluster.
+"""
 
 from __future__ import annotations
 

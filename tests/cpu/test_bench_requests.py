@@ -1,4 +1,6 @@
-"""The search through random workflows, at a size for every day; `katz bench requests` goes through 200 of them."""
+"""The search through random workflows, at a size for every day; `katz bench requests` goes through
+200 of them.
+"""
 
 from __future__ import annotations
 

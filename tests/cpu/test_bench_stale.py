@@ -1,4 +1,6 @@
-"""What `katz bench stale` measures with: likeness of pictures and residuals, and ears that change nothing."""
+"""What `katz bench stale` measures with: likeness of pictures and residuals, and ears that change
+nothing.
+"""
 
 from __future__ import annotations
 

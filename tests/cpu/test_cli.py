@@ -1,4 +1,6 @@
-"""The command line as a person meets it: pictures, JSON for scripts, one clear line for each mistake, and nothing left half done."""
+"""The command line as a person meets it: pictures, JSON for scripts, one clear line for each
+mistake, and nothing left half done.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ PROMPT, NEGATIVE, SAMPLER, SAVE = "2", "3", "5", "7"
 
 
 def workflow(**changes: Any) -> dict[str, Any]:
-    """Text to picture on a random pipeline; `changes` are inputs of the sampler, or nodes by id with `n` before it."""
+    """Text to picture on a random pipeline; `changes` are inputs of the sampler, or nodes by id
+    with `n` before it.
+    """
     nodes: dict[str, Any] = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd1"}},
         "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a star"}},
@@ -381,7 +385,9 @@ def test_wrong_run_options_in_the_file_are_one_line(katz: Katz, model_folder: Pa
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    """`katz` as a process of its own that heeds Ctrl-C, even where whoever runs the tests has it ignored."""
+    """`katz` as a process of its own that heeds Ctrl-C, even where whoever runs the tests has it
+    ignored.
+    """
     code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\nfrom katz_graph.cli.main import main\nmain()"
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,6 @@
-"""`katz run` with outputs that cannot run, chosen targets, cache policies, and packs: what is written, said and the exit code."""
+"""`katz run` with outputs that cannot run, chosen targets, cache policies, and packs: what is
+written, said and the exit code.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ NODE_CLASS_MAPPINGS = {"Twice": Twice}
 
 @pytest.fixture
 def katz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Katz:
-    """Runs the command line in an empty folder; gives the exit code and what it said on standard error."""
+    """Runs the command line in an empty folder; gives the exit code and what it said on standard
+    error.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 

@@ -1,6 +1,8 @@
-"""What conditionings do to a picture: texts joined, averaged and zeroed, several prompts, masks, areas, pictures beside the latent.
+"""What conditionings do to a picture: texts joined, averaged and zeroed, several prompts, masks,
+areas, pictures beside the latent.
 
-With guidance 1 and one Euler step to sigma 0 the result is the denoised prediction itself, so that predictions can be compared.
+With guidance 1 and one Euler step to sigma 0 the result is the denoised prediction itself, so that
+predictions can be compared.
 """
 
 from __future__ import annotations
@@ -106,7 +108,9 @@ def test_texts_joined_averaged_zeroed_and_given(painter: Painter) -> None:
     ids=["prompt, given", "given, prompt", "average", "zeroed"],
 )
 def test_a_text_that_a_pack_made_is_mixed_with_a_prompt_on_its_device(mix: Callable[[Encoding, Encoding], Encoding], sdxl: Models) -> None:
-    """torch's meta device stands in for a GPU: it refuses to mix as CUDA does. The numbers are told in half precision on the CPU."""
+    """torch's meta device stands in for a GPU: it refuses to mix as CUDA does. The numbers are told
+    in half precision on the CPU.
+    """
     prompt, made = Prompt(pipeline_recipes(sdxl.pipeline)[1], "a red star"), Given.of(torch.ones(1, 77, 80) / 3, torch.ones(1, 40) / 3)
     assert encoded(mix(prompt, made), "meta").hidden.is_meta
     here = encoded(mix(prompt, made), "cpu")
@@ -126,7 +130,9 @@ def test_two_prompts_are_the_mean_of_their_predictions(painter: Painter) -> None
 
 
 def test_as_many_prompts_as_people_have_regions(painter: Painter) -> None:
-    """More than a node takes, twice over; the last acts later only, and so does not count in the one evaluation."""
+    """More than a node takes, twice over; the last acts later only, and so does not count in the
+    one evaluation.
+    """
     texts = ("a red star", "a blue moon", "sand")
     alone = [painter.predict((painter.prompt(text),)) for text in texts]
     strengths = [1.0 + number for number in range(17)]
@@ -154,7 +160,9 @@ def test_where_nothing_counts_the_prediction_is_zero(painter: Painter) -> None:
 
 
 def test_in_an_area_the_model_sees_that_part_alone(painter: Painter) -> None:
-    """The area's right border lies inside the picture and fades over a quarter of its 8 columns: 1/2 in the last, 1 in the one before."""
+    """The area's right border lies inside the picture and fades over a quarter of its 8 columns:
+    1/2 in the last, 1 in the one before.
+    """
     whole, part = painter.prompt("sand"), painter.prompt("a red star", area=Area(0, 0, 16, 8))
     alone = painter.predict((painter.prompt("a red star"),), latent=painter.latent[..., :8].contiguous())
     everywhere = painter.predict((whole,))

@@ -1,4 +1,6 @@
-"""Measuring devices and stages: what is asked of whom, how often, and what `katz profile` makes of it."""
+"""Measuring devices and stages: what is asked of whom, how often, and what `katz profile` makes of
+it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def test_contention_is_by_kind_of_work_and_never_a_gain() -> None:
 
 
 class Machines:
-    """Three workers that answer as `services`: two equal ones on one host, where memory is shared, and one on another."""
+    """Three workers that answer as `services`: two equal ones on one host, where memory is shared,
+    and one on another.
+    """
 
     def __init__(self) -> None:
         self.asked: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,6 @@
-"""Custom samplers, guiders and parts of schedules: the same pictures as the samplers that they take apart."""
+"""Custom samplers, guiders and parts of schedules: the same pictures as the samplers that they take
+apart.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def test_the_other_keys_of_a_latent_stay(sd1: Models, engine: LocalEngine) -> No
 
 
 def test_the_denoised_output_is_what_the_last_step_went_to(sd1: Models, engine: LocalEngine) -> None:
-    """Euler to 0 ends in the denoised prediction; stopped before, it went x' = x + (σ' - σ)(x - denoised) / σ."""
+    """Euler to 0 ends in the denoised prediction; stopped before, it went x' = x + (σ' - σ)(x -
+    denoised) / σ.
+    """
     whole = guided(sd1, "CFGGuider", cfg=5.0, **both_sides(sd1))
     latent, denoised = (output["samples"] for output in run(engine, whole))
     assert difference(denoised, latent) < 1e-6
@@ -161,7 +165,9 @@ def test_a_basic_guider_is_guidance_1(sd1: Models, engine: LocalEngine) -> None:
 
 
 def test_dual_guidance_reduces_to_guidance(sd1: Models, engine: LocalEngine) -> None:
-    """With the same second conditioning as the first, or a scale of 1, one guidance of the two is left."""
+    """With the same second conditioning as the first, or a scale of 1, one guidance of the two is
+    left.
+    """
     sides, other = both_sides(sd1), text(sd1, "a blue star")
     dual = {"cond1": sides["positive"], "negative": sides["negative"]}
     expected = samples(engine, plain(sd1))

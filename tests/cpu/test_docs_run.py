@@ -51,7 +51,9 @@ def test_the_workflow_of_the_document_runs_on_its_pack(katz: Katz, pack: Path) -
 
 
 def test_the_guidance_of_the_document_runs_inside_the_loop(katz: Katz, pack: Path) -> None:
-    """With a bound that nothing reaches it is plain guidance, to the byte; with a low one it is another picture."""
+    """With a bound that nothing reaches it is plain guidance, to the byte; with a low one it is
+    another picture.
+    """
     pixels = []
     for changes in ({}, {"class_type": "CalmGuidance", "most": 1e6}, {"class_type": "CalmGuidance", "most": 0.1}):
         graph: dict[str, Any] = json.loads(LOOP.read_text())

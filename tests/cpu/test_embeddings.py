@@ -1,4 +1,6 @@
-"""Textual inversions: an inversion of tokens that exist is those tokens, wherever it stands; what cannot be used is named."""
+"""Textual inversions: an inversion of tokens that exist is those tokens, wherever it stands; what
+cannot be used is named.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,6 @@
-"""Sampling through planner and worker on random weights: what a person would see differ if it broke."""
+"""Sampling through planner and worker on random weights: what a person would see differ if it
+broke.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,9 @@ def test_a_controlnet_of_another_width_is_refused_before_the_run(sd1: Models, sd
 
 
 def drawn_loop(models: Models, every: int | None) -> Region:
-    """The loop drawn by hand; deep blocks every `every`-th evaluation, or whole evaluations without slots."""
+    """The loop drawn by hand; deep blocks every `every`-th evaluation, or whole evaluations without
+    slots.
+    """
     model, clip, _ = pipeline_recipes(models.pipeline)
     begin = {"model": model, "latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "seed": 7, "steps": 4}
     nodes = {"begin": NodeCall("StepBegin", begin)}

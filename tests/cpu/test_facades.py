@@ -1,4 +1,6 @@
-"""Models, text encoders, VAEs, ControlNets and conditionings in the hands of packs: the same pictures, and refusals by name."""
+"""Models, text encoders, VAEs, ControlNets and conditionings in the hands of packs: the same
+pictures, and refusals by name.
+"""
 
 from __future__ import annotations
 

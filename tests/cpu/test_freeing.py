@@ -1,4 +1,6 @@
-"""What a failed unit held, on a device often gigabytes, is given back at once: Python's collector is off here."""
+"""What a failed unit held, on a device often gigabytes, is given back at once: Python's collector
+is off here.
+"""
 
 from __future__ import annotations
 

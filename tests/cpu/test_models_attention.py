@@ -1,4 +1,6 @@
-"""Keys and values that were computed once are the ones that are used, by name, and two requests share one module."""
+"""Keys and values that were computed once are the ones that are used, by name, and two requests
+share one module.
+"""
 
 import logging
 

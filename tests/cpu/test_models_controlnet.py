@@ -67,7 +67,9 @@ def test_wrong_family_is_named_before_anything_is_loaded():
 @torch.no_grad()
 @pytest.mark.parametrize("kind", [0, 6])
 def test_several_kinds_of_reference_equal_forward(kind):
-    """Up to rounding (another batch goes through the same layers), and for one picture: in a batch diffusers lets references meet."""
+    """Up to rounding (another batch goes through the same layers), and for one picture: in a batch
+    diffusers lets references meet.
+    """
     model = union_controlnet()
     step, text, image = random_step(1, 8, 8), random_text(model, 1), random(1, 3, 64, 64).sigmoid()
     told = torch.zeros(1, 8)

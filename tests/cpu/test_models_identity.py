@@ -1,4 +1,6 @@
-"""What is on disk is named exactly, and what is wrong with it is said in one line before anything is loaded."""
+"""What is on disk is named exactly, and what is wrong with it is said in one line before anything
+is loaded.
+"""
 
 import json
 import os

@@ -80,7 +80,9 @@ def test_control_text_and_vae():
 
 
 def test_full_size_sdxl_without_its_weights():
-    """2.57 billion parameters, and about 6 TFLOP for 1024 x 1024 pixels (Podell et al. 2023 give the parameters)."""
+    """2.57 billion parameters, and about 6 TFLOP for 1024 x 1024 pixels (Podell et al. 2023 give
+    the parameters).
+    """
     works = [stage_work(SDXL, stage, 1, 128, 128, value_bytes=2) for stage in ("unet_encoder", "unet_mid", "unet_decoder")]
     assert sum(work.weight_bytes for work in works) / 2 == pytest.approx(2.567e9, rel=1e-3)
     assert 5.5e12 < sum(work.flops for work in works) < 7e12
@@ -102,7 +104,9 @@ STAGES = [
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_count_tells_the_work_of_all_sizes(family):
-    """Even and odd sides, one picture and several, one row of text and several; and a latent whose deepest resolution is one cell high."""
+    """Even and odd sides, one picture and several, one row of text and several; and a latent whose
+    deepest resolution is one cell high.
+    """
     model, clip, _ = recipes(family)
     unet_settings, control_settings = config(model.unet), config(control_recipe(family).control_net)
     counts = Counts()

@@ -1,4 +1,6 @@
-"""Prompts are encoded as diffusers' pipelines encode them, and weights, layers and chunks mean what people expect."""
+"""Prompts are encoded as diffusers' pipelines encode them, and weights, layers and chunks mean what
+people expect.
+"""
 
 from functools import cache
 
@@ -89,7 +91,9 @@ def test_a_layer_must_be_negative():
 @torch.no_grad()
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_interpolate_against_the_empty_prompt(family):
-    """Letters are tokens here, so `ab(cd:1.5)` has the tokens of `abcd` up to how words end: compared with `ab cd`, of the same tokens."""
+    """Letters are tokens here, so `ab(cd:1.5)` has the tokens of `abcd` up to how words end:
+    compared with `ab cd`, of the same tokens.
+    """
     pair = encoders(family)
     plain, empty, weighted = encode(pair, "ab cd"), encode(pair, ""), encode(pair, "ab (cd:1.5)")
     factors = torch.ones(1, 77, 1)

@@ -1,4 +1,6 @@
-"""The UNet in stages computes what diffusers' forward computes, bit for bit, and any range of blocks can be left out, kept or hooked."""
+"""The UNet in stages computes what diffusers' forward computes, bit for bit, and any range of
+blocks can be left out, kept or hooked.
+"""
 
 from dataclasses import replace
 
@@ -88,7 +90,9 @@ def test_block_by_block_equals_whole(family, size):
 @pytest.mark.parametrize("size", SIZES[:2])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shallow_evaluation_with_fresh_deep_features_is_the_full_one(family, size):
-    """Deep features of an evaluation, its shallow skips, and the last up block give its prediction; with an older deep state, another."""
+    """Deep features of an evaluation, its shallow skips, and the last up block give its prediction;
+    with an older deep state, another.
+    """
     model = unet(family)
     text, last = random_text(model, 1), len(model.up_blocks) - 1
     step, older = random_step(1, *size), random_step(1, *size, seed=5, timestep=700.0)

@@ -1,4 +1,6 @@
-"""Latent nodes: values worked out by hand, and what happens to noise masks and draws of the seed on the way."""
+"""Latent nodes: values worked out by hand, and what happens to noise masks and draws of the seed on
+the way.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_an_even_latent_stays_even_in_any_size(method: str) -> None:
 
 
 def test_bislerp_turns_between_neighbours_at_full_length() -> None:
-    """From (2, 0) to (0, 4): bilinear weights 0, 1/4, 3/4, 1; a quarter of the right angle, lengths between 2 and 4."""
+    """From (2, 0) to (0, 4): bilinear weights 0, 1/4, 3/4, 1; a quarter of the right angle, lengths
+    between 2 and 4.
+    """
     pair = torch.zeros(1, 2, 1, 2)
     pair[0, :, 0, 0], pair[0, :, 0, 1] = torch.tensor([2.0, 0.0]), torch.tensor([0.0, 4.0])
     scaled = call("LatentUpscaleBy", samples={"samples": pair}, upscale_method="bislerp", scale_by=2.0)["samples"]

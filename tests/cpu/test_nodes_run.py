@@ -1,4 +1,6 @@
-"""Picture and text nodes in whole runs of the command line: linked values, texts that are shown, and outputs without a client."""
+"""Picture and text nodes in whole runs of the command line: linked values, texts that are shown,
+and outputs without a client.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ def test_an_upscaler_before_a_sampler_is_run_and_planned(katz: Katz, monkeypatch
 
 
 def test_lists_of_batches_are_saved_one_by_one(katz: Katz) -> None:
-    """Five pictures in batches of two: three calls of a node that takes one batch, and a knob that another node gives."""
+    """Five pictures in batches of two: three calls of a node that takes one batch, and a knob that
+    another node gives.
+    """
     nodes: dict[str, Any] = {
         "1": ("EmptyImage", {"width": 8, "height": 8, "batch_size": 5}),
         "2": ("PrimitiveInt", {"value": 2}),

@@ -1,4 +1,6 @@
-"""Upscalers with random weights: every spelling of the weights means the same network, tiles leave no seams, and wrong files are said."""
+"""Upscalers with random weights: every spelling of the weights means the same network, tiles leave
+no seams, and wrong files are said.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,9 @@ def test_tiles_of_a_local_function_leave_no_seam(size: tuple[int, int]) -> None:
 
 
 def test_tiles_of_a_network_blend(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four convolutions see 4 pixels far, so the outer 4 of a tile differ; an overlap of 32 gives those an eighth of the weight at most."""
+    """Four convolutions see 4 pixels far, so the outer 4 of a tile differ; an overlap of 32 gives
+    those an eighth of the weight at most.
+    """
     tensors = weights(Compact(features=6, convolutions=2, scale=2))
     whole = enlarge(context, tensors, image(70, 90))
     monkeypatch.setattr("katz_graph.nodes.upscale.TILE", 40)

@@ -66,7 +66,9 @@ def test_encode_for_inpainting(context):
 
 
 def test_what_an_inpainting_model_is_shown(context):
-    """The picture with grey under the mask, and the mask, on both sides; what is denoised is the picture itself."""
+    """The picture with grey under the mask, and the mask, on both sides; what is denoised is the
+    picture itself.
+    """
     pixels, mask = random(1, 66, 64, 3).sigmoid(), torch.zeros(1, 66, 64)
     mask[:, 21:31, 20:30] = 1
     inputs = {"positive": PROMPT, "negative": PROMPT * 2, "vae": VAE, "pixels": pixels, "mask": mask}

@@ -1,4 +1,6 @@
-"""`--dtype`: the number format that a run computes in, what is said of it, and that the half one of processors paints."""
+"""`--dtype`: the number format that a run computes in, what is said of it, and that the half one of
+processors paints.
+"""
 
 from __future__ import annotations
 

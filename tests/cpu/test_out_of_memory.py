@@ -1,6 +1,8 @@
-"""Memory that runs out fails that job alone, with sizes and the way out, or the job goes on; the next one is as on a fresh engine.
+"""Memory that runs out fails that job alone, with sizes and the way out, or the job goes on; the
+next one is as on a fresh engine.
 
-What torch, Python and the system say of it is simulated, on a worker that is reached by messages as one of another process is.
+What torch, Python and the system say of it is simulated, on a worker that is reached by messages as
+one of another process is.
 """
 
 from __future__ import annotations
@@ -228,7 +230,9 @@ def shapes_seen(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list
 def test_parts_are_chosen_beforehand_by_what_is_free(
     sd1: Files, monkeypatch: pytest.MonkeyPatch, size: float, shapes: list[tuple[int, ...]], words: str | None
 ) -> None:
-    """Nothing is tried that memory does not suffice for; the picture is the whole's, or as near as tiles are."""
+    """Nothing is tried that memory does not suffice for; the picture is the whole's, or as near as
+    tiles are.
+    """
     vae = pipeline_recipes(sd1.pipeline)[2]
     samples = torch.randn(2, 4, 40, 36, generator=torch.Generator().manual_seed(0))
     whole, _ = DeviceModels().decode_latent(vae, samples)

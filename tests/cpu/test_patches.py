@@ -1,4 +1,6 @@
-"""What patches do to a model: FreeU, guidance, other sampling and functions of packs, against the papers and against themselves undone."""
+"""What patches do to a model: FreeU, guidance, other sampling and functions of packs, against the
+papers and against themselves undone.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,9 @@ def test_freeu_nodes_patch_a_model(sd1: Models, engine: LocalEngine) -> None:
 
 
 def test_the_backbone_is_scaled_as_in_the_paper() -> None:
-    """Half of the channels; in the second version by the mean over channels, brought to 0..1, sample by sample."""
+    """Half of the channels; in the second version by the mean over channels, brought to 0..1,
+    sample by sample.
+    """
     hidden = random(2, 6, 4, 4)
     scaled = scale_backbone(hidden, 1.5)
     assert torch.equal(scaled[:, :3], hidden[:, :3] * 1.5) and torch.equal(scaled[:, 3:], hidden[:, 3:])
@@ -139,7 +143,9 @@ def a_step(sigma: float = 3.0, x: Tensor | None = None, timestep: float = 500.0)
 
 
 def test_rescaled_guidance_has_the_contrast_of_the_conditional_prediction() -> None:
-    """Lin et al. 2024, section 3.4, on v-predictions: v = (x / (σ² + 1) - denoised) · sqrt(σ² + 1) / σ."""
+    """Lin et al. 2024, section 3.4, on v-predictions: v = (x / (σ² + 1) - denoised) · sqrt(σ² + 1)
+    / σ.
+    """
     step, cond, uncond = a_step(), random(2, 4, 8, 8, seed=1), random(2, 4, 8, 8, seed=2)
 
     def v(denoised: Tensor) -> Tensor:
@@ -304,7 +310,9 @@ def test_the_diffusers_sampler_refuses_what_it_cannot_heed(sd1: Models, engine: 
 
 
 def test_v_prediction_with_zero_terminal_snr(sd1: Models, engine: LocalEngine) -> None:
-    """Lin et al. 2024, algorithm 1: sqrt(ᾱ) shifted to end in 0 and scaled to keep its first value; the last level is 4518.76."""
+    """Lin et al. 2024, algorithm 1: sqrt(ᾱ) shifted to end in 0 and scaled to keep its first value;
+    the last level is 4518.76.
+    """
     model = patched(sd1, DiscreteSampling("v_prediction", zero_terminal_snr=True))
     roots = (table_of(patched(sd1)).sigmas.double() ** 2 + 1).rsqrt()
     shifted = (roots - roots[-1]) * roots[0] / (roots[0] - roots[-1])
@@ -323,7 +331,9 @@ def test_v_prediction_with_zero_terminal_snr(sd1: Models, engine: LocalEngine) -
 
 @pytest.mark.parametrize("sampling", ["eps", "v_prediction", "x0", "lcm"])
 def test_the_output_means_what_the_patch_says(sampling: Any, sd1: Models) -> None:
-    """A latent made of a known picture and known noise, and the output that a perfect model would give there."""
+    """A latent made of a known picture and known noise, and the output that a perfect model would
+    give there.
+    """
     table = table_of(patched(sd1, DiscreteSampling(sampling)))
     picture, noise, sigma = random(1, 4, 8, 8, seed=1), random(1, 4, 8, 8, seed=2), float(table.sigmas[len(table.sigmas) // 2])
     x, variance = picture + sigma * noise, sigma**2 + 1
@@ -349,7 +359,9 @@ def test_a_distilled_model_is_asked_at_every_twentieth_timestep(sd1: Models, eng
 
 @pytest.mark.parametrize("sampling", ["eps", "v_prediction", "edm"])
 def test_continuous_noise_levels(sampling: Any, sd1: Models, engine: LocalEngine) -> None:
-    """Karras et al. 2022, table 1: the model is told ln(σ) / 4, and EDM's scalings keep a known picture."""
+    """Karras et al. 2022, table 1: the model is told ln(σ) / 4, and EDM's scalings keep a known
+    picture.
+    """
     patch = ContinuousSampling(sampling, sigma_max=80.0, sigma_min=0.01)
     table = table_of(patched(sd1, patch))
     assert (table.sigma_max, table.sigma_min) == (pytest.approx(80.0), pytest.approx(0.01))

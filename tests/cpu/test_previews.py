@@ -1,4 +1,6 @@
-"""What a sampler shows while it runs: rarely enough, only when asked, like the picture that comes of it, and without changing that."""
+"""What a sampler shows while it runs: rarely enough, only when asked, like the picture that comes
+of it, and without changing that.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def engine(costs: Path) -> Iterator[LocalEngine]:
 
 
 class Watched(RunContext):
-    """A run that keeps what it shows. Its time goes on by `tick` seconds with every look at the clock."""
+    """A run that keeps what it shows. Its time goes on by `tick` seconds with every look at the
+    clock.
+    """
 
     def __init__(self, engine: DeviceEngine | None, tick: float = 1.0, previews: bool = True) -> None:
         self.seen: list[Tensor] = []
@@ -73,7 +77,9 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 @pytest.mark.parametrize("prompt", CAPTIONS)
 def test_the_last_preview_is_like_the_picture(engine: LocalEngine, prompt: str) -> None:
-    """0.8: one colour for each cell by one linear map; measured are 0.88 and more, and 0.4 to 0.8 of the first evaluation."""
+    """0.8: one colour for each cell by one linear map; measured are 0.88 and more, and 0.4 to 0.8
+    of the first evaluation.
+    """
     context = Watched(engine)
     latent, _ = engine.sample(mini(prompt), context)
     _, _, vae = pipeline_recipes(MINI / "pipeline")
@@ -94,7 +100,9 @@ def test_previews_leave_the_picture_as_it_is_and_are_made_only_when_asked_for(en
 
 
 def test_four_a_second_at_most(engine: LocalEngine) -> None:
-    """Ten evaluations a second for two seconds: the clock is looked at once for each, and again for what is shown."""
+    """Ten evaluations a second for two seconds: the clock is looked at once for each, and again for
+    what is shown.
+    """
     context = RunContext(engine, Folders(), Path(), previews=True)
     now = [0.0]
     seen: list[float] = []
@@ -129,7 +137,9 @@ def test_a_latent_space_that_is_not_known_is_not_shown() -> None:
 @pytest.mark.parametrize("scheduler", ["EulerDiscreteScheduler", "DDIMScheduler", "DPMSolverMultistepScheduler"])
 @pytest.mark.parametrize("kind", ["epsilon", "v_prediction"])
 def test_a_scheduler_of_diffusers_tells_its_denoised_latent(scheduler: str, kind: str) -> None:
-    """A model that always predicts the noise that leads to one latent: every estimate is that latent."""
+    """A model that always predicts the noise that leads to one latent: every estimate is that
+    latent.
+    """
     goal = torch.randn(1, 4, 4, 4, generator=torch.Generator().manual_seed(1))
     config = {"prediction_type": kind, "beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
     process = DiffusersProcess(DiffusersSpec(scheduler, 5, 0, config), torch.zeros(1, 4, 4, 4), "cpu", torch.float32)

@@ -1,4 +1,6 @@
-"""`import katz_graph as katz`: the examples of the docs run, and errors, threads, event loops and graphs do what they say."""
+"""`import katz_graph as katz`: the examples of the docs run, and errors, threads, event loops and
+graphs do what they say.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Stages as recorded calls: what is replayed without any Python, over poisoned storages, paints the same bytes.
+"""Stages as recorded calls: what is replayed without any Python, over poisoned storages, paints the
+same bytes.
 
 And stages of two requests as one call, which the same convention makes possible.
 """
@@ -63,7 +64,9 @@ def case(models: Models, **changes: Any) -> Case:
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
 def test_replayed_calls_paint_the_same_bytes(family: str, request: pytest.FixtureRequest, engines: tuple[LocalEngine, LocalEngine]) -> None:
-    """Every eleventh case of the parity bench: ControlNets with windows, LoRAs, pictures, masks, batches, LoRAs switched between."""
+    """Every eleventh case of the parity bench: ControlNets with windows, LoRAs, pictures, masks,
+    batches, LoRAs switched between.
+    """
     for one in list(cases(request.getfixturevalue(family)))[::11]:
         assert same(engines, sampler_region(one)), one.name
     assert recorder(engines[1]).replays > 2 * recorder(engines[1]).captures
@@ -155,8 +158,10 @@ def test_a_value_of_an_earlier_replay_is_seen() -> None:
 
 
 def test_rows_of_two_requests_share_a_call(sd1: Models, sdxl: Models, costs: Path) -> None:
-    """Every stage of a request merged with the same stage of another one, whose noise level, timestep, prompt, strength, guidance, sampler
-    and seed are others, gives each what it gets alone."""
+    """Every stage of a request merged with the same stage of another one, whose noise level,
+    timestep, prompt, strength, guidance, sampler and seed are others, gives each what it gets
+    alone.
+    """
     for models in (sd1, sdxl):
         controls = (ControlCase(models.controls[0], 0.9, 0.0, 1.0),)
         first = calls_of(case(models, controls=controls), costs)
@@ -209,7 +214,9 @@ def calls_of(wanted: Case, costs: Path) -> list[Called]:
 def test_branches_with_other_loras_on_one_unet_are_patched_in_turn(
     sd1: Models, engines: tuple[LocalEngine, LocalEngine], tmp_path: Path
 ) -> None:
-    """The weights of the negative side from a copy of the folder, whose UNet is another one, give the same bytes."""
+    """The weights of the negative side from a copy of the folder, whose UNet is another one, give
+    the same bytes.
+    """
     shutil.copytree(sd1.pipeline, tmp_path / "copy")
     here, there = pipeline_recipes(sd1.pipeline), pipeline_recipes(tmp_path / "copy")
     lora = Lora(file_identity(sd1.loras[0]), 0.8)

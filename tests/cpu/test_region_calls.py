@@ -1,4 +1,6 @@
-"""Nodes of other conventions inside of a step region: called as elsewhere, and refused by name where that makes no sense there."""
+"""Nodes of other conventions inside of a step region: called as elsewhere, and refused by name
+where that makes no sense there.
+"""
 
 from __future__ import annotations
 

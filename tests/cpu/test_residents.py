@@ -1,4 +1,6 @@
-"""All live modules of a device within one budget: what goes, what stays while it is used, and that pictures stay the same."""
+"""All live modules of a device within one budget: what goes, what stays while it is used, and that
+pictures stay the same.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def on(memory: Memory) -> ModelStore:
 
 
 def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> None:
-    """Of each kind one is loaded, and is gone from memory after the next; together they would not fit."""
+    """Of each kind one is loaded, and is gone from memory after the next; together they would not
+    fit.
+    """
     (model, clip, vae), net = recipes("sd1"), upscaler(tmp_path)
     merged = merged_model(model, recipes("sd1")[0].with_lora(lora("sd1")), (("", 0.5, 0.5),))
     largest = bytes_of(model.unet)
@@ -319,7 +323,9 @@ def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(tmp_path: Pa
 
 
 def test_the_planner_is_told_what_models_may_take(sd1: Files, measured: Path) -> None:
-    """Each worker's own budget, or equal parts of what they share; a model that no device has room for is refused before anything runs."""
+    """Each worker's own budget, or equal parts of what they share; a model that no device has room
+    for is refused before anything runs.
+    """
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
 
     def engine(**given: int) -> ClusterEngine:

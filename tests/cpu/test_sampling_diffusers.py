@@ -1,4 +1,6 @@
-"""A diffusers scheduler driven through our interface gives the bits of the loop in diffusers' own pipelines."""
+"""A diffusers scheduler driven through our interface gives the bits of the loop in diffusers' own
+pipelines.
+"""
 
 import inspect
 from dataclasses import replace
@@ -145,7 +147,9 @@ def test_two_requests_with_one_scheduler_do_not_meet() -> None:
 
 
 def test_sigmas_are_those_of_the_noise_table() -> None:
-    """Schedulers that count in timesteps (DDIM) and those that count in sigmas (Euler) report the same levels."""
+    """Schedulers that count in timesteps (DDIM) and those that count in sigmas (Euler) report the
+    same levels.
+    """
     for name in ("DDIMScheduler", "EulerDiscreteScheduler"):
         for evaluation, step in zip(evaluations_of(spec(name, {})), run(start(spec(name, {})))[1], strict=True):
             assert evaluation.sigma == pytest.approx(float(TABLE.sigma_at(step.timestep[:1].float())), rel=2e-2)

@@ -123,7 +123,9 @@ def test_a_run_without_steps_leaves_the_latent() -> None:
 
 
 def test_stochastic_samplers_follow_the_path_of_the_seed() -> None:
-    """Without a model, what is added in each step is the seed's Brownian path between the two levels."""
+    """Without a model, what is added in each step is the seed's Brownian path between the two
+    levels.
+    """
     request = replace(spec("dpmpp_2m_sde", seed=11), sigmas=(8.0, 2.0, 0.5, 0.0))
     process = start(request)
     steps = []

@@ -1,6 +1,8 @@
-"""Our samplers beside diffusers' schedulers of the same papers, in lockstep on the same levels, data and noise.
+"""Our samplers beside diffusers' schedulers of the same papers, in lockstep on the same levels,
+data and noise.
 
-Schedulers of one kind keep x in sigma space, those of the other keep z = x / sqrt(1 + σ²); their predictions are ε = (x - denoised) / σ.
+Schedulers of one kind keep x in sigma space, those of the other keep z = x / sqrt(1 + σ²); their
+predictions are ε = (x - denoised) / σ.
 """
 
 import math
@@ -88,7 +90,9 @@ def test_lms(steps: int) -> None:
 @pytest.mark.parametrize(("name", "variant"), [("uni_pc", "bh1"), ("uni_pc_bh2", "bh2")])
 @pytest.mark.parametrize("steps", [3, 6, 16])
 def test_unipc(name: str, variant: str, steps: int) -> None:
-    """diffusers lowers the last orders only below 15 steps and evaluates nothing twice; in the middle the two are one algorithm."""
+    """diffusers lowers the last orders only below 15 steps and evaluates nothing twice; in the
+    middle the two are one algorithm.
+    """
     scheduler = diffusers.UniPCMultistepScheduler(
         **TABLE, solver_order=3, solver_type=variant, use_karras_sigmas=True, final_sigmas_type="sigma_min", lower_order_final=True
     )

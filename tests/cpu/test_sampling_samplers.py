@@ -168,7 +168,9 @@ def test_gradient_estimation_by_hand() -> None:
 
 @pytest.mark.parametrize(("name", "degree"), [("lms", 3), ("deis", 2), ("ipndm", 3), ("res_multistep", 1)])
 def test_once_under_way_a_multistep_solver_is_exact_for_polynomials(name: str, degree: int) -> None:
-    """What makes it of its order: slopes (predictions, for res_multistep) that are a polynomial in the solver's own time."""
+    """What makes it of its order: slopes (predictions, for res_multistep) that are a polynomial in
+    the solver's own time.
+    """
     sigmas = torch.linspace(10, 1, 10, dtype=DOUBLE) if name == "ipndm" else karras(10, 1, 9)
     beta_d = 2 * (math.log1p(0.002**2) / 1e-3 - math.log1p(80**2)) / (1e-3 - 1)
     beta_min = math.log1p(80**2) - beta_d / 2
@@ -205,7 +207,9 @@ def test_lms_of_order_one_is_euler() -> None:
 
 
 def test_an_ancestral_step_splits_the_variance() -> None:
-    """With denoised = 0, x' = x σ_down/σ + noise σ_up; from 2 to 1: σ_up² = 1 · (4 - 1) / 4, σ_down² = 1/4."""
+    """With denoised = 0, x' = x σ_down/σ + noise σ_up; from 2 to 1: σ_up² = 1 · (4 - 1) / 4,
+    σ_down² = 1/4.
+    """
     x = torch.tensor([6.0])
     result = solve(of("euler_ancestral"), x, torch.tensor([2.0, 1.0]), lambda x, sigma: x * 0, fresh_noise(x, 5))
     assert float(result) == pytest.approx(6.0 / 4 + float(fresh_noise(x, 5)(x, x)) * math.sqrt(0.75), rel=1e-6)
@@ -279,7 +283,9 @@ def test_few_steps_give_a_picture(name: str, steps: int) -> None:
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_computes_without_reading_the_latent(name: str) -> None:
-    """On a device that has no values: levels stay on the CPU, the latent where it is, and nothing waits for it."""
+    """On a device that has no values: levels stay on the CPU, the latent where it is, and nothing
+    waits for it.
+    """
     x = torch.zeros(2, 3, device="meta")
     result = solve(of(name), x, torch.tensor([8.0, 4.0, 2.0, 1.0, 0.5, 0.0]), lambda x, sigma: x * 0.5, lambda sigma, sigma_next: x + 1)
     assert result.device.type == "meta" and result.shape == x.shape and result.dtype == torch.float32

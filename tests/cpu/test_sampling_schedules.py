@@ -1,4 +1,6 @@
-"""Noise tables and schedules against the published formulas, re-derived here in float64, and values known by hand."""
+"""Noise tables and schedules against the published formulas, re-derived here in float64, and values
+known by hand.
+"""
 
 import math
 from collections.abc import Callable
@@ -81,7 +83,9 @@ def test_between_table_entries_log_sigma_decides() -> None:
 
 
 def test_halfway_between_entries_a_level_is_their_mean_to_the_last_bit() -> None:
-    """As near to the one as to the other: rounding decides which timestep the model is told (sgm_uniform on a distilled table)."""
+    """As near to the one as to the other: rounding decides which timestep the model is told
+    (sgm_uniform on a distilled table).
+    """
     distilled = altered_table(STABLE_DIFFUSION, DiscreteSampling("lcm", zero_terminal_snr=False))
     for table, logs, stride, first in ((TABLE, TABLE.log_sigmas, 1, 0), (distilled, distilled.sigmas.log(), 20, 19)):
         halfway = first + stride * (torch.arange(len(logs) - 1) + 0.5)

@@ -70,7 +70,9 @@ def step(x: torch.Tensor, sigma: float) -> Step:
 
 
 def test_predictions_give_back_the_picture() -> None:
-    """Forward in the model's own variables: z = a·picture + b·noise with a² + b² = 1, σ = b/a; ε = noise, v = a·noise - b·picture."""
+    """Forward in the model's own variables: z = a·picture + b·noise with a² + b² = 1, σ = b/a; ε =
+    noise, v = a·noise - b·picture.
+    """
     picture, noise = initial_noise(SHAPE, 1).double(), initial_noise(SHAPE, 2).double()
     for sigma in (0.03, 1.0, 14.6):
         a = 1 / math.sqrt(1 + sigma**2)

@@ -1,4 +1,6 @@
-"""Single files as people have them give the modules and the numbers of the folder that they were made of."""
+"""Single files as people have them give the modules and the numbers of the folder that they were
+made of.
+"""
 
 import json
 
@@ -68,7 +70,9 @@ def test_prompts_are_encoded_alike(kind):
 
 
 def test_the_shipped_vocabulary_is_clips():
-    """The example of OpenAI's and Stability's papers' prompts, whose ids are public; the two kinds of encoder pad differently."""
+    """The example of OpenAI's and Stability's papers' prompts, whose ids are public; the two kinds
+    of encoder pad differently.
+    """
     _, clip, _ = pipeline_recipes(checkpoint("sdxl"))
     first, second = (load_tokenizer(one.tokenizer) for one in clip.encoders)
     expected = [49406, 320, 1125, 539, 550, 18376, 6765, 320, 4558, 525, 7496, 49407]
@@ -222,7 +226,9 @@ def test_a_controlnet_of_differences(tmp_path):
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_weights_of_eight_bits(tmp_path, kind):
-    """A file of 8-bit numbers, and a file whose weights are asked to be rounded to them, are the same model."""
+    """A file of 8-bit numbers, and a file whose weights are asked to be rounded to them, are the
+    same model.
+    """
     unet = original_unet(parts("sd1")["unet"])
     save(tmp_path / "eight.safetensors", {name: tensor.to(kind) for name, tensor in unet.items()})
     save(tmp_path / "whole.safetensors", unet)

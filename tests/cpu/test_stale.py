@@ -1,4 +1,6 @@
-"""ControlNets one evaluation behind: the picture of the plan is that of a loop drawn by hand with slots, bit for bit."""
+"""ControlNets one evaluation behind: the picture of the plan is that of a loop drawn by hand with
+slots, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ NEVER = 10_000
 
 @dataclass(frozen=True)
 class Window:
-    """When a ControlNet acts: percent of the schedule for the sampler, and the evaluations by hand, both ends included."""
+    """When a ControlNet acts: percent of the schedule for the sampler, and the evaluations by hand,
+    both ends included.
+    """
 
     start: float
     end: float
@@ -83,7 +87,9 @@ def stale(case: Case, costs: Path) -> Stale:
 
 
 def drawn(case: Case, windows: Sequence[Window]) -> Region:
-    """The loop by hand: fresh residuals in the first evaluation of a window, those of the evaluation before in the others."""
+    """The loop by hand: fresh residuals in the first evaluation of a window, those of the
+    evaluation before in the others.
+    """
     model, clip, _ = pipeline_recipes(case.pipeline)
     nodes = {
         "begin": NodeCall(
@@ -122,7 +128,9 @@ def drawn(case: Case, windows: Sequence[Window]) -> Region:
 
 
 def late(nodes: dict[str, NodeCall], name: str, slot: int, window: Window) -> Link:
-    """Nothing outside of the window, `name` in its first evaluation, and what is in `slot` in the others."""
+    """Nothing outside of the window, `name` in its first evaluation, and what is in `slot` in the
+    others.
+    """
     step = Link("begin", 0)
     nodes[f"{name}.begins"] = NodeCall("StepPattern", {"step": step, "every": NEVER, "offset": window.first})
     nodes[f"{name}.fresh"] = NodeCall("Switch", {"condition": Link(f"{name}.begins", 0), "on_true": Link(name, 0)})

@@ -1,4 +1,6 @@
-"""The jobs of a runner: each ends with one event, whatever goes wrong around it, and then counts no more."""
+"""The jobs of a runner: each ends with one event, whatever goes wrong around it, and then counts no
+more.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +164,9 @@ class Breaks(Node, category="test", output=True):
 
 
 def test_a_device_that_fails_in_the_runner_itself_has_that_replaced_and_the_job_run_again(tmp_path: Path) -> None:
-    """Before the job's end, whose kind puts it back into the queue: the runner of now gets it no more."""
+    """Before the job's end, whose kind puts it back into the queue: the runner of now gets it no
+    more.
+    """
     told: list[Any] = []
     runs = runs_in(tmp_path, told.append, {"Breaks": Breaks.describe()}, told.append)
     runs.start(Order("a", {"1": {"class_type": "Breaks", "inputs": {}}}, ("1",)))

@@ -1,4 +1,6 @@
-"""What a run reports, as events of a job: batching, pace, names of nodes and files, and which error it was."""
+"""What a run reports, as events of a job: batching, pace, names of nodes and files, and which error
+it was.
+"""
 
 from __future__ import annotations
 

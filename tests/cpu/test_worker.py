@@ -68,7 +68,9 @@ def test_only_the_device_computes_on_several_processors() -> None:
 
 
 class Steps:
-    """Steps of 2 ms with weights of its own, which take 40 ms to bring, and `pause` seconds after each in which there is nothing to do."""
+    """Steps of 2 ms with weights of its own, which take 40 ms to bring, and `pause` seconds after
+    each in which there is nothing to do.
+    """
 
     uncharged = 0.0
 

@@ -1,4 +1,6 @@
-"""Every shipped workflow runs as it is, on the miniature models, and the drawn loop paints the sampler's picture."""
+"""Every shipped workflow runs as it is, on the miniature models, and the drawn loop paints the
+sampler's picture.
+"""
 
 from __future__ import annotations
 

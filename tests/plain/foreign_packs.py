@@ -40,7 +40,9 @@ def write(folder: Path, files: Mapping[str, str] | None = None, **others: str) -
 
 
 def load(packs: Path, root: Path) -> tuple[Registry, list[str]]:
-    """The node types and problems of a folder of packs, with model, input and output folders below `root`."""
+    """The node types and problems of a folder of packs, with model, input and output folders below
+    `root`.
+    """
     folders = Folders((root / "models",), root / "input", root / "output")
     registry, problems = load_registry([packs], folders)
     return registry, [str(problem) for problem in problems]

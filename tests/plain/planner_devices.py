@@ -57,7 +57,9 @@ def several(
     evaluations: int = 10,
     **known: Any,
 ) -> Program:
-    """Compiled for devices of these speeds; a ControlNet's residuals, and a UNet's skips, take `transfer` seconds on every link."""
+    """Compiled for devices of these speeds; a ControlNet's residuals, and a UNet's skips, take
+    `transfer` seconds on every link.
+    """
     size = transfer * RATE
     sizes = {"controlnet": size, "unet_encoder": size}
     given = {"devices": devices(*speeds), "links": linked(devices(*speeds)), "count": work(seconds, sizes)} | known
@@ -65,7 +67,9 @@ def several(
 
 
 def laid(program: Program, homes: Mapping[str, str], owner: str = "cpu:0", delayed: Sequence[str] = ()) -> Program:
-    """The program with every operation on `homes` (by the end of its name; others on the owner), each a call of its own, in its order."""
+    """The program with every operation on `homes` (by the end of its name; others on the owner),
+    each a call of its own, in its order.
+    """
     program = delay(program, delayed) if delayed else program
     operations = [operation for variant in program.variants for operation in variant.operations]
     placement = {op.id: next((home for end, home in homes.items() if op.id.endswith(end)), owner) for op in operations}

@@ -1,4 +1,6 @@
-"""Regions for planner tests: recipes of files that need not exist, graphs bound without loading anything."""
+"""Regions for planner tests: recipes of files that need not exist, graphs bound without loading
+anything.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,9 @@ def compiled(region: Region, evaluations: int = 4, after: str = "emit", count: A
 
 
 def deep_features(offset: int = 0, initial: bool = False) -> Graph:
-    """Deep blocks every other evaluation: the shallow ones read the deep features of the evaluation before."""
+    """Deep blocks every other evaluation: the shallow ones read the deep features of the evaluation
+    before.
+    """
     text = (prompt("a"),)
     common = {"model": MODEL, "conditioning": text}
     return Graph(

@@ -1,4 +1,6 @@
-"""A pack of the ecosystem's first convention whose node stands inside of a step region, and a workflow with it."""
+"""A pack of the ecosystem's first convention whose node stands inside of a step region, and a
+workflow with it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ COMBINED = "(uncond + (undeclared['again'] - uncond) * guidance,)"
 
 
 def guided_by_pack(folder: Path, body: str = COMBINED, steps: int = 3) -> tuple[Path, Path, Path]:
-    """The loop with the built-in node, the same with the pack's in its place, and the folder of packs."""
+    """The loop with the built-in node, the same with the pack's in its place, and the folder of
+    packs.
+    """
     document: dict[str, Any] = json.loads(LOOP.read_text())
     begin = next(node for node in document.values() if node["class_type"] == "StepBegin")
     begin["inputs"]["steps"] = steps

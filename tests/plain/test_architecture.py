@@ -1,4 +1,6 @@
-"""What the layout promises: imports go one way, commands that need no model load no model library, and the wheel holds everything."""
+"""What the layout promises: imports go one way, commands that need no model load no model library,
+and the wheel holds everything.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,9 @@ def test_every_package_is_declared() -> None:
 
 
 def test_the_wheel_runs_from_another_folder(tmp_path: Path) -> None:
-    """All of the package comes from what is packed in the wheel: its modules, its data, and its entry points."""
+    """All of the package comes from what is packed in the wheel: its modules, its data, and its
+    entry points.
+    """
     source = tmp_path / "source"  # a copy, so that nothing left in build/ gets into the wheel
     for name in [*LAYERS, "workflows"]:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("node_modules", "__pycache__"))

@@ -1,4 +1,6 @@
-"""The synthetic trace has the published distribution, and caches are replayed as in the paper's Figure 6."""
+"""The synthetic trace has the published distribution, and caches are replayed as in the paper's
+Figure 6.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def test_the_records() -> None:
 
 
 def test_the_optimum() -> None:
-    """The example of operating-system textbooks (Silberschatz et al., page replacement): 9 faults with the optimum, 12 with LRU."""
+    """The example of operating-system textbooks (Silberschatz et al., page replacement): 9 faults
+    with the optimum, 12 with LRU.
+    """
     sequence = [7, 0, 1, 2, 0, 3, 0, 4, 2, 3, 0, 3, 2, 1, 2, 0, 1, 7, 0, 1]
     misses = {}
     for name, policy in {"optimum": trace.Optimum(sequence), "lru": POLICIES["lru"]()}.items():

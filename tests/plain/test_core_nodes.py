@@ -1,6 +1,8 @@
-"""The ecosystem's core nodes, one by one: same inputs in the same order, same defaults, ranges and choices, same outputs.
+"""The ecosystem's core nodes, one by one: same inputs in the same order, same defaults, ranges and
+choices, same outputs.
 
-Files of the editor store widget values by position and links by slot, so the order of knobs and of wires is part of the format.
+Files of the editor store widget values by position and links by slot, so the order of knobs and of
+wires is part of the format.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def signatures() -> list[Signature]:
 
 
 def parse(line: str) -> Signature:
-    """`Name`: a:INT=1 [0..5], b:COMBO[x|y] | optional: c:MASK | hidden: d -> IMAGE, MASK (OUTPUT_NODE)"""
+    """`Name`: a:INT=1 [0..5], b:COMBO[x|y] | optional: c:MASK | hidden: d -> IMAGE, MASK
+    (OUTPUT_NODE)
+    """
     name, rest = re.fullmatch(r"`(\w+)`: ?(.*)", line).groups()  # type: ignore[union-attr]
     inputs, _, outputs = rest.partition("->")
     required, *others = inputs.split(" | ")

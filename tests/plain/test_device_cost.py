@@ -1,4 +1,6 @@
-"""What a device takes for a call: as measured where it was, else in the ratio of the roofline. Hand-computed."""
+"""What a device takes for a call: as measured where it was, else in the ratio of the roofline.
+Hand-computed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which devices requests get that are served at once: lanes of base devices, and a pool for ControlNets that grows and shrinks."""
+"""Which devices requests get that are served at once: lanes of base devices, and a pool for
+ControlNets that grows and shrinks.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ def test_a_controlnet_that_many_wait_for_is_replicated_and_given_up_when_idle() 
 
 
 def test_lanes_that_lost_devices_are_one_where_none_of_them_holds_the_pins() -> None:
-    """Of four devices in lanes of two, g1 and g3 are gone; what is left of each lane lacks what the other has."""
+    """Of four devices in lanes of two, g1 and g3 are gone; what is left of each lane lacks what the
+    other has.
+    """
     pins = {"unet_mid": ("g0",), "vae_decode": ("g2",)}
     with pytest.raises(InputError, match="no 1 devices together"):
         Router(["g0", "g2"], pins, 1, lambda: 0.0)

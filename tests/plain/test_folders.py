@@ -1,4 +1,6 @@
-"""Model folders as people have them: what can be chosen, where it lies, and names that lead elsewhere are refused."""
+"""Model folders as people have them: what can be chosen, where it lies, and names that lead
+elsewhere are refused.
+"""
 
 from __future__ import annotations
 

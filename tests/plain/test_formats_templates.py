@@ -1,4 +1,6 @@
-"""Every workflow of the official template package (MIT, PyPI `comfyui-workflow-templates-json`) becomes a sound graph and stays one."""
+"""Every workflow of the official template package (MIT, PyPI `comfyui-workflow-templates-json`)
+becomes a sound graph and stays one.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_every_link_leads_to_an_output_that_is_there(
 
 
 def test_links_inside_one_graph_are_those_of_the_file(templates: Mapping[str, Any], workflows: Mapping[str, Workflow]) -> None:
-    """Where nothing stands between two nodes of the outermost graph, the link table itself says what the input reads."""
+    """Where nothing stands between two nodes of the outermost graph, the link table itself says
+    what the input reads.
+    """
     compared = 0
     for name, document in templates.items():
         plain = {str(n["id"]) for n in document["nodes"] if str(n["id"]) in workflows[name].graph.nodes}
@@ -91,7 +95,9 @@ def test_links_inside_one_graph_are_those_of_the_file(templates: Mapping[str, An
 def test_positions_alone_tell_known_types_the_values_that_the_file_names(
     templates: Mapping[str, Any], workflows: Mapping[str, Workflow], registry: Registry
 ) -> None:
-    """Recent files hold names beside the list; without these our own order of widgets must give the same."""
+    """Recent files hold names beside the list; without these our own order of widgets must give the
+    same.
+    """
 
     def nameless(value: Any) -> Any:
         if isinstance(value, dict):

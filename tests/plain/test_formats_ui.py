@@ -1,4 +1,6 @@
-"""The editor's own format: the graph that a browser would have sent, from what its files really look like."""
+"""The editor's own format: the graph that a browser would have sent, from what its files really
+look like.
+"""
 
 from __future__ import annotations
 

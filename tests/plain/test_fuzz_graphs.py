@@ -1,4 +1,6 @@
-"""Any graph, sound or broken, ends with a result or with problems that name a node: never a traceback, never a hang."""
+"""Any graph, sound or broken, ends with a result or with problems that name a node: never a
+traceback, never a hang.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,9 @@ VALUES = st.sampled_from([None, True, 1.5, "x", "3", [], {"k": 1}, ["0", "1"], 9
 
 @st.composite
 def documents(draw: st.DrawFn) -> dict[str, Any]:
-    """A graph whose nodes read those before them, with outputs at the end, and then up to two things broken."""
+    """A graph whose nodes read those before them, with outputs at the end, and then up to two
+    things broken.
+    """
 
     def read(number: int) -> Any:
         return [str(draw(st.integers(0, number - 1))), 0] if number and draw(st.integers(0, 3)) else draw(st.integers(-3, 5))

@@ -220,7 +220,9 @@ def test_equal_nodes_of_one_graph_run_once() -> None:
 
 @pytest.mark.parametrize(("policy", "again"), [("classic", []), ("lru:2", ["3"]), ("none", ["9", "3", "5", "4"])])
 def test_cache_policies(policy: str, again: list[str]) -> None:
-    """Under each policy a node that several read runs once in a run; `lru:2` keeps the last two results of four."""
+    """Under each policy a node that several read runs once in a run; `lru:2` keeps the last two
+    results of four.
+    """
     cache = ResultCache.parse(policy)
     document = {**SUM, "6": node("Save", value=["3", 0])} if policy == "lru:2" else SUM
     assert len(run(document, cache).nodes("start")) == len(document) - 1
@@ -229,7 +231,9 @@ def test_cache_policies(policy: str, again: list[str]) -> None:
 
 
 def test_values_are_let_go_when_nobody_reads_them_any_more() -> None:
-    """Under a policy that keeps nothing; what a lazy node may still ask for is kept, and so is what a target gives."""
+    """Under a policy that keeps nothing; what a lazy node may still ask for is kept, and so is what
+    a target gives.
+    """
     alive = WeakSet[Any]()
     most: list[int] = []
 
@@ -437,7 +441,9 @@ def test_what_nodes_inside_an_expansion_show_is_given_again_from_the_cache() -> 
 
 
 def test_a_result_whose_files_are_gone_is_made_again(tmp_path: Path) -> None:
-    """Also inside an expansion; what is upstream of it is still there, and a file that never was is not waited for."""
+    """Also inside an expansion; what is upstream of it is still there, and a file that never was is
+    not waited for.
+    """
 
     def write(context: Context, values: Mapping[str, Any]) -> Any:
         file = tmp_path / "temp" / "deep" / f"{values['n']}.txt"
@@ -507,7 +513,9 @@ def test_bad_expansions_are_named_by_the_node_of_the_file(inner: dict[str, NodeC
 
 @dataclass
 class FakeRegions:
-    """Stands in for the planner: a region is the named nodes, its inputs what they read from outside."""
+    """Stands in for the planner: a region is the named nodes, its inputs what they read from
+    outside.
+    """
 
     bound: list[Mapping[Link, Any]] = field(default_factory=list)
 
@@ -590,7 +598,9 @@ def test_a_region_made_by_expansion() -> None:
 
 
 def test_a_sampler_expands_to_a_region_of_the_planner() -> None:
-    """The built-in KSampler with the real planner: the engine gets the bound region, and a new prompt or strength makes another one."""
+    """The built-in KSampler with the real planner: the engine gets the bound region, and a new
+    prompt or strength makes another one.
+    """
     types, _ = load_registry()
     part = Component("folder", ())
     encoder = TextEncoderRecipe(part, part)

@@ -1,4 +1,6 @@
-"""Ten thousand nodes: no recursion limit, no quadratic step, anywhere on the way from file to outputs."""
+"""Ten thousand nodes: no recursion limit, no quadratic step, anywhere on the way from file to
+outputs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a process may take of the host's memory: the least of the machine's, its cgroups' and its own limits."""
+"""What a process may take of the host's memory: the least of the machine's, its cgroups' and its
+own limits.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,9 @@ from katz_graph.executor.measure.links import LARGEST, measure_link
 
 @dataclass
 class Wire:
-    """A link on a virtual clock: a token bucket (as `tc ... tbf`) in front of a fast wire, and a machine that is now and then late."""
+    """A link on a virtual clock: a token bucket (as `tc ... tbf`) in front of a fast wire, and a
+    machine that is now and then late.
+    """
 
     bytes_per_second: float
     latency: float

@@ -1,4 +1,6 @@
-"""What `/object_info` says of node types: readable by clients of the ecosystem's convention, and by our own reader without loss."""
+"""What `/object_info` says of node types: readable by clients of the ecosystem's convention, and by
+our own reader without loss.
+"""
 
 from __future__ import annotations
 

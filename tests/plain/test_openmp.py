@@ -1,4 +1,6 @@
-"""How OpenMP's threads wait for each other: as OpenMP has it where we are alone, asleep beside others, or as a person says."""
+"""How OpenMP's threads wait for each other: as OpenMP has it where we are alone, asleep beside
+others, or as a person says.
+"""
 
 from __future__ import annotations
 

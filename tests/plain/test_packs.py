@@ -1,4 +1,6 @@
-"""Packs are found in folders and through entry points; one that is broken is reported and leaves the others alone."""
+"""Packs are found in folders and through entry points; one that is broken is reported and leaves
+the others alone.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,9 @@ def test_a_nodes_tuple_decides(tmp_path: Path) -> None:
 
 
 def test_installed_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package gives each of its modules; one that fails leaves the others. Built-in nodes cannot be overridden."""
+    """A package gives each of its modules; one that fails leaves the others. Built-in nodes cannot
+    be overridden.
+    """
     entry_point(tmp_path, monkeypatch, "thing = thing_nodes", "gone = thing_gone")
     pack(tmp_path, "thing_nodes/__init__.py", "")
     pack(tmp_path, "thing_nodes/broken.py", "1 / 0\n")

@@ -1,4 +1,6 @@
-"""The planner's passes on regions that need no weights: what is found, what is left out, what is chosen."""
+"""The planner's passes on regions that need no weights: what is found, what is left out, what is
+chosen.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The search over several devices: against the table of known cases, against brute force, and what pins, memory and links make of it."""
+"""The search over several devices: against the table of known cases, against brute force, and what
+pins, memory and links make of it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def period(program: Program) -> float:
     ("transfer", "synchronous", "stale"), [(0.24, 34.24, 34.24), (4, 38, 34), (34, 49, 34), (41, 49, 41), (60, 49, 49)]
 )
 def test_one_branch_on_two_devices_over_links_of_several_speeds(transfer: float, synchronous: float, stale: float) -> None:
-    """NVLink, 100 GbE and slower: where waiting for the link loses to one device, and where even stale residuals do."""
+    """NVLink, 100 GbE and slower: where waiting for the link loses to one device, and where even
+    stale residuals do.
+    """
     exact = several(region(), transfer=transfer * MS, evaluations=30)
     assert period(exact) == pytest.approx(synchronous * MS, abs=2 * STEP) and not exact.delayed
     allowed = several(region(), transfer=transfer * MS, evaluations=30, allowed=STALE)
@@ -61,7 +65,9 @@ def random_case(seed: int, speeds: tuple[float, ...], allowed: frozenset[str] = 
 
 
 def brute_force(program: Program, equal: bool) -> float:
-    """The least seconds of all placements, owners, delays and both ways of batching, on the same simulator."""
+    """The least seconds of all placements, owners, delays and both ways of batching, on the same
+    simulator.
+    """
     bench = CandidateTimer(program, Sites(program), Costs(program))
     names = [device.name for device in program.devices]
     best = float("inf")

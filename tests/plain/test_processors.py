@@ -1,4 +1,6 @@
-"""Processors that workers have for themselves: nobody gets one twice, and nothing is left of a claim."""
+"""Processors that workers have for themselves: nobody gets one twice, and nothing is left of a
+claim.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Four processors with numbers that no machine has, two of each of two cores: where their topology stands."""
+    """Four processors with numbers that no machine has, two of each of two cores: where their
+    topology stands.
+    """
     monkeypatch.setattr(processors, "_available", lambda: [90000, 90001, 90002, 90003])
     monkeypatch.setattr(processors, "TOPOLOGY", tmp_path)
     for number in range(4):

@@ -1,4 +1,6 @@
-"""Problems of a graph in the convention's words: types that clients know, and data that lets them mark the very input."""
+"""Problems of a graph in the convention's words: types that clients know, and data that lets them
+mark the very input.
+"""
 
 from __future__ import annotations
 

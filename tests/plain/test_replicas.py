@@ -138,7 +138,9 @@ def test_work_for_another_does_not_keep_a_replica() -> None:
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.9, 1.2, 1.7])
 def test_it_does_not_flap(load: float) -> None:
-    """Half an hour of sessions of 3 s of work at random times, `load` members' worth: no replica is dropped only to come back soon."""
+    """Half an hour of sessions of 3 s of work at random times, `load` members' worth: no replica is
+    dropped only to come back soon.
+    """
     draw = random.Random(1)
     pool = Pool("a", "b", "c", "d")
     for _ in range(18_000):
@@ -151,7 +153,9 @@ def test_it_does_not_flap(load: float) -> None:
 
 
 def test_of_two_that_compete_the_one_with_more_work_goes_first_and_the_other_waits_to_see() -> None:
-    """Both wait behind 1.8 s of work a second; once the heavy one has a second member, there is room for both, so the light one stays."""
+    """Both wait behind 1.8 s of work a second; once the heavy one has a second member, there is
+    room for both, so the light one stays.
+    """
     pool = Pool("a", "b")
     pool.run(0.1, {"depth": 0.02})
     pool.queues["b"]["pose"] = 1.0  # so that both begin on `a`

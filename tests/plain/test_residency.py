@@ -31,12 +31,16 @@ def test_of_equal_counts_the_oldest_use_goes() -> None:
 
 
 def test_what_was_popular_once_goes_at_last() -> None:
-    """Three uses of `a`; each newcomer begins one above the last that went: 1, 1+1, 2+1, 3+1; then `a`'s 3 is the older 3."""
+    """Three uses of `a`; each newcomer begins one above the last that went: 1, 1+1, 2+1, 3+1; then
+    `a`'s 3 is the older 3.
+    """
     assert evicted(Residency(2, LeastFrequentlyUsed()), "aaabcde") == ["-", "-", "-", "-", "b", "c", "a"]
 
 
 def test_the_aging_count_starts_again_for_what_comes_back() -> None:
-    """`b` went at 2, so `c` begins at 3, as much as `a` has, whose last use is older: when `b` comes back, `a` goes."""
+    """`b` went at 2, so `c` begins at 3, as much as `a` has, whose last use is older: when `b`
+    comes back, `a` goes.
+    """
     residency = Residency(2, LeastFrequentlyUsed())
     assert evicted(residency, "aaabbcb") == ["-", "-", "-", "-", "-", "b", "a"]
 

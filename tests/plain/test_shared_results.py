@@ -1,4 +1,6 @@
-"""Runs that go on at the same time: they share results, none loses what it needs, and users keep their histories and objects apart."""
+"""Runs that go on at the same time: they share results, none loses what it needs, and users keep
+their histories and objects apart.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ def total(number: int) -> dict[str, Any]:
 
 
 def test_a_run_that_ends_leaves_what_another_one_still_uses() -> None:
-    """Classic keeps the last run's results; a run under way must find again what it had, whatever quick ones end meanwhile."""
+    """Classic keeps the last run's results; a run under way must find again what it had, whatever
+    quick ones end meanwhile.
+    """
     shared = ResultCache()
     long, quick = shared.beside(), shared.beside()
     with long.under_way():

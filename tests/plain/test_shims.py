@@ -1,4 +1,6 @@
-"""What packs import around them: it is there, it answers as packs expect, and what is missing is said by name."""
+"""What packs import around them: it is there, it answers as packs expect, and what is missing is
+said by name.
+"""
 
 from __future__ import annotations
 

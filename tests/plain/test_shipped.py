@@ -1,4 +1,6 @@
-"""The workflows that come with the package: named as scripts look them up, and shown by the convention's editors as templates."""
+"""The workflows that come with the package: named as scripts look them up, and shown by the
+convention's editors as templates.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Conditioning lists before sampling: areas in cells, partners on the other side, ControlNets that spread."""
+"""Conditioning lists before sampling: areas in cells, partners on the other side, ControlNets that
+spread.
+"""
 
 from __future__ import annotations
 

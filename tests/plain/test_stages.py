@@ -1,4 +1,6 @@
-"""Stages are declared by families of models; whoever plans them reads the declarations and knows no names."""
+"""Stages are declared by families of models; whoever plans them reads the declarations and knows no
+names.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`katz submit` against a server that answers as told: lines that drop, refusals, Ctrl-C, names that lead elsewhere."""
+"""`katz submit` against a server that answers as told: lines that drop, refusals, Ctrl-C, names
+that lead elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +129,9 @@ def arguments(address: str, folder: Path) -> list[str]:
 
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Submit:
-    """The command in this process: loading the nodes takes a second, in a process of its own each time."""
+    """The command in this process: loading the nodes takes a second, in a process of its own each
+    time.
+    """
 
     def run(address: str, *more: str, folder: Path = tmp_path) -> Outcome:
         monkeypatch.setattr(sys, "argv", [*arguments(address, folder), *more])

@@ -1,4 +1,6 @@
-"""Turns on a device: equal shares of seconds, whatever a unit takes; weights that are there first, but not for ever."""
+"""Turns on a device: equal shares of seconds, whatever a unit takes; weights that are there first,
+but not for ever.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,9 @@ def test_many_with_the_weights_that_are_there_do_not_keep_out_the_one_without() 
 
 
 class Pair:
-    """Two devices on a virtual clock, each with a part of every step of two requests, which exchange results after each step."""
+    """Two devices on a virtual clock, each with a part of every step of two requests, which
+    exchange results after each step.
+    """
 
     def __init__(self, step: tuple[float, float], switch: float, steps: int, resident: tuple[str, str]) -> None:
         self.step, self.switch, self.steps = step, switch, steps
@@ -169,7 +173,9 @@ class Pair:
 @pytest.mark.parametrize("resident", [("", ""), ("a", "b")], ids=["alike", "crosswise"])
 @pytest.mark.parametrize("step", [(0.1, 0.1), (0.1, 0.05), (0.3, 0.25)])
 def test_devices_that_wait_for_each_other_come_to_have_the_same_weights(step: tuple[float, float], resident: tuple[str, str]) -> None:
-    """While a device waits for the other it does not bring other weights at once; before, each step of each request brought its own."""
+    """While a device waits for the other it does not bring other weights at once; before, each step
+    of each request brought its own.
+    """
     pair = Pair(step, switch=1.5, steps=200, resident=resident)
     pair.run()
     after_each_other = 2 * (200 * max(step) + 1.5)

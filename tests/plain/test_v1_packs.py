@@ -1,4 +1,6 @@
-"""Packs of the ecosystem's first convention: what they declare, what they return, and how their nodes run."""
+"""Packs of the ecosystem's first convention: what they declare, what they return, and how their
+nodes run.
+"""
 
 from __future__ import annotations
 
@@ -766,7 +768,9 @@ class ForOpen:
 
 
 class ForClose:
-    """Expands to a count, a condition, and a closing node that expands again: to the body, with one less for its opening node."""
+    """Expands to a count, a condition, and a closing node that expands again: to the body, with one
+    less for its opening node.
+    """
 
     RETURN_TYPES, FUNCTION, CATEGORY = ("*",), "close", "test"
 

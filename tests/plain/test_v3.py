@@ -1,4 +1,6 @@
-"""Packs of the third convention: schemas as node types, and what `execute` returns, in graphs that run."""
+"""Packs of the third convention: schemas as node types, and what `execute` returns, in graphs that
+run.
+"""
 
 from __future__ import annotations
 

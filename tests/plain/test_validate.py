@@ -1,4 +1,6 @@
-"""Everything wrong with a graph is said at once, before anything runs: lines with node, input, what came and what was expected."""
+"""Everything wrong with a graph is said at once, before anything runs: lines with node, input, what
+came and what was expected.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +279,9 @@ def test_links_are_data() -> None:
 
 
 def test_an_error_refuses_only_the_outputs_that_depend_on_it() -> None:
-    """The good ones can run; the same for an unknown type, a wrong literal, a link that leads nowhere and a cycle."""
+    """The good ones can run; the same for an unknown type, a wrong literal, a link that leads
+    nowhere and a cycle.
+    """
     good = {"n1": node("Number", value=3), "n2": node("Save", value=["1", 0])}
     broken = [node("Nunber"), node("Number", value="x"), node("Echo", value=["77", 0]), node("Echo", value=["3", 0])]
     for bad in broken:

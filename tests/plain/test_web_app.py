@@ -174,7 +174,9 @@ def test_shutting_down_refuses_new_jobs_and_says_so(tmp_path: Path) -> None:
 
 
 def test_devices_that_are_left_out_are_named_to_who_watches(tmp_path: Path) -> None:
-    """The server takes jobs; those that need what only these devices may do are refused when they run."""
+    """The server takes jobs; those that need what only these devices may do are refused when they
+    run.
+    """
 
     async def scenario(server: Served) -> None:
         assert (await server.client.get("/readyz")).text == "ok\n"
@@ -300,7 +302,9 @@ def test_pause_reorder_resume(tmp_path: Path) -> None:
 
 
 def test_whole_numbers_are_written_as_integers(tmp_path: Path) -> None:
-    """Clients in languages that tell integers from fractions refuse 1.0 for the convention's integers."""
+    """Clients in languages that tell integers from fractions refuse 1.0 for the convention's
+    integers.
+    """
 
     async def scenario(server: Served) -> None:
         await server.client.post("/katz/queue/pause")

@@ -1,4 +1,6 @@
-"""A server on a real socket under attack: raw bytes, names, pages of other sites, bodies without end. It gives nothing away and goes on."""
+"""A server on a real socket under attack: raw bytes, names, pages of other sites, bodies without
+end. It gives nothing away and goes on.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ class Attacked:
         return f"127.0.0.1:{self.port}"
 
     def send(self, data: bytes, half: bool = False) -> bytes:
-        """What comes back for bytes on a new connection. `half`: nothing more will be sent, so that a request without end is given up."""
+        """What comes back for bytes on a new connection. `half`: nothing more will be sent, so that
+        a request without end is given up.
+        """
         answer = b""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection, contextlib.suppress(ConnectionError):
             connection.sendall(data)

@@ -1,4 +1,6 @@
-"""`check_prompt`: whatever a client sends becomes a graph that runs, or an answer that says what is wrong; and what a server limits."""
+"""`check_prompt`: whatever a client sends becomes a graph that runs, or an answer that says what is
+wrong; and what a server limits.
+"""
 
 from __future__ import annotations
 

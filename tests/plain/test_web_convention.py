@@ -1,4 +1,6 @@
-"""Messages and their order as existing clients know them (observed on a running server of the convention)."""
+"""Messages and their order as existing clients know them (observed on a running server of the
+convention).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ RUNS: Sequence[ClientEvent] = (
 
 
 class Client:
-    """A channel whose clock stands still unless told, and what came out of it, with time between events unless `at_once`."""
+    """A channel whose clock stands still unless told, and what came out of it, with time between
+    events unless `at_once`.
+    """
 
     def __init__(self, job: Job | None = None) -> None:
         self.now, self.job, self.state = 0.0, job or make_job(), JobState()
@@ -146,7 +150,9 @@ def test_a_job_interrupted_inside_an_expansion_names_the_node_of_the_prompt() ->
 
 
 def test_a_job_that_was_deleted_before_it_began_disturbs_nobody() -> None:
-    """A client takes `executing` with node null for the end of what it shows, which may be another job."""
+    """A client takes `executing` with node null for the end of what it shows, which may be another
+    job.
+    """
     assert Client().hear([Ended("cancelled", 5.0)]) == []
     refused = Ended("failed", 5.0, JobError("RunError", "the deadline has passed"))
     assert kinds(Client().hear([refused])) == ["execution_error", "status", "executing"]

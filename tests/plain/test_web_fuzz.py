@@ -1,4 +1,6 @@
-"""Every route as `/openapi.json` describes it, with what it says is right, and with wrong bodies: nothing is ever a server's error."""
+"""Every route as `/openapi.json` describes it, with what it says is right, and with wrong bodies:
+nothing is ever a server's error.
+"""
 
 from __future__ import annotations
 

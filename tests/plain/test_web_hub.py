@@ -168,7 +168,9 @@ async def test_who_leaves_in_order_a_while_after_an_end_is_not_told_again() -> N
 
 @on_a_loop
 async def test_what_ends_while_a_client_connects_is_not_lost() -> None:
-    """Between `connect` and `begin` the store is read, in which a job can end that was not in it yet."""
+    """Between `connect` and `begin` the store is read, in which a job can end that was not in it
+    yet.
+    """
     jobs = FakeJobs([make_job()])
     hub = make_hub(jobs)
     session = hub.connect("ann", NativeChannel())

@@ -1,4 +1,6 @@
-"""What the job store keeps: every answer it gave, whatever happens to the process, the disk and the file."""
+"""What the job store keeps: every answer it gave, whatever happens to the process, the disk and the
+file.
+"""
 
 from __future__ import annotations
 
@@ -319,7 +321,9 @@ def work_until_killed(folder: Path, log: int, first: int) -> None:
 
 
 def crash(folder: Path, kills: int) -> tuple[list[str], list[str], list[Job], list[Job]]:
-    """Ids that were said to be added and finished by processes that were killed, and jobs that the store has: waiting, finished."""
+    """Ids that were said to be added and finished by processes that were killed, and jobs that the
+    store has: waiting, finished.
+    """
     context = multiprocessing.get_context("fork")
     log = folder / "log"
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)

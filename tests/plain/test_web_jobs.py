@@ -1,4 +1,6 @@
-"""What becomes of jobs: order, ends, crashes, restarts, refusals. The runner is a fake that does what a test says."""
+"""What becomes of jobs: order, ends, crashes, restarts, refusals. The runner is a fake that does
+what a test says.
+"""
 
 from __future__ import annotations
 
@@ -486,7 +488,9 @@ def test_a_result_that_is_too_large_fails_its_job_and_others_go_on(tmp_path: Pat
 
 @pytest.mark.parametrize(("faults", "status"), [(1, "failed"), (2, "in_progress")])
 def test_a_fault_of_ours_holds_up_no_other_job(faults: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A result that cannot be kept fails its job; one of which not even that can be kept is left to the next start."""
+    """A result that cannot be kept fails its job; one of which not even that can be kept is left to
+    the next start.
+    """
     finish, left = JobStore.finish, [TypeError("a fault of ours")] * faults
 
     async def faulty(store: JobStore, job: Job, temporary: Any) -> bool:
@@ -543,8 +547,10 @@ def test_a_start_deletes_what_a_waiting_job_left(tmp_path: Path) -> None:
 
 
 def test_files_are_in_somebodys_care_at_every_moment(tmp_path: Path) -> None:
-    """The runner deletes what it was not told to keep when it loses the server: before it is told, the store knows the files; the result
-    comes after that, so that a kill in between never leaves a result without files."""
+    """The runner deletes what it was not told to keep when it loses the server: before it is told,
+    the store knows the files; the result comes after that, so that a kill in between never leaves a
+    result without files.
+    """
     seen: list[tuple[dict[str, str], list[Any]]] = []
 
     class Watching(FakeRunner):

@@ -1,4 +1,6 @@
-"""`katz.msgpack`: who comes back knows what who stayed knows; malformed frames end their own connection only."""
+"""`katz.msgpack`: who comes back knows what who stayed knows; malformed frames end their own
+connection only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ten thousand hostile names: whatever a client calls a file, nothing outside of its folder is read, made or told of."""
+"""Ten thousand hostile names: whatever a client calls a file, nothing outside of its folder is
+read, made or told of.
+"""
 
 from __future__ import annotations
 

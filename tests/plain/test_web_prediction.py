@@ -141,7 +141,9 @@ def test_jobs_of_one_number_come_as_they_arrived() -> None:
 
 
 def test_moving_before_another_job_changes_nothing_else() -> None:
-    """Against a plain list, over and over: places never run out, and keys alone give the order after a restart."""
+    """Against a plain list, over and over: places never run out, and keys alone give the order
+    after a restart.
+    """
     chance = random.Random(5)
     names = [f"{index}" for index in range(8)]
     queue = queue_of(*((name, float(chance.randrange(3))) for name in names))

@@ -1,4 +1,6 @@
-"""The gate: names of the server, pages of other sites, tokens, bodies, and what every answer says to browsers."""
+"""The gate: names of the server, pages of other sites, tokens, bodies, and what every answer says
+to browsers.
+"""
 
 from __future__ import annotations
 

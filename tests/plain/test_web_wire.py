@@ -1,4 +1,6 @@
-"""Messages between server and runner: what is sent arrives as it was, in whatever pieces, and nothing else gets through."""
+"""Messages between server and runner: what is sent arrives as it was, in whatever pieces, and
+nothing else gets through.
+"""
 
 from __future__ import annotations
 

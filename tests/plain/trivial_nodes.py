@@ -1,4 +1,6 @@
-"""Nodes that compute next to nothing, a context for them, and short ways to build and run their graphs."""
+"""Nodes that compute next to nothing, a context for them, and short ways to build and run their
+graphs.
+"""
 
 from __future__ import annotations
 

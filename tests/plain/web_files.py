@@ -24,7 +24,9 @@ PAGE = {"Origin": ADDRESS, "Sec-Fetch-Site": "same-origin"}  # what a browser sa
 
 
 def file_server(folder: Path, **options: Any) -> TestClient:
-    """Folders `models`, `input`, `output` and `data` below `folder`. Asking for what needs jobs or a runner fails."""
+    """Folders `models`, `input`, `output` and `data` below `folder`. Asking for what needs jobs or
+    a runner fails.
+    """
     settings = ServeOptions(data=folder / "data", input=folder / "input", output=folder / "output", **options)
     folders = Folders((folder / "models",), folder / "input", folder / "output", paths=False)
     nothing: Any = None

@@ -37,7 +37,9 @@ def ended(job: Job, at: float = 1010.0, status: str = "completed", **given: Any)
 
 @dataclass(slots=True)
 class FakeRunner:
-    """`taken`: jobs that it has or had, in order. Jobs end when a test says so, or by themselves after `seconds`."""
+    """`taken`: jobs that it has or had, in order. Jobs end when a test says so, or by themselves
+    after `seconds`.
+    """
 
     jobs: Jobs | None = None
     seconds: float | None = None

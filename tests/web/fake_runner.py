@@ -1,4 +1,6 @@
-"""Stands for the runner where only the server's side is tested: obeys in a second what jobs tell it to do, without torch and packs."""
+"""Stands for the runner where only the server's side is tested: obeys in a second what jobs tell it
+to do, without torch and packs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A server that has a runner, lets it write files and waits to be killed: `short_server.py FOLDER`. Says when the files are there."""
+"""A server that has a runner, lets it write files and waits to be killed: `short_server.py FOLDER`.
+Says when the files are there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A client as people write it against the convention, with `urllib` and `websockets` alone: queues, watches, gets pictures, cancels."""
+"""A client as people write it against the convention, with `urllib` and `websockets` alone: queues,
+watches, gets pictures, cancels.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +136,9 @@ def test_the_same_again_is_cached_and_still_shows_its_picture(server: Served) ->
 
 
 def test_a_preview_whose_file_was_deleted_is_made_again(server: Served) -> None:
-    """Forgetting jobs deletes their temporary files; the same prompt again shows a picture that is there."""
+    """Forgetting jobs deletes their temporary files; the same prompt again shows a picture that is
+    there.
+    """
     graph = painting(8, EVALUATIONS)
     graph["7"] = {"class_type": "PreviewImage", "inputs": {"images": ["6", 0]}}
 

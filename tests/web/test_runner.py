@@ -1,4 +1,6 @@
-"""A runner with its devices, as the server talks to it: jobs run in it, alone and side by side, and what they do to it stays there."""
+"""A runner with its devices, as the server talks to it: jobs run in it, alone and side by side, and
+what they do to it stays there.
+"""
 
 from __future__ import annotations
 
@@ -262,7 +264,9 @@ def looped(driver: Driver, seed: int, mark: Path, times: int) -> Mapping[str, An
 
 @pytest.mark.slow
 def test_jobs_whose_devices_fail_run_again_and_one_that_always_breaks_them_is_set_aside(driver: Driver, tmp_path: Path) -> None:
-    """20 jobs, of which one device has four at a time and is lost three times: those that only stand beside are not blamed for that."""
+    """20 jobs, of which one device has four at a time and is lost three times: those that only
+    stand beside are not blamed for that.
+    """
     restarts = driver.wait(driver.runner.stats()).worker_restarts
     times = {f"loop {seed}": {3: 1, 11: 1000}.get(seed, 0) for seed in range(20)}
     prompts = {name: looped(driver, seed, tmp_path / name, times[name]) for seed, name in enumerate(times)}
@@ -291,7 +295,9 @@ def test_a_job_that_ends_its_process_is_lost_and_the_next_one_runs(driver: Drive
 
 
 def test_a_runner_whose_server_is_killed_undoes_what_is_not_on_record_and_ends(tmp_path: Path, costs: Path) -> None:
-    """A job that will run again must not find its own files from before; what was put on record stays."""
+    """A job that will run again must not find its own files from before; what was put on record
+    stays.
+    """
     (tmp_path / "packs").mkdir()
     shutil.copy(PACK, tmp_path / "packs")
     command = [sys.executable, Path(__file__).with_name("short_server.py"), tmp_path]

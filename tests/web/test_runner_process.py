@@ -1,4 +1,6 @@
-"""The server's side of the runner: it is replaced when it dies or hangs, jobs and questions are told, and nothing of it is left."""
+"""The server's side of the runner: it is replaced when it dies or hangs, jobs and questions are
+told, and nothing of it is left.
+"""
 
 from __future__ import annotations
 
@@ -208,7 +210,9 @@ def test_a_runner_that_lost_a_device_for_good_ends_its_jobs_and_is_replaced() ->
 
 
 def test_the_next_runner_does_without_a_device_that_is_lost_for_good(caplog: pytest.LogCaptureFixture) -> None:
-    """When no device would be left, all are tried again: better one that fails now and then than none."""
+    """When no device would be left, all are tried again: better one that fails now and then than
+    none.
+    """
 
     async def test(seen: Seen) -> None:
         for number, (lost, left_out) in enumerate([("cpu:1", ("cpu:1",)), ("cpu:2", ("cpu:1", "cpu:2")), ("cpu:0", ())], 1):
@@ -265,7 +269,9 @@ def test_a_job_that_is_cancelled_while_there_is_no_runner_ends_cancelled(tmp_pat
 
 
 def test_a_runner_is_asked_before_it_is_ready_and_jobs_wait_until_it_is(tmp_path: Path) -> None:
-    """An open port serves: clients ask for node types at once, and the devices are still being started."""
+    """An open port serves: clients ask for node types at once, and the devices are still being
+    started.
+    """
 
     async def start() -> None:
         told: list[JobEvent] = []
@@ -359,7 +365,9 @@ def test_a_start_that_is_given_up_leaves_nothing() -> None:
 
 
 def test_a_start_is_given_up_wherever_it_is() -> None:
-    """Who is told that it is cancelled ends with that: a server that keeps runners would start them for ever."""
+    """Who is told that it is cancelled ends with that: a server that keeps runners would start them
+    for ever.
+    """
 
     async def start(steps: int) -> None:
         before = below(os.getpid())

@@ -1,4 +1,6 @@
-"""`katz serve` as a process that is told to end, killed and hurried: no job is lost, and nothing is left."""
+"""`katz serve` as a process that is told to end, killed and hurried: no job is lost, and nothing is
+left.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ PATIENCE = 120.0
 
 
 def test_jobs_survive_signals_and_crashes(tmp_path: Path, costs: Path) -> None:
-    """One data folder, three servers: the first is asked to end, the second is killed, the third is hurried."""
+    """One data folder, three servers: the first is asked to end, the second is killed, the third is
+    hurried.
+    """
     with serving(tmp_path, cache=costs) as server:
         server.wait_for([submit(server, painting(0, 1))], PATIENCE)  # models are loaded now
         running = submit(server, painting(1, 20))

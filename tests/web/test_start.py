@@ -1,4 +1,6 @@
-"""An open port serves: a client that connects as soon as it can, asks and posts at once, gets its picture and no refusal."""
+"""An open port serves: a client that connects as soon as it can, asks and posts at once, gets its
+picture and no refusal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A pack for tests of the runner: nodes that print, wait, write, send, and end the process that they run in."""
+"""A pack for tests of the runner: nodes that print, wait, write, send, and end the process that
+they run in.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ class Trouble(Node, category="test", output=True):
 
 
 class Break(Node, category="test"):
-    """Stands in a step region, and has its device fail the first `times` that it runs; `mark` is a file that counts them."""
+    """Stands in a step region, and has its device fail the first `times` that it runs; `mark` is a
+    file that counts them.
+    """
 
     mark: str = ""
     times: int = 0

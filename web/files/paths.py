@@ -1,4 +1,6 @@
-"""The one place where a name that came from a client becomes a path of this machine. Knows nothing of what is in the files."""
+"""The one place where a name that came from a client becomes a path of this machine. Knows nothing
+of what is in the files.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u206
 
 
 def parts_of(name: str, hidden: bool = False) -> tuple[str, ...]:
-    """The parts of a relative name; none for the folder itself. Refusal 400 says what is wrong with it.
+    """The parts of a relative name; none for the folder itself. Refusal 400 says what is wrong with
+    it.
 
     `hidden`: whether parts may begin with a dot.
     """
@@ -42,7 +45,8 @@ def parts_of(name: str, hidden: bool = False) -> tuple[str, ...]:
 
 
 def inside(root: Path, *names: str, hidden: bool = False) -> Path:
-    """Where `names`, one below the other, lie in `root`; links are followed. The path need not exist.
+    """Where `names`, one below the other, lie in `root`; links are followed. The path need not
+    exist.
 
     Refusal 400 for names that are not relative ones, 403 for links that lead out of `root`.
     """
@@ -58,7 +62,9 @@ def inside(root: Path, *names: str, hidden: bool = False) -> Path:
 
 
 def file_state(path: Path) -> os.stat_result | None:
-    """Size and times of an ordinary file; None for what is no file, or no ordinary one (a pipe would never end)."""
+    """Size and times of an ordinary file; None for what is no file, or no ordinary one (a pipe
+    would never end).
+    """
     try:
         state = path.lstat()
     except (OSError, ValueError):
@@ -72,9 +78,11 @@ def folder_of(folders: Folders, place: Place) -> Path:
 
 
 def people_file(folders: Folders, filename: str, subfolder: str, place: Place) -> tuple[Path, os.stat_result]:
-    """A picture or another file of people's folders, and its state. `filename` may end in ` [input]`, ` [output]` or ` [temp]`.
+    """A picture or another file of people's folders, and its state. `filename` may end in `
+    [input]`, ` [output]` or ` [temp]`.
 
-    Without such an ending it lies in `place`. Pictures that the package brings count as inputs. Refusal 400, 403, 404.
+    Without such an ending it lies in `place`. Pictures that the package brings count as inputs.
+    Refusal 400, 403, 404.
     """
     if annotated := ANNOTATED.fullmatch(filename):
         filename = annotated[1]

@@ -1,4 +1,6 @@
-"""Picture files of clients: what they are by content, and how they are shown in other formats. Knows nothing of routes and folders."""
+"""Picture files of clients: what they are by content, and how they are shown in other formats.
+Knows nothing of routes and folders.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ Preview = tuple[Literal["webp", "jpeg"], int]  # format and quality in 1..100
 
 
 def checked_format(file: IO[bytes], most_pixels: int) -> str:
-    """PNG, JPEG or WEBP: what a file is, decoded to its end. Refusal 400 when it is neither or damaged, 413 when it has too many pixels.
+    """PNG, JPEG or WEBP: what a file is, decoded to its end. Refusal 400 when it is neither or
+    damaged, 413 when it has too many pixels.
 
     Its header is read before anything is decoded; the frames of an animation count together.
     """
@@ -35,9 +38,11 @@ def checked_format(file: IO[bytes], most_pixels: int) -> str:
 
 
 def shown(path: Path, preview: Preview | None, channel: Channel, most_pixels: int) -> tuple[bytes, str]:
-    """A picture in another format or with some channels only, and its media type. Refusal as in `checked_format`.
+    """A picture in another format or with some channels only, and its media type. Refusal as in
+    `checked_format`.
 
-    A preview of format jpeg, or of channel `rgb`, has no transparency. Channel `a` is the alpha over black.
+    A preview of format jpeg, or of channel `rgb`, has no transparency. Channel `a` is the alpha
+    over black.
     """
     with path.open("rb") as file, _opened(file, READ, most_pixels) as picture:
         if preview is None:
@@ -47,7 +52,9 @@ def shown(path: Path, preview: Preview | None, channel: Channel, most_pixels: in
 
 
 def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
-    """The original's colours and texts with the mask's alpha, as PNG. Refusal as in `checked_format`, and 400 for other sizes."""
+    """The original's colours and texts with the mask's alpha, as PNG. Refusal as in
+    `checked_format`, and 400 for other sizes.
+    """
     mask.seek(0)
     with original.open("rb") as file, _opened(file, READ, most_pixels) as picture, _opened(mask, tuple(ENDINGS), most_pixels) as drawn:
         if picture.size != drawn.size:

@@ -1,4 +1,6 @@
-"""Files that arrive: written beside their place under a name nobody asks for, and named when they are whole. Knows nothing of routes."""
+"""Files that arrive: written beside their place under a name nobody asks for, and named when they
+are whole. Knows nothing of routes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ PICTURE_ENDINGS = tuple(ending for endings in ENDINGS.values() for ending in end
 
 @contextmanager
 def arriving(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """A file to be written in `folder` (which is made), and its name for now; gone at the end unless it was renamed.
+    """A file to be written in `folder` (which is made), and its name for now; gone at the end
+    unless it was renamed.
 
     Refusal 507 when the disk is full, 503 when it refuses for another reason.
     """
@@ -56,7 +59,8 @@ def disk_refusals() -> Iterator[None]:
 
 
 def picture_name(name: str, kind: str) -> str:
-    """The name that a picture is kept under: what could mislead is replaced, and it ends like a picture. `kind`: as in `ENDINGS`.
+    """The name that a picture is kept under: what could mislead is replaced, and it ends like a
+    picture. `kind`: as in `ENDINGS`.
 
     Refusal 400 when the name holds folders.
     """
@@ -77,8 +81,9 @@ def picture_name(name: str, kind: str) -> str:
 def keep_picture(file: IO[bytes], folder: Path, name: str, overwrite: bool) -> str:
     """Store a whole file as `name` in `folder`; the name that it got.
 
-    A file of that name and content is left as it is; one of other content makes the new one `name (1)`, unless `overwrite`.
-    Refusal 409 when there are too many of the name, 507 when the disk is full.
+    A file of that name and content is left as it is; one of other content makes the new one `name
+    (1)`, unless `overwrite`. Refusal 409 when there are too many of the name, 507 when the disk is
+    full.
     """
     with arriving(folder) as (arrived, temporary):
         file.seek(0)

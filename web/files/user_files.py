@@ -1,4 +1,6 @@
-"""Files that people keep on the server, each person's in a folder: written whole, within a quota. Knows nothing of HTTP."""
+"""Files that people keep on the server, each person's in a folder: written whole, within a quota.
+Knows nothing of HTTP.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,17 @@ class UserFileEntry:
 
 @dataclass(frozen=True, slots=True)
 class UserFiles:
-    """One person's files below `root`, at most `most_bytes` together. Names may begin with a dot, as editors' own lists do."""
+    """One person's files below `root`, at most `most_bytes` together. Names may begin with a dot,
+    as editors' own lists do.
+    """
 
     root: Path
     most_bytes: int
 
     def entries(self, below: str, recurse: bool) -> list[UserFileEntry] | None:
-        """What lies in a folder, sorted by name, names relative to it; None when there is no such folder."""
+        """What lies in a folder, sorted by name, names relative to it; None when there is no such
+        folder.
+        """
         folder = inside(self.root, below, hidden=True)
         if not folder.is_dir():
             return [] if not parts_of(below, hidden=True) else None
@@ -56,7 +62,9 @@ class UserFiles:
         return path, state
 
     def keep(self, temporary: Path, name: str, overwrite: bool) -> None:
-        """Give a whole file on the same disk its name. Refusal 409 when it is taken and not to be overwritten, 413 over the quota."""
+        """Give a whole file on the same disk its name. Refusal 409 when it is taken and not to be
+        overwritten, 413 over the quota.
+        """
         path = self._path(name)
         replaced = file_state(path)
         if replaced is not None and not overwrite:
@@ -77,7 +85,9 @@ class UserFiles:
         self._prune(path.parent)
 
     def move(self, name: str, to: str, overwrite: bool) -> None:
-        """Refusal 404 when there is no such file, 409 when the new name is taken and not to be overwritten."""
+        """Refusal 404 when there is no such file, 409 when the new name is taken and not to be
+        overwritten.
+        """
         source, _ = self.file(name)
         target = self._path(to)
         self._check_quota(0, 0)

@@ -1,4 +1,6 @@
-"""Who uses a server, and what each has set and stored. A name proves nothing: it keeps people's things apart, not safe from each other."""
+"""Who uses a server, and what each has set and stored. A name proves nothing: it keeps people's
+things apart, not safe from each other.
+"""
 
 from __future__ import annotations
 

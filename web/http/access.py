@@ -1,4 +1,6 @@
-"""Whose requests are answered: the server's names, the pages that may ask, the token. Decides on headers alone; knows nothing of routes."""
+"""Whose requests are answered: the server's names, the pages that may ask, the token. Decides on
+headers alone; knows nothing of routes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ Origin = tuple[str, str, int]  # scheme, name, port
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`addresses`: whether any IP address counts as a name of this server, which no page can make another server's name stand for.
+    """`addresses`: whether any IP address counts as a name of this server, which no page can make
+    another server's name stand for.
 
     `origins` are other pages that may ask.
     """
@@ -44,7 +47,8 @@ class Access:
 
     @classmethod
     def of(cls, options: ServeOptions) -> Access:
-        """A server that only this machine reaches goes by loopback names; another one also by its addresses and this machine's name.
+        """A server that only this machine reaches goes by loopback names; another one also by its
+        addresses and this machine's name.
 
         InputError when an allowed host or origin is none.
         """
@@ -58,7 +62,9 @@ class Access:
         )
 
     def foreign(self, scheme: str, headers: Headers) -> str | None:
-        """Why a request is not answered, by the names and pages that its headers tell of; None when nothing speaks against it."""
+        """Why a request is not answered, by the names and pages that its headers tell of; None when
+        nothing speaks against it.
+        """
         hosts = headers.getlist("host")
         host = split_host(hosts[0]) if len(hosts) == 1 else None
         if host is None:
@@ -79,12 +85,16 @@ class Access:
         return None
 
     def asks_from(self, headers: Headers) -> str | None:
-        """The other page that a request came from, as it calls itself, where the operator allowed it."""
+        """The other page that a request came from, as it calls itself, where the operator allowed
+        it.
+        """
         origins = headers.getlist("origin")
         return origins[0] if len(origins) == 1 and split_origin(origins[0]) in self.origins else None
 
     def holds(self, headers: Headers, query: bytes) -> bool:
-        """Whether a request proves that it may be here. `query`: empty where an address must not hold the token."""
+        """Whether a request proves that it may be here. `query`: empty where an address must not
+        hold the token.
+        """
         if self.token is None:
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -123,8 +133,9 @@ def split_origin(origin: str) -> Origin | None:
 def body_trouble(path: str, headers: Headers) -> str | None:
     """Why a page may not send this body; None where it may, and for requests that no page sent.
 
-    A form on any site can send three content types, and a page any body under them. JSON, PNG and the header Comfy-User (which the stock
-    editor sends always) need a question first, which is answered for no site but this one; multipart is what uploads are sent as.
+    A form on any site can send three content types, and a page any body under them. JSON, PNG and
+    the header Comfy-User (which the stock editor sends always) need a question first, which is
+    answered for no site but this one; multipart is what uploads are sent as.
     """
     if "origin" not in headers and "sec-fetch-site" not in headers:
         return None

@@ -1,4 +1,6 @@
-"""What is done for every request: an id that answer and log share, and its time. Knows nothing of what is asked for."""
+"""What is done for every request: an id that answer and log share, and its time. Knows nothing of
+what is asked for.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ log = logging.getLogger("katz.web")
 
 
 class RequestRecord:
-    """ASGI middleware, the outermost. `answered(method, route, status, seconds)` is told of every HTTP request."""
+    """ASGI middleware, the outermost. `answered(method, route, status, seconds)` is told of every
+    HTTP request.
+    """
 
     def __init__(self, app: ASGIApp, answered: Callable[[str, str, int, float], None]) -> None:
         self._app, self._answered = app, answered

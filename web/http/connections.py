@@ -1,5 +1,6 @@
-"""Connections to the server: how many there are, how long one may take to say what it wants, and when what is written leaves. Knows
-nothing of what is asked."""
+"""Connections to the server: how many there are, how long one may take to say what it wants, and
+when what is written leaves. Knows nothing of what is asked.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ GATHERED = 2**16  # bytes that are sent at once, however many more follow
 
 
 class HttpServer(uvicorn.Server):
-    """HTTP and websockets for an application. It leaves signals to others. `connections`: at once; one more is not answered."""
+    """HTTP and websockets for an application. It leaves signals to others. `connections`: at once;
+    one more is not answered.
+    """
 
     def __init__(self, app: ASGIApp, connections: int) -> None:
         super().__init__(
@@ -59,7 +62,9 @@ class HttpServer(uvicorn.Server):
 
 
 class HttpConnection(H11Protocol):
-    """Ends when no request is being answered and none begins within ASKING seconds, whatever else arrives meanwhile."""
+    """Ends when no request is being answered and none begins within ASKING seconds, whatever else
+    arrives meanwhile.
+    """
 
     _patience: asyncio.TimerHandle | None = None
 
@@ -92,7 +97,9 @@ class HttpConnection(H11Protocol):
 
 
 class Gathering:
-    """A transport whose writes in one turn of the event loop leave together: a packet takes longer than all that is written into it."""
+    """A transport whose writes in one turn of the event loop leave together: a packet takes longer
+    than all that is written into it.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport

@@ -1,4 +1,6 @@
-"""Answers that are files of people: shown by browsers only where nothing in them could run, asked for again only when they changed."""
+"""Answers that are files of people: shown by browsers only where nothing in them could run, asked
+for again only when they changed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ SHOWN_AS = {
     **{".mp3": "audio/mpeg", ".wav": "audio/wav", ".flac": "audio/flac", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".m4a": "audio/mp4"},
     **{".txt": "text/plain", ".json": "application/json", ".css": "text/css"},
 }
-"""What a browser may show by itself, by the name's ending. All else (SVG, HTML, scripts) is handed over as a file to keep."""
+"""What a browser may show by itself, by the name's ending. All else (SVG, HTML, scripts) is handed
+over as a file to keep.
+"""
 DOWNLOAD = "application/octet-stream"
 LIFELESS = "default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 GUARDED = {"Content-Security-Policy": LIFELESS, "Cache-Control": "no-cache"}

@@ -1,4 +1,6 @@
-"""A job as the convention's answers show it: a queue item, a history entry, a row of `/api/jobs`. Never shows who submitted it."""
+"""A job as the convention's answers show it: a queue item, a history entry, a row of `/api/jobs`.
+Never shows who submitted it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def milliseconds(seconds: float | None) -> int | None:
 
 
 def place_number(job: Job) -> int | float:
-    """A job's number as JSON that clients read into an integer, where it is a whole one that they can hold."""
+    """A job's number as JSON that clients read into an integer, where it is a whole one that they
+    can hold.
+    """
     whole = abs(job.number) < EXACT and job.number == int(job.number)
     return int(job.number) if whole else job.number
 
@@ -72,7 +76,9 @@ def _messages(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def error_of(job: Job) -> dict[str, Any]:
-    """Why a job failed, in the convention's words: the data of `execution_error` wherever it is told."""
+    """Why a job failed, in the convention's words: the data of `execution_error` wherever it is
+    told.
+    """
     result = job.result
     error = result.error if result is not None else None
     node, kind = (error.display or error.node, error.node_type) if error else ("", "")
@@ -90,7 +96,9 @@ def error_of(job: Job) -> dict[str, Any]:
 
 
 def shown_node(job: Job, node: str, kind: str) -> dict[str, str]:
-    """`node_id` and `node_type` of a node of the prompt; `kind` is the type of one that is not in it."""
+    """`node_id` and `node_type` of a node of the prompt; `kind` is the type of one that is not in
+    it.
+    """
     call = job.prompt.get(node)
     return {"node_id": node, "node_type": str(call.get("class_type", kind)) if isinstance(call, Mapping) else kind}
 

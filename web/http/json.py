@@ -12,8 +12,9 @@ from starlette.responses import StreamingResponse
 
 
 def json_text(data: Any, **options: Any) -> str:
-    """Short JSON, where numbers that it does not have (a pack's NaN) are null, and halves of characters are question marks. `options` are
-    further ones of `json.dumps`."""
+    """Short JSON, where numbers that it does not have (a pack's NaN) are null, and halves of
+    characters are question marks. `options` are further ones of `json.dumps`.
+    """
     try:
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False, **options)
     except ValueError:

@@ -1,4 +1,6 @@
-"""What `POST /prompt` takes: JSON, a picture that carries a workflow, or a form with either. Knows nothing of what a graph means."""
+"""What `POST /prompt` takes: JSON, a picture that carries a workflow, or a form with either. Knows
+nothing of what a graph means.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 async def read_prompt(request: Request, limits: Limits) -> PromptBody:
-    """The body in the one form that is worked with. Refusal 400 when it is none of the forms, or an id is not as it has to be, 413 when it
-    has more than `limits.prompt_bytes` of JSON."""
+    """The body in the one form that is worked with. Refusal 400 when it is none of the forms, or an
+    id is not as it has to be, 413 when it has more than `limits.prompt_bytes` of JSON.
+    """
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         data = await _form(request, limits)
     else:
@@ -44,7 +47,9 @@ async def read_prompt(request: Request, limits: Limits) -> PromptBody:
 
 
 def idempotency_key(request: Request) -> str | None:
-    """The client's own name for this submission. Refusal 400 when it is no printable ASCII of at most 255 characters."""
+    """The client's own name for this submission. Refusal 400 when it is no printable ASCII of at
+    most 255 characters.
+    """
     key = request.headers.get("idempotency-key")
     if key is not None and not KEY.fullmatch(key):
         raise Refusal(400, "Idempotency-Key is not as expected", details="expected 1 to 255 printable ASCII characters without spaces")
@@ -65,7 +70,9 @@ def is_picture(raw: bytes) -> bool:
 
 
 async def workflow_in(raw: bytes, limits: Limits) -> Any:
-    """The workflow that a picture carries. Refusal 400 when it carries none, 413 when it is too large."""
+    """The workflow that a picture carries. Refusal 400 when it carries none, 413 when it is too
+    large.
+    """
     try:
         workflow = await asyncio.to_thread(workflow_from_picture, raw)
     except InputError as error:

@@ -1,4 +1,6 @@
-"""Answers that are no results: refusals in the convention's shapes, and texts without paths of this machine."""
+"""Answers that are no results: refusals in the convention's shapes, and texts without paths of this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PROMPT_ROUTE = re.compile(r"(/api)?/prompt")
 
 
 class Refusal(KatzError):
-    """A request that is not carried out. `kind` is the convention's error type; `retry_after` is in seconds."""
+    """A request that is not carried out. `kind` is the convention's error type; `retry_after` is in
+    seconds.
+    """
 
     def __init__(
         self, status: int, message: str, kind: str = "invalid_request", details: str = "", retry_after: float | None = None
@@ -67,7 +71,9 @@ class PathRedactor:
         return cls(tuple(sorted(spelled.items(), key=lambda item: -len(item[0]))))
 
     def text(self, text: str) -> str:
-        """Folders that the operator named become their last name; of other absolute paths the last part stays."""
+        """Folders that the operator named become their last name; of other absolute paths the last
+        part stays.
+        """
         if "/" not in text and os.sep not in text:
             return text
         for prefix, name in self.prefixes:

@@ -1,4 +1,6 @@
-"""Bodies of requests, parsed strictly. A client may name any content type or none, as scripts do; what it sends has to be right."""
+"""Bodies of requests, parsed strictly. A client may name any content type or none, as scripts do;
+what it sends has to be right.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Body(BaseModel):
 
 
 class PromptBody(Body):
-    """`POST /prompt`. `prompt` is a graph in API format or a workflow as the editor saves it (a dict with `nodes`)."""
+    """`POST /prompt`. `prompt` is a graph in API format or a workflow as the editor saves it (a
+    dict with `nodes`).
+    """
 
     prompt: dict[str, Any]
     client_id: str | None = Field(None, max_length=200)
@@ -76,7 +80,9 @@ class MoveBody(Body):
 
 
 async def read_body(request: Request, model: type[Model], empty_is_default: bool = False) -> Model:
-    """The body as a model. Refusal 400 says what came and what was expected; an empty body counts as `{}` where the convention has it."""
+    """The body as a model. Refusal 400 says what came and what was expected; an empty body counts
+    as `{}` where the convention has it.
+    """
     raw = await request.body()
     if empty_is_default and not raw.strip():
         return model()

@@ -1,4 +1,5 @@
-"""The gate in front of every route: names of this server, pages that may ask, token, sizes of bodies, headers of answers.
+"""The gate in front of every route: names of this server, pages that may ask, token, sizes of
+bodies, headers of answers.
 
 Knows nothing of what the routes do.
 """
@@ -48,7 +49,9 @@ HEADERS = {
 
 
 def page_policy(script_hashes: Iterable[str] = ()) -> str:
-    """Content-Security-Policy of pages. `script_hashes`: `sha256-...` of scripts that stand in the page itself."""
+    """Content-Security-Policy of pages. `script_hashes`: `sha256-...` of scripts that stand in the
+    page itself.
+    """
     scripts = " ".join(f"'{digest}'" for digest in script_hashes)
     return "; ".join(
         (
@@ -137,7 +140,9 @@ class Security:
         return None
 
     def _remembering(self, scope: Scope) -> Response:
-        """The token goes from the address, where histories and logs would keep it, into a cookie that only this server sees."""
+        """The token goes from the address, where histories and logs would keep it, into a cookie
+        that only this server sees.
+        """
         rest = urlencode([(key, value) for key, value in parse_qsl(scope["query_string"].decode("latin-1")) if key != "token"])
         cookie: SimpleCookie = SimpleCookie()
         cookie[COOKIE] = self._access.token or ""
@@ -160,8 +165,10 @@ def body_limit(path: str, limits: Limits) -> int:
 
 
 def _form_charset(headers: Headers) -> bytes:
-    """How a multipart body says that its texts are written, found as the form's parser will find it: that takes any codec that Python has,
-    and some of them need quadratic time. UTF-8 for any other body, as it is never decoded by a name."""
+    """How a multipart body says that its texts are written, found as the form's parser will find
+    it: that takes any codec that Python has, and some of them need quadratic time. UTF-8 for any
+    other body, as it is never decoded by a name.
+    """
     kind, options = parse_options_header(headers.get("content-type"))
     return options.get(b"charset", UTF_8[0]).lower() if kind.startswith(b"multipart/") else UTF_8[0]
 
@@ -171,7 +178,9 @@ def _too_large(limit: int) -> str:
 
 
 class _Bounded:
-    """Counts a body while it arrives: Refusal 413 over the limit, 408 when nothing more comes, or too little."""
+    """Counts a body while it arrives: Refusal 413 over the limit, 408 when nothing more comes, or
+    too little.
+    """
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive, self._limit = receive, limit

@@ -24,7 +24,9 @@ TAKEN = {
 
 
 class Refused(KatzError):
-    """A submission that is not taken in. `status` is HTTP's, `kind` a word for programs; `retry_after` in seconds, where that may help."""
+    """A submission that is not taken in. `status` is HTTP's, `kind` a word for programs;
+    `retry_after` in seconds, where that may help.
+    """
 
     def __init__(self, status: int, kind: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -32,7 +34,9 @@ class Refused(KatzError):
 
 
 class Admission:
-    """Takes jobs into the queue once they are on disk. `room`: jobs that may wait; `order`: that of the newest job."""
+    """Takes jobs into the queue once they are on disk. `room`: jobs that may wait; `order`: that of
+    the newest job.
+    """
 
     def __init__(self, store: JobStore, dispatcher: Dispatcher, forecast: Forecast, room: int, clock: Callable[[], float]) -> None:
         self.order = 0
@@ -120,7 +124,9 @@ class Admission:
 
 
 def _prepare(submission: Submission) -> tuple[JobFeatures, str]:
-    """What takes a while for large graphs: features, and the digest where there is a key. Refused: JSON cannot say it."""
+    """What takes a while for large graphs: features, and the digest where there is a key. Refused:
+    JSON cannot say it.
+    """
     for name, value in (("number", submission.number), ("deadline", submission.deadline)):
         if value is not None and not math.isfinite(value):
             raise Refused(400, "invalid_prompt", f"{name}: {value} is no finite number")

@@ -1,6 +1,8 @@
-"""Jobs from the queue to the runner and to their ends. One attempt at a time for each job, one result for each.
+"""Jobs from the queue to the runner and to their ends. One attempt at a time for each job, one
+result for each.
 
-A result is told to others only when it is on disk. A job that has crashed what ran it runs alone, so that a second crash is its own.
+A result is told to others only when it is on disk. A job that has crashed what ran it runs alone,
+so that a second crash is its own.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ log = logging.getLogger("katz.jobs")
 
 
 class Runs(Protocol):
-    """What runs jobs. Events of a job follow `run`; `Ended` is the last one, and the job's files are safe once it was told `kept`."""
+    """What runs jobs. Events of a job follow `run`; `Ended` is the last one, and the job's files
+    are safe once it was told `kept`.
+    """
 
     @property
     def ready(self) -> bool: ...
@@ -42,7 +46,9 @@ class Runs(Protocol):
 
 @dataclass(slots=True)
 class Attempt:
-    """A job that the runner has. `phase`: it runs; its result is on the way to the disk; it is on its way back to the queue."""
+    """A job that the runner has. `phase`: it runs; its result is on the way to the disk; it is on
+    its way back to the queue.
+    """
 
     job: Job
     wrote: set[StoredFile] = field(default_factory=set)
@@ -98,7 +104,9 @@ class Dispatcher:
             log.error("internal error: %s", error, exc_info=error)
 
     async def close(self, seconds: float) -> None:
-        """Hear nothing more; wait for what is under way, then end it. It is ended at once when this is cancelled."""
+        """Hear nothing more; wait for what is under way, then end it. It is ended at once when this
+        is cancelled.
+        """
         self._closed = True
         try:
             if self._tasks:
@@ -164,7 +172,9 @@ class Dispatcher:
         return attempt.job if attempt is not None else self.queue.find(id)
 
     async def stopped(self, ids: Sequence[str], seconds: float) -> None:
-        """Wait, but not for long, until it is on disk that jobs were cancelled: their ends, or that they are to end."""
+        """Wait, but not for long, until it is on disk that jobs were cancelled: their ends, or that
+        they are to end.
+        """
         tasks = [self._ending[id][1] for id in ids if id in self._ending]
         if running := [id for id in ids if id in self.attempts]:
             tasks.append(self.spawn(self._note(self._store.stop(running))))
@@ -224,7 +234,9 @@ class Dispatcher:
         self.spawn(self._put_back(attempt, crashes))
 
     async def _keep(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
-        """Put a result on disk, however long that takes, then tell it. `discard`: the attempt's files go."""
+        """Put a result on disk, however long that takes, then tell it. `discard`: the attempt's
+        files go.
+        """
         job = attempt.job
         kept = None
         try:
@@ -247,8 +259,9 @@ class Dispatcher:
     async def _on_disk(self, attempt: Attempt, result: Ended) -> Ended:
         """What was written: the result, or that it cannot be. Waits as long as the disk is full.
 
-        Whatever a kill cuts off, a job that has its result has its files, and of one that has none they are deleted: by the runner until it
-        is told that they are kept, and from then on by the next start, for which they are noted before.
+        Whatever a kill cuts off, a job that has its result has its files, and of one that has none
+        they are deleted: by the runner until it is told that they are kept, and from then on by the
+        next start, for which they are noted before.
         """
         job, kept = attempt.job, result
         while True:
@@ -278,7 +291,9 @@ class Dispatcher:
             attempt.noted.update(files)
 
     async def _put_back(self, attempt: Attempt, crashes: int) -> None:
-        """To its place in the queue, once nothing of its attempt is left. Nothing is started: what runs jobs may be down."""
+        """To its place in the queue, once nothing of its attempt is left. Nothing is started: what
+        runs jobs may be down.
+        """
         job = replace(attempt.job, status="pending", started=None, crashes=crashes)
         await self._note(asyncio.to_thread(self._files.delete, attempt.wrote))
         if not attempt.cancelled:
@@ -303,7 +318,9 @@ class Dispatcher:
             self.finish(job, Ended("failed", now, JobError("RunError", late)))
 
     async def _note(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work whose failure changes nothing for the job: a later start of the server, or its runner, puts things right."""
+        """Work whose failure changes nothing for the job: a later start of the server, or its
+        runner, puts things right.
+        """
         try:
             await work
         except KatzError as error:

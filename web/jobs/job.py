@@ -1,4 +1,6 @@
-"""A job: a graph that somebody submitted, and what became of it. Plain data; knows nothing of how it is stored and run."""
+"""A job: a graph that somebody submitted, and what became of it. Plain data; knows nothing of how
+it is stored and run.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ FINISHED: tuple[Status, ...] = ("completed", "failed", "cancelled")
 class Submission:
     """What a client asks for, checked already.
 
-    `prompt`: the graph in API format as it will run (literals have the types of their inputs); `targets`: the outputs to run. `extra`:
-    the client's `extra_data` without secrets. `number`: place in the queue, lowest first; None: behind all; `front`: before all.
-    `deadline`: seconds since the epoch by which it has to be done. `key`: its Idempotency-Key.
+    `prompt`: the graph in API format as it will run (literals have the types of their inputs);
+    `targets`: the outputs to run. `extra`: the client's `extra_data` without secrets. `number`:
+    place in the queue, lowest first; None: behind all; `front`: before all. `deadline`: seconds
+    since the epoch by which it has to be done. `key`: its Idempotency-Key.
     """
 
     prompt: Mapping[str, Any]
@@ -34,8 +37,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All times are seconds since the epoch. Jobs of one `number` run by `order`, that of their arrival at first. `crashes`: how often
-    what ran it died under it. `predicted`: seconds it was thought to take when it was accepted. `result`: how it ended."""
+    """All times are seconds since the epoch. Jobs of one `number` run by `order`, that of their
+    arrival at first. `crashes`: how often what ran it died under it. `predicted`: seconds it was
+    thought to take when it was accepted. `result`: how it ended.
+    """
 
     id: str
     number: float

@@ -1,4 +1,6 @@
-"""The jobs of a server: taken in, put in order, run, remembered. Lives on the event loop; knows nothing of HTTP and of what runs jobs."""
+"""The jobs of a server: taken in, put in order, run, remembered. Lives on the event loop; knows
+nothing of HTTP and of what runs jobs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ log = logging.getLogger("katz.jobs")
 
 
 class Jobs:
-    """Start it before use. `publish` hears what happens to a job, `changed` when the queue is another one. `jobs_at_once`: at least 1."""
+    """Start it before use. `publish` hears what happens to a job, `changed` when the queue is
+    another one. `jobs_at_once`: at least 1.
+    """
 
     def __init__(
         self,
@@ -90,16 +94,21 @@ class Jobs:
         return self._paused
 
     async def admit(self, client: str | None, key: str | None) -> None:
-        """Refused when a submission would be for its moment; cheap, to be asked before anything is checked. A known key passes."""
+        """Refused when a submission would be for its moment; cheap, to be asked before anything is
+        checked. A known key passes.
+        """
         await self._admission.check(client, key)
 
     async def submit(self, submission: Submission) -> Job:
-        """The job, on disk. With an Idempotency-Key that came before, the job of then. Refused: no room, no time, id or key are taken."""
+        """The job, on disk. With an Idempotency-Key that came before, the job of then. Refused: no
+        room, no time, id or key are taken.
+        """
         return await asyncio.shield(self._dispatcher.spawn(self._take_in(submission)))
 
     async def cancel(self, ids: Iterable[str]) -> dict[str, bool]:
-        """Stop jobs that wait or run; True for those that were stopped by this, or are being stopped: they will not run again, whatever
-        happens."""
+        """Stop jobs that wait or run; True for those that were stopped by this, or are being
+        stopped: they will not run again, whatever happens.
+        """
         stopped = {id: self._dispatcher.cancel(id) for id in ids}
         await self._dispatcher.stopped([id for id, was in stopped.items() if was], STOPPING)
         return stopped
@@ -118,7 +127,9 @@ class Jobs:
         await self.cancel([job.id for job in self.running if id in (None, job.id)])
 
     async def pause(self) -> None:
-        """Start no more jobs, also after a restart, until `resume`. RunError: it cannot be written down."""
+        """Start no more jobs, also after a restart, until `resume`. RunError: it cannot be written
+        down.
+        """
         await self._store.set_flag(PAUSED, True)
         self._paused = self._dispatcher.hold = True
         self._changed()
@@ -131,8 +142,10 @@ class Jobs:
         self._changed()
 
     async def move(self, id: str, number: float | None = None, front: bool = False, before: str | None = None) -> Job:
-        """Give a waiting job another place: before all, right before another one, or that of a number. NotWaiting: it does not wait.
-        RunError: it cannot be written down, and nothing has moved."""
+        """Give a waiting job another place: before all, right before another one, or that of a
+        number. NotWaiting: it does not wait. RunError: it cannot be written down, and nothing has
+        moved.
+        """
         queue = self._dispatcher.queue
         if number is not None and not math.isfinite(number):
             raise NotWaiting(f"number: {number} is no place in the queue")
@@ -171,7 +184,9 @@ class Jobs:
         limit: int | None = None,
         offset: int = 0,
     ) -> tuple[list[Job], int]:
-        """A page of all jobs, and how many there are. They come without prompts, and with no more of `extra` than the workflow's id."""
+        """A page of all jobs, and how many there are. They come without prompts, and with no more
+        of `extra` than the workflow's id.
+        """
         return await self._store.listed(statuses, workflow_id, sort_by, descending, limit, offset)
 
     async def forget(self, ids: Sequence[str]) -> None:
@@ -191,7 +206,9 @@ class Jobs:
         return by_id(self.pending, self._forecast.starts(self.running, self.pending))
 
     async def drain(self, seconds: float) -> None:
-        """Start nothing more and wait for what runs; what takes longer is stopped and goes back to the queue."""
+        """Start nothing more and wait for what runs; what takes longer is stopped and goes back to
+        the queue.
+        """
         self._admission.closed = self._dispatcher.hold = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._dispatcher.idle.wait(), seconds)
@@ -201,7 +218,9 @@ class Jobs:
             await asyncio.wait_for(self._dispatcher.idle.wait(), STOPPING)
 
     async def close(self) -> None:
-        """End all that is under way here. What still runs is taken up by the next start. The store stays open."""
+        """End all that is under way here. What still runs is taken up by the next start. The store
+        stays open.
+        """
         self._admission.closed = self._dispatcher.hold = True
         if self._ticking is not None:
             self._ticking.cancel()

@@ -1,4 +1,6 @@
-"""How a data folder's job store is opened: for one server alone, its tables made, and what is wrong with it said in one line."""
+"""How a data folder's job store is opened: for one server alone, its tables made, and what is wrong
+with it said in one line.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ RUNNER_PATIENCE = 60.0  # seconds for the runner of a server that was killed to 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store's file, one connection for the thread that writes and one for the thread that reads, and what keeps other servers off."""
+    """A store's file, one connection for the thread that writes and one for the thread that reads,
+    and what keeps other servers off.
+    """
 
     file: Path
     lock: FileLock
@@ -30,7 +34,9 @@ class Opened:
 
 
 def open_folder(folder: Path) -> Opened:
-    """The store of a data folder, made where there is none. RunError: the folder is in use, cannot be written, or its store is damaged."""
+    """The store of a data folder, made where there is none. RunError: the folder is in use, cannot
+    be written, or its store is damaged.
+    """
     file = folder / FILE
     lock = FileLock(folder / LOCK, thread_local=False)
     try:

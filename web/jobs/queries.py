@@ -1,4 +1,6 @@
-"""What is asked of the job store's tables. Each function is one operation within a transaction of the caller."""
+"""What is asked of the job store's tables. Each function is one operation within a transaction of
+the caller.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SortBy = Literal["created_at", "execution_duration"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What became of a submission: a new job; the job that its key was used for before; or neither, as an id or key is taken."""
+    """What became of a submission: a new job; the job that its key was used for before; or neither,
+    as an id or key is taken.
+    """
 
     job: Job | None
     repeated: bool = False

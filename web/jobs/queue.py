@@ -1,4 +1,6 @@
-"""The order in which jobs wait: lowest number first, and those of one number as they arrived. Knows nothing of disks and devices."""
+"""The order in which jobs wait: lowest number first, and those of one number as they arrived. Knows
+nothing of disks and devices.
+"""
 
 from __future__ import annotations
 
@@ -70,9 +72,11 @@ class JobQueue:
         return replace(self._waiting(id), number=number)
 
     def moved_before(self, id: str, other: str) -> list[Job]:
-        """A job right before another one, whose number it gets, and others whose places are written differently then; to be placed.
+        """A job right before another one, whose number it gets, and others whose places are written
+        differently then; to be placed.
 
-        The jobs of that number share out the orders that they have. NotWaiting for a job that does not wait.
+        The jobs of that number share out the orders that they have. NotWaiting for a job that does
+        not wait.
         """
         job, target = self._waiting(id), self._waiting(other)
         if job is target:

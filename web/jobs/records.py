@@ -1,4 +1,6 @@
-"""Jobs as rows of the job store: its tables, and a row to a job and back. Knows nothing of transactions and threads."""
+"""Jobs as rows of the job store: its tables, and a row to a job and back. Knows nothing of
+transactions and threads.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ ENDED: TypeAdapter[Ended] = TypeAdapter(Ended)
 
 
 def as_text(value: Any) -> str:
-    """JSON. ValueError for what JSON cannot say, and for more than LARGEST. NaN and infinities are kept."""
+    """JSON. ValueError for what JSON cannot say, and for more than LARGEST. NaN and infinities are
+    kept.
+    """
     data = to_json(value, inf_nan_mode="constants")
     if len(data) > LARGEST:
         raise ValueError(f"it has {len(data):,} bytes, more than {LARGEST:,}")
@@ -79,7 +83,9 @@ def row_of(job: Job) -> dict[str, Any]:
 
 
 def job_of(row: Sequence[Any]) -> Job:
-    """A job of the columns of COLUMNS or WHOLE. Without its documents a job has no prompt, and only the workflow's id as its extra."""
+    """A job of the columns of COLUMNS or WHOLE. Without its documents a job has no prompt, and only
+    the workflow's id as its extra.
+    """
     (
         identity,
         number,
@@ -121,6 +127,8 @@ def job_of(row: Sequence[Any]) -> Job:
 
 
 def digest(submission: Submission) -> str:
-    """What two submissions of one Idempotency-Key must have in common. A deadline is left out: it is counted from the arrival."""
+    """What two submissions of one Idempotency-Key must have in common. A deadline is left out: it
+    is counted from the arrival.
+    """
     body = [submission.prompt, submission.targets, submission.id, submission.extra, submission.number, submission.front]
     return hashlib.sha256(as_text(body).encode()).hexdigest()

@@ -1,4 +1,5 @@
-"""What finished and broken-off jobs leave behind in the folders, and when jobs are forgotten. Never touches what nobody recorded.
+"""What finished and broken-off jobs leave behind in the folders, and when jobs are forgotten. Never
+touches what nobody recorded.
 
 A person's outputs stay: with a job that is forgotten only temporary files go.
 """
@@ -26,7 +27,9 @@ ABANDONED = 3_600.0  # seconds in which a file that is written changes
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long finished jobs are remembered; None: without end. `bytes` counts their files in the temporary folder."""
+    """How long finished jobs are remembered; None: without end. `bytes` counts their files in the
+    temporary folder.
+    """
 
     days: float | None = None
     bytes: int | None = None
@@ -39,7 +42,9 @@ class JobFiles:
         self._folders = {place: folder.resolve() for place, folder in folders.items()}
 
     def delete(self, files: Iterable[StoredFile]) -> None:
-        """Delete files, and temporary folders that are empty then. What is gone already is right; what cannot be deleted is logged."""
+        """Delete files, and temporary folders that are empty then. What is gone already is right;
+        what cannot be deleted is logged.
+        """
         for file in files:
             path = self.path(file)
             if path is None:
@@ -79,13 +84,17 @@ class JobFiles:
 
 
 def temporary(job: Ended, wrote: Iterable[StoredFile]) -> list[StoredFile]:
-    """The temporary files that a job wrote or shows: they go when it is forgotten, and nobody else shows them."""
+    """The temporary files that a job wrote or shows: they go when it is forgotten, and nobody else
+    shows them.
+    """
     named = {file.path for file in wrote if file.place == TEMPORARY} | set(_shown(job))
     return [StoredFile(TEMPORARY, path) for path in sorted(named)]
 
 
 async def outdated(store: JobStore, retention: Retention, count: int, now: float) -> Sequence[str]:
-    """Finished jobs that are to be forgotten: too old, more than `count`, or with too many bytes of temporary files."""
+    """Finished jobs that are to be forgotten: too old, more than `count`, or with too many bytes of
+    temporary files.
+    """
     ids = dict.fromkeys(await store.surplus(count))
     if retention.days is not None:
         ids |= dict.fromkeys(await store.finished_before(now - retention.days * DAY))
@@ -95,7 +104,9 @@ async def outdated(store: JobStore, retention: Retention, count: int, now: float
 
 
 def drop_unfinished(folders: Iterable[Path], now: float) -> None:
-    """Delete what processes that were killed had begun to write in these folders. Others may write there: what changed lately stays."""
+    """Delete what processes that were killed had begun to write in these folders. Others may write
+    there: what changed lately stays.
+    """
     for folder in folders:
         for inside, _, names in os.walk(folder):
             for name in filter(UNFINISHED.fullmatch, names):

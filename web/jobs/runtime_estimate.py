@@ -1,6 +1,8 @@
-"""How long jobs will take, learned from those that ended: one of the same shape, else by the work that samplers do. Pure arithmetic.
+"""How long jobs will take, learned from those that ended: one of the same shape, else by the work
+that samplers do. Pure arithmetic.
 
-A shape is a graph without what hardly changes its time: seeds, texts and names of files. Work is evaluations x pixels x pictures.
+A shape is a graph without what hardly changes its time: seeds, texts and names of files. Work is
+evaluations x pixels x pictures.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ class Predictor:
 
 
 def learned(job: Job, features: JobFeatures) -> float | None:
-    """The seconds that a job's end teaches; None where samplers had nothing to do because their results were there."""
+    """The seconds that a job's end teaches; None where samplers had nothing to do because their
+    results were there.
+    """
     result = job.result
     if result is None or result.status != "completed" or job.started is None or job.ended is None:
         return None
@@ -84,7 +88,9 @@ def learned(job: Job, features: JobFeatures) -> float | None:
 
 
 def starts(slots: int, running: Iterable[float], waiting: Sequence[float]) -> list[float]:
-    """Seconds until each waiting job starts, which takes `waiting`, while others have `running` left; last, until one behind them would."""
+    """Seconds until each waiting job starts, which takes `waiting`, while others have `running`
+    left; last, until one behind them would.
+    """
     free = sorted(running)[-slots:]
     free = [0.0] * (slots - len(free)) + free
     times = []

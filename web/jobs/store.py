@@ -1,6 +1,8 @@
-"""Jobs on disk: an SQLite file that a crash at any moment leaves whole. Knows nothing of order, devices and clients.
+"""Jobs on disk: an SQLite file that a crash at any moment leaves whole. Knows nothing of order,
+devices and clients.
 
-What a method returned for is on disk. Writes go through one thread, reads through another one, so that the event loop waits for neither.
+What a method returned for is on disk. Writes go through one thread, reads through another one, so
+that the event loop waits for neither.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class JobStore:
 
     @classmethod
     def open(cls, folder: Path) -> JobStore:
-        """The store of a data folder, made where there is none. RunError: it is in use, cannot be written, or its store is damaged."""
+        """The store of a data folder, made where there is none. RunError: it is in use, cannot be
+        written, or its store is damaged.
+        """
         return cls(open_folder(folder))
 
     async def close(self) -> None:
@@ -52,7 +56,9 @@ class JobStore:
         return await self._write(lambda connection: queries.add(connection, job, key, digest))
 
     async def repeated(self, client: str | None, key: str, digest: str | None) -> Kept | None:
-        """What became of an earlier submission with this key; None when there was none. `digest` None: whatever it was."""
+        """What became of an earlier submission with this key; None when there was none. `digest`
+        None: whatever it was.
+        """
         return await self._read(lambda connection: queries.repeated(connection, client, key, digest))
 
     async def begin(self, id: str, at: float) -> None:
@@ -68,7 +74,9 @@ class JobStore:
         await self._write(lambda connection: queries.note(connection, id, files))
 
     async def finish(self, job: Job, temporary: Sequence[StoredFile]) -> bool:
-        """How a job ended, once and for all; False when that was known already. `temporary`: files that go when the job is forgotten."""
+        """How a job ended, once and for all; False when that was known already. `temporary`: files
+        that go when the job is forgotten.
+        """
         return await self._write(lambda connection: queries.finish(connection, job, temporary))
 
     async def retry(self, id: str, crashes: int) -> None:
@@ -120,14 +128,18 @@ class JobStore:
     async def listed(
         self, statuses: Sequence[Status], workflow: str | None, sort_by: SortBy, descending: bool, limit: int | None, offset: int
     ) -> tuple[list[Job], int]:
-        """A page of all jobs without their documents, and how many there are. No `statuses`: jobs of any."""
+        """A page of all jobs without their documents, and how many there are. No `statuses`: jobs
+        of any.
+        """
         await self._write(lambda connection: None)  # what was asked for before is seen
         return await self._read(lambda connection: queries.listed(connection, statuses, workflow, sort_by, descending, limit, offset))
 
     # forgetting
 
     async def forget(self, ids: Sequence[str] | None) -> list[StoredFile]:
-        """Forget jobs that ended, None: all of them. The temporary files that no other job shows are to be deleted by the caller."""
+        """Forget jobs that ended, None: all of them. The temporary files that no other job shows
+        are to be deleted by the caller.
+        """
         return await self._write(lambda connection: queries.forget(connection, ids))
 
     async def finished_before(self, at: float) -> list[str]:
@@ -139,7 +151,9 @@ class JobStore:
         return await self._ids("select id from jobs where finished is not null order by finished desc limit -1 offset ?", count)
 
     async def oversized(self, limit: int) -> list[str]:
-        """The oldest of the jobs that ended, whose temporary files are too much together with those of newer ones. `limit` in bytes."""
+        """The oldest of the jobs that ended, whose temporary files are too much together with those
+        of newer ones. `limit` in bytes.
+        """
         sizes = "(select job, sum(bytes) as bytes from files group by job having sum(bytes) > 0)"
         total = "sum(bytes) over (order by finished desc) as total"
         totals = f"select id, {total} from {sizes} join jobs on id = job where finished is not null"

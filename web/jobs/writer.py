@@ -1,4 +1,5 @@
-"""One thread that writes to an SQLite file: what was asked for meanwhile shares a transaction, so that a burst costs one wait for the disk.
+"""One thread that writes to an SQLite file: what was asked for meanwhile shares a transaction, so
+that a burst costs one wait for the disk.
 
 Knows nothing of what is written.
 """
@@ -25,7 +26,9 @@ class _Asked:
 
 
 class Writer:
-    """Carries out operations in the order in which they were asked for. The connection is in autocommit mode and the thread's alone."""
+    """Carries out operations in the order in which they were asked for. The connection is in
+    autocommit mode and the thread's alone.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -34,15 +37,18 @@ class Writer:
         self._thread.start()
 
     def ask(self, operation: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """The operation's answer, once it is on disk. What it raises undoes this operation alone; sqlite3.Error of the file undoes all
-        operations of the transaction."""
+        """The operation's answer, once it is on disk. What it raises undoes this operation alone;
+        sqlite3.Error of the file undoes all operations of the transaction.
+        """
         answer: Future[T] = Future()
         answer.set_running_or_notify_cancel()  # whoever waits may go away; it is carried out all the same
         self._asked.put(_Asked(operation, answer))
         return answer
 
     def close(self) -> None:
-        """Carries out what was asked for, then closes the connection. Nothing may be asked for afterwards."""
+        """Carries out what was asked for, then closes the connection. Nothing may be asked for
+        afterwards.
+        """
         self._asked.put(None)
         self._thread.join()
         self._connection.close()

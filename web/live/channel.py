@@ -1,4 +1,6 @@
-"""What a channel has to say, and to whom: the vocabulary between the hub and those who write messages. Knows nothing of sockets."""
+"""What a channel has to say, and to whom: the vocabulary between the hub and those who write
+messages. Knows nothing of sockets.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,8 @@ class QueueView:
 class Snapshot:
     """All that a client may know when it connects.
 
-    `jobs`: its own, those that ended of late first. `states`: of those that run. `missed`: those that ended while it was away, or may have
-    been. `facts`: of the server.
+    `jobs`: its own, those that ended of late first. `states`: of those that run. `missed`: those
+    that ended while it was away, or may have been. `facts`: of the server.
     """
 
     client: str
@@ -43,7 +45,9 @@ class Snapshot:
 
 
 class Channel(Protocol):
-    """Writes what happens in the words of one protocol, for one session. `state` has taken the event in already."""
+    """Writes what happens in the words of one protocol, for one session. `state` has taken the
+    event in already.
+    """
 
     def greeting(self, snapshot: Snapshot) -> Iterable[ClientFrame]: ...
 

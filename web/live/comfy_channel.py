@@ -1,9 +1,12 @@
-"""Events of jobs as the messages that the ecosystem's clients read: JSON texts `{"type", "data"}`, pictures with big-endian headers.
+"""Events of jobs as the messages that the ecosystem's clients read: JSON texts `{"type", "data"}`,
+pictures with big-endian headers.
 
-Order for one job: execution_start, execution_cached, for each node that runs progress_state, executing, [progress, progress_state,
-picture]*, [executed], progress_state, then execution_success, status, executing with node null. `progress_state` tells of all nodes
-whenever it is sent, so it is sent seldom in large graphs, and the latest is never left out. executing and progress name the nodes that the
-client submitted, and not those that a node expanded to (a sampler is one node to clients): scripts look them up in their prompt.
+Order for one job: execution_start, execution_cached, for each node that runs progress_state,
+executing, [progress, progress_state, picture]*, [executed], progress_state, then execution_success,
+status, executing with node null. `progress_state` tells of all nodes whenever it is sent, so it is
+sent seldom in large graphs, and the latest is never left out. executing and progress name the nodes
+that the client submitted, and not those that a node expanded to (a sampler is one node to clients):
+scripts look them up in their prompt.
 """
 
 from __future__ import annotations
@@ -188,7 +191,9 @@ def _identity(job: str, node: str, display: str) -> dict[str, Any]:
 
 
 def _message(type: str, data: Any) -> ClientFrame:
-    """JSON as every client can parse it: what it has no word for (NaN and data of a pack's own) is null."""
+    """JSON as every client can parse it: what it has no word for (NaN and data of a pack's own) is
+    null.
+    """
     return ClientFrame(json_text({"type": type, "data": data}, default=_nothing, skipkeys=True))
 
 

@@ -1,7 +1,8 @@
-"""Who watches what: sessions by client id, the states of running jobs, and what each session is told. Lives on the event loop, never waits.
+"""Who watches what: sessions by client id, the states of running jobs, and what each session is
+told. Lives on the event loop, never waits.
 
-A job's events go to the sessions of the client that submitted it, and to nobody else. Knows nothing of messages (a `Channel` writes them)
-and of websockets (`routes/socket.py` carries them).
+A job's events go to the sessions of the client that submitted it, and to nobody else. Knows nothing
+of messages (a `Channel` writes them) and of websockets (`routes/socket.py` carries them).
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Session:
         self._hub = hub
 
     def begin(self, recent: Sequence[Job] = ()) -> None:
-        """Send the snapshot, and from now on what happens. `recent`: the client's finished jobs, read less than a minute ago."""
+        """Send the snapshot, and from now on what happens. `recent`: the client's finished jobs,
+        read less than a minute ago.
+        """
         self.begun = True
         self.send(self.channel.greeting(self._hub.snapshot(self.client, recent)))
 
@@ -73,7 +76,9 @@ class Session:
             self.send(self.channel.event(job, event, state, queue))
 
     def send(self, frames: Iterable[ClientFrame]) -> None:
-        """What cannot be written (a pack's data, nested too deep) ends this session, never the job that it is told of."""
+        """What cannot be written (a pack's data, nested too deep) ends this session, never the job
+        that it is told of.
+        """
         try:
             for frame in frames:
                 self.outbox.put(frame)
@@ -83,7 +88,9 @@ class Session:
         self.outbox.wake()
 
     async def next(self) -> str | bytes:
-        """The next frame to send. Does not return after the end: wait for `outbox.closed` beside it."""
+        """The next frame to send. Does not return after the end: wait for `outbox.closed` beside
+        it.
+        """
         while True:
             if (frame := self.outbox.pop()) is not None:
                 return frame.data
@@ -111,7 +118,9 @@ class _End:
 
 
 class Hub:
-    """`queue` gives `Jobs` when it is asked; `facts` what clients may know of the server (versions, devices)."""
+    """`queue` gives `Jobs` when it is asked; `facts` what clients may know of the server (versions,
+    devices).
+    """
 
     def __init__(self, queue: Callable[[], Queue], facts: Callable[[], Mapping[str, Any]], limits: Limits) -> None:
         self._queue, self._facts, self._limits = queue, facts, limits
@@ -127,7 +136,9 @@ class Hub:
         return sum(map(len, self._sessions.values()))
 
     def connect(self, client: str, channel: Channel) -> Session:
-        """A new session of a client, beside those that it has. TooManySockets when the server, or the client, has enough."""
+        """A new session of a client, beside those that it has. TooManySockets when the server, or
+        the client, has enough.
+        """
         if self.sockets >= self._limits.sockets:
             raise TooManySockets(f"this server takes {self._limits.sockets} websockets at once, and has them")
         if len(self._sessions.get(client, ())) >= self._limits.client_sockets:
@@ -209,7 +220,9 @@ class Hub:
         return self._states.get(job.id) or JobState()
 
     def _expect_seen(self, client: str, jobs: Sequence[str]) -> None:
-        """Ends that were told: they are known, if somebody of the client is still there in a while, or leaves in order."""
+        """Ends that were told: they are known, if somebody of the client is still there in a while,
+        or leaves in order.
+        """
         loop = asyncio.get_running_loop()
         for session in self._sessions.get(client, ()):
             for job in jobs if session.begun else ():

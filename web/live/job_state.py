@@ -1,4 +1,6 @@
-"""What who saw every event of a running job knows of it, to be told to who comes later. Bounded; knows nothing of sockets."""
+"""What who saw every event of a running job knows of it, to be told to who comes later. Bounded;
+knows nothing of sockets.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class JobState:
     segments: int = 0  # in the timeline
 
     def hear(self, event: ClientEvent) -> None:
-        """Take an event in. What leaves nothing behind (messages of packs, pictures that a node sends for good) is passed over."""
+        """Take an event in. What leaves nothing behind (messages of packs, pictures that a node
+        sends for good) is passed over.
+        """
         match event:
             case Started(at=at):
                 self.started = at

@@ -1,4 +1,5 @@
-"""The native channel: websocket subprotocol `katz.msgpack`, a msgpack map with `type` and `seq` in each binary frame.
+"""The native channel: websocket subprotocol `katz.msgpack`, a msgpack map with `type` and `seq` in
+each binary frame.
 
 From the server, `seq` counting from 0; a gap is a running picture that gave way to a newer one:
 - `snapshot`, first: `client`; `server` (facts); `queue` as below; `jobs`: the client's own, each as under `job`, those that ended of late
@@ -12,8 +13,8 @@ From the server, `seq` counting from 0; a gap is a running picture that gave way
   runs: `started`, `nodes`, `plans`, `timeline`, `warnings`, `preview`, as they follow from its events).
 - `pong`, the answer to `ping`.
 
-From the client: `{"type": "ping"}` and `{"type": "watch", "job": ID}`. Anything else ends the connection: 1003 for a text, 1007 for what
-is malformed.
+From the client: `{"type": "ping"}` and `{"type": "watch", "job": ID}`. Anything else ends the
+connection: 1003 for a text, 1007 for what is malformed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What waits to be sent to one client: in order, bounded, and of running pictures only the newest. Knows nothing of what frames say."""
+"""What waits to be sent to one client: in order, bounded, and of running pictures only the newest.
+Knows nothing of what frames say.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class ClientFrame:
 
 
 class ByteBudget:
-    """What several outboxes hold together. When it is more than `limit` bytes, those that hold most are closed."""
+    """What several outboxes hold together. When it is more than `limit` bytes, those that hold most
+    are closed.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit, self._all = limit, 0

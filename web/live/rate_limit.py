@@ -1,4 +1,6 @@
-"""How often something may happen: a token bucket (RFC 2697, section 2, with one rate). Knows nothing of what it is for."""
+"""How often something may happen: a token bucket (RFC 2697, section 2, with one rate). Knows
+nothing of what it is for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ class RateLimit:
         self._tokens, self._filled = burst, clock()
 
     def take(self, cost: float = 1.0) -> bool:
-        """Whether it may happen now; then it counts. A cost above the burst takes a full bucket, and the rest of it as debt."""
+        """Whether it may happen now; then it counts. A cost above the burst takes a full bucket,
+        and the rest of it as debt.
+        """
         if self.wait(cost) > 0:
             return False
         self._tokens -= cost

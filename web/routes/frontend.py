@@ -1,4 +1,6 @@
-"""`/` and `/extensions`: a front end's files as they lie in a folder, packs' scripts for it, or a plain page without one."""
+"""`/` and `/extensions`: a front end's files as they lie in a folder, packs' scripts for it, or a
+plain page without one.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ PAGE = """<!doctype html>
 
 
 class Assets(StaticFiles):
-    """A folder's files and nothing outside of it. Types do not depend on this machine's list of them, and files may change."""
+    """A folder's files and nothing outside of it. Types do not depend on this machine's list of
+    them, and files may change.
+    """
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         try:
@@ -65,7 +69,9 @@ class Assets(StaticFiles):
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """A page's policy names the scripts that stand in it, also when the page itself is known already (304): it replaces the old one."""
+        """A page's policy names the scripts that stand in it, also when the page itself is known
+        already (304): it replaces the old one.
+        """
         answer = super().file_response(full_path, stat_result, scope, status_code)
         if Path(full_path).suffix.lower() == ".html":
             answer.headers["content-security-policy"] = page_policy(_inline_scripts(Path(full_path).read_bytes()))
@@ -120,6 +126,8 @@ def _scripts(folders: Mapping[str, str]) -> list[str]:
 
 
 def _inline_scripts(page: bytes) -> Iterator[str]:
-    """Digests by which a Content-Security-Policy names scripts (CSP level 3, section 2.3.1). Browsers read line ends as \\n."""
+    """Digests by which a Content-Security-Policy names scripts (CSP level 3, section 2.3.1).
+    Browsers read line ends as \\n.
+    """
     for script in SCRIPT.findall(page.replace(b"\r\n", b"\n")):
         yield f"sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}"

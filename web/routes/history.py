@@ -51,7 +51,9 @@ def router(state: State) -> APIRouter:
 
 
 async def _entries(state: State, first: int, count: int | None) -> AsyncIterator[bytes]:
-    """Finished jobs from the one at `first`, `count` at most. Some are left out where others are forgotten meanwhile."""
+    """Finished jobs from the one at `first`, `count` at most. Some are left out where others are
+    forgotten meanwhile.
+    """
 
     async def pages() -> AsyncIterator[Sequence[Job]]:
         start = first

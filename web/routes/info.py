@@ -1,4 +1,6 @@
-"""What the server has and is: nodes, devices, abilities; and what the stock front end asks for that is always empty here."""
+"""What the server has and is: nodes, devices, abilities; and what the stock front end asks for that
+is always empty here.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ FRESH = 1.0  # seconds in which a new file need not stand in lists; asking the r
 
 @dataclass(slots=True)
 class _NodeTypes:
-    """All node types as the runner of `life` described them at `asked`, with digest and compressed form, which are dear to make."""
+    """All node types as the runner of `life` described them at `asked`, with digest and compressed
+    form, which are dear to make.
+    """
 
     plain: bytes = b""
     zipped: bytes = b""

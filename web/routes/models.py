@@ -57,7 +57,9 @@ def router(state: State) -> APIRouter:
 
 
 def known_kind(folders: Folders, name: str) -> str:
-    """A kind of models under today's name or an older one. Refusal 404 when there is none of that name."""
+    """A kind of models under today's name or an older one. Refusal 404 when there is none of that
+    name.
+    """
     kind = SAME_AS.get(name, name)
     if kind not in folders.kinds():
         raise Refusal(404, "there is no such kind of models")

@@ -52,7 +52,9 @@ def router(state: State) -> APIRouter:
         responses=answers("the job is in the queue and survives a crash", ACCEPTED) | refusals(409, 429, 503, schema=PROMPT_ERROR),
     )
     async def submit(request: Request) -> Response:
-        """Queue a graph. With an `Idempotency-Key`, the same body again gives the job of the first time."""
+        """Queue a graph. With an `Idempotency-Key`, the same body again gives the job of the first
+        time.
+        """
         arrived, key = time.time(), idempotency_key(request)
         body = await read_prompt(request, state.options.limits)
         try:

@@ -1,4 +1,6 @@
-"""`/ws`: carries what the hub has for a client, and reads the little that clients say. A socket that is lost ends nothing but itself."""
+"""`/ws`: carries what the hub has for a client, and reads the little that clients say. A socket
+that is lost ends nothing but itself.
+"""
 
 from __future__ import annotations
 

@@ -131,7 +131,9 @@ def _some(folder: str) -> str:
 
 
 def _move(request: Request) -> tuple[str, str] | None:
-    """`/userdata/{file}/move/{to}`: its old and new name. A '/' in them is sent as %2F, which only the address as it came still tells."""
+    """`/userdata/{file}/move/{to}`: its old and new name. A '/' in them is sent as %2F, which only
+    the address as it came still tells.
+    """
     raw = request.scope.get("raw_path") or request.url.path.encode()
     parts = raw.decode("latin-1").partition("/userdata/")[2].split("/")
     return (unquote(parts[0]), unquote(parts[2])) if len(parts) == 3 and parts[1] == MOVE else None

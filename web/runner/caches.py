@@ -1,4 +1,6 @@
-"""The result cache of a server: results are everybody's, a run's history and the objects of its nodes are its user's own."""
+"""The result cache of a server: results are everybody's, a run's history and the objects of its
+nodes are its user's own.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Caches:
 
     @contextmanager
     def lent(self, user: str | None) -> Iterator[ResultCache]:
-        """The user's own for one run. Of runs of one user at the same time, all but the first begin with no history and new objects."""
+        """The user's own for one run. Of runs of one user at the same time, all but the first begin
+        with no history and new objects.
+        """
         with self._lock:
             own = self._idle.pop(user, None)
             if own is None:

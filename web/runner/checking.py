@@ -1,6 +1,8 @@
-"""A prompt, in whatever format it came, as the graph that will run, or what is wrong with it in the convention's words.
+"""A prompt, in whatever format it came, as the graph that will run, or what is wrong with it in the
+convention's words.
 
-Knows nothing of processes and HTTP, and never fails for any data that JSON can hold. Imports no torch.
+Knows nothing of processes and HTTP, and never fails for any data that JSON can hold. Imports no
+torch.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ INPUTS = 20  # of a node, on average, in a prompt of as many nodes as are allowe
 
 @dataclass(frozen=True, slots=True)
 class CheckedPrompt:
-    """`prompt` in API format, literals with the types of their inputs; None with an `error`, which says why nothing can run.
+    """`prompt` in API format, literals with the types of their inputs; None with an `error`, which
+    says why nothing can run.
 
-    `targets` are the outputs that can run, `refused` those that cannot: `node_errors` says why. `notes` are lines for the person that
-    stop nothing. `workflow` is the editor's document that belongs into pictures, where one came.
+    `targets` are the outputs that can run, `refused` those that cannot: `node_errors` says why.
+    `notes` are lines for the person that stop nothing. `workflow` is the editor's document that
+    belongs into pictures, where one came.
     """
 
     prompt: Mapping[str, Any] | None = None
@@ -53,7 +57,9 @@ CHECKED: TypeAdapter[CheckedPrompt] = TypeAdapter(CheckedPrompt)
 def check_prompt(
     document: Any, targets: Sequence[str] | None, registry: Mapping[str, NodeType], folders: Folders | None, limits: Limits
 ) -> CheckedPrompt:
-    """`document`: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: of the output nodes those to run; None: all."""
+    """`document`: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: of the
+    output nodes those to run; None: all.
+    """
     if document is None:
         return CheckedPrompt(error=error("no_prompt", "No prompt provided", "No prompt provided"))
     if isinstance(document, Mapping) and not document:
@@ -127,7 +133,9 @@ def _nameless(document: Any) -> dict[str, Any] | None:
 
 
 def _outputs(targets: Sequence[str], graph: Graph, registry: Mapping[str, NodeType]) -> tuple[list[str], tuple[str, ...]]:
-    """Of the targets those that are output nodes, or of a type that nobody knows; and a line for each of the others."""
+    """Of the targets those that are output nodes, or of a type that nobody knows; and a line for
+    each of the others.
+    """
 
     def why_not(target: str) -> str:
         call = graph.nodes.get(target)

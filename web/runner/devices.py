@@ -1,4 +1,6 @@
-"""A runner's devices: the engine over them, what their jobs share, and what they tell of themselves. Importing this loads torch."""
+"""A runner's devices: the engine over them, what their jobs share, and what they tell of
+themselves. Importing this loads torch.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,10 @@ from katz_graph.web.runner_client.facts import DeviceFacts, Stats
 
 
 class Devices:
-    """Starts a worker for each device that the operator asks for and that is left, forked from what loads `ahead`. KatzError with one line
-    when one cannot be started. `wear_out(why, devices)` is called when this process is to be replaced, as devices were lost for good."""
+    """Starts a worker for each device that the operator asks for and that is left, forked from what
+    loads `ahead`. KatzError with one line when one cannot be started. `wear_out(why, devices)` is
+    called when this process is to be replaced, as devices were lost for good.
+    """
 
     def __init__(self, start: RunnerStart, settings: Settings, ahead: Ahead, wear_out: Callable[..., None]) -> None:
         options = start.options

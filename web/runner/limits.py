@@ -1,6 +1,8 @@
-"""What a node may make on this server: judged by literals before a run, and by values when a node is called and when it has run.
+"""What a node may make on this server: judged by literals before a run, and by values when a node
+is called and when it has run.
 
-Sizes that a node computes from what it reads (scaled, stitched, loaded pictures) are known only then. Knows nothing of jobs.
+Sizes that a node computes from what it reads (scaled, stitched, loaded pictures) are known only
+then. Knows nothing of jobs.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ Size = tuple[int, int, int]  # pictures, height and width in pixels
 
 
 def limit_problems(limits: Limits, graph: Graph, types: Mapping[str, NodeType]) -> Iterator[tuple[str, str, str]]:
-    """What is over a limit in literals, also those that come from a primitive node; as (node, input, message)."""
+    """What is over a limit in literals, also those that come from a primitive node; as (node,
+    input, message).
+    """
     for node, call in graph.nodes.items():
         kind = types.get(call.type)
         if kind is not None:
@@ -73,7 +77,9 @@ def _refuse_made(kind: NodeType, limits: Limits, result: Any) -> Any:
 
 
 def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
-    """What the inputs of a node say that it would do, where that is over a limit; as (input, message)."""
+    """What the inputs of a node say that it would do, where that is over a limit; as (input,
+    message).
+    """
     steps = _number(kind, values, "steps")
     if steps is not None and steps >= HUGE:
         yield "steps", "is too large"
@@ -153,7 +159,9 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _number(kind: NodeType, values: Mapping[str, Any], name: str) -> float | None:
-    """The number that a knob is set to, or is by itself; None where a link will say it, or there is no such knob."""
+    """The number that a knob is set to, or is by itself; None where a link will say it, or there is
+    no such knob.
+    """
     port = kind.inputs.get(name)
     if port is None or port.socket not in ("INT", "FLOAT"):
         return None

@@ -1,6 +1,8 @@
-"""The main program of the runner: end with the server, set the threads, have the workers load, and serve.
+"""The main program of the runner: end with the server, set the threads, have the workers load, and
+serve.
 
-Imports nothing heavy itself: that it ends with the server has to hold while torch and packs are being imported.
+Imports nothing heavy itself: that it ends with the server has to hold while torch and packs are
+being imported.
 """
 
 from __future__ import annotations
@@ -88,7 +90,9 @@ def _serve(
 
 
 def _only(folder: Path) -> AbstractContextManager[object]:
-    """A lock that is held while this process works: a server that is started anew waits until an earlier one's runner has cleaned up."""
+    """A lock that is held while this process works: a server that is started anew waits until an
+    earlier one's runner has cleaned up.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     try:
         return FileLock(folder / RUNNER_LOCK).acquire(timeout=LOCK_PATIENCE)
@@ -97,8 +101,9 @@ def _only(folder: Path) -> AbstractContextManager[object]:
 
 
 def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[RunnerMessage], unkept: UnkeptFiles, serving: threading.Event) -> None:
-    """Answer pings and pass on the rest, until the server is gone. Then stop, as if it had asked for that, or end without order: at once
-    where nothing has begun."""
+    """Answer pings and pass on the rest, until the server is gone. Then stop, as if it had asked
+    for that, or end without order: at once where nothing has begun.
+    """
     for message in wire.receive():
         if message.kind == "ping":
             wire.send("pong", number=message.number)

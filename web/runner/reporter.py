@@ -197,14 +197,17 @@ class JobReporter:
 
 
 def described(error: KatzError, node: str = "", kind: str = "", display: str = "") -> JobError:
-    """An error as clients get it. A worker or device that was lost under a node is told apart from what the node did wrong."""
+    """An error as clients get it. A worker or device that was lost under a node is told apart from
+    what the node did wrong.
+    """
     named = next((type(one).__name__ for one in (error.__cause__, error) if isinstance(one, (WorkerLost, DeviceGone, Cancelled))), None)
     lost = DeviceGone.__name__ if device_fault(error) else None
     return JobError(named or lost or type(error).__name__, str(error), node, kind, display)
 
 
 def plain(value: Any) -> Any:
-    """A pack's data as plain data: tuples and sets are lists, numbers that JSON lacks are null, and what is no data is its text.
+    """A pack's data as plain data: tuples and sets are lists, numbers that JSON lacks are null, and
+    what is no data is its text.
 
     Never fails, whatever the pack's objects do when they are asked.
     """

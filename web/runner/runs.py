@@ -39,7 +39,9 @@ NO_PREVIEWS = "none"  # a client's `preview_method` in the convention's `extra_d
 
 @dataclass(frozen=True, slots=True)
 class RunnerDevices:
-    """Where jobs run: what they share. `devices` is the operator's list in his words, `shown` the limit of that name."""
+    """Where jobs run: what they share. `devices` is the operator's list in his words, `shown` the
+    limit of that name.
+    """
 
     engine: ClusterEngine
     registry: Registry
@@ -51,8 +53,10 @@ class RunnerDevices:
 
 
 class Runs:
-    """Any thread may ask. `tell` gets the events of all jobs; `Ended` is the last of each. `wear_out` is told of a device that failed in
-    this process, which is of no use for later jobs then."""
+    """Any thread may ask. `tell` gets the events of all jobs; `Ended` is the last of each.
+    `wear_out` is told of a device that failed in this process, which is of no use for later jobs
+    then.
+    """
 
     def __init__(
         self, place: RunnerDevices, tell: Callable[[JobEvent], None], unkept: UnkeptFiles, wear_out: Callable[[str], None]
@@ -65,7 +69,9 @@ class Runs:
         self._to_free: set[str] = set()  # models, results
 
     def start(self, order: Order) -> None:
-        """Run a job in a thread of its own. RuntimeError when the machine gives no more threads; nothing of the job is here then."""
+        """Run a job in a thread of its own. RuntimeError when the machine gives no more threads;
+        nothing of the job is here then.
+        """
         with self._changed:
             self._contexts[order.id] = None
         try:
@@ -95,7 +101,9 @@ class Runs:
             self._changed.wait_for(lambda: not self._contexts, seconds)
 
     def free(self, unload_models: bool, free_memory: bool) -> None:
-        """Let go of models, and of results, as soon as no job runs. Returns at once; jobs that come meanwhile wait."""
+        """Let go of models, and of results, as soon as no job runs. Returns at once; jobs that come
+        meanwhile wait.
+        """
         wanted = {name for name, asked in (("models", unload_models), ("results", free_memory)) if asked}
         with self._changed:
             begun = bool(self._to_free)
@@ -231,7 +239,9 @@ def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> 
 
 
 def pictures_texts(order: Order, devices: str, dtype: str) -> dict[str, str]:
-    """The text chunks of the pictures that a job writes: its prompt, what its client wants to be in them, and how they were made."""
+    """The text chunks of the pictures that a job writes: its prompt, what its client wants to be in
+    them, and how they were made.
+    """
     wanted = order.extra.get("extra_pnginfo")
     texts = {name: json.dumps(value) for name, value in (wanted if isinstance(wanted, dict) else {}).items() if _may_name_chunk(name)}
     return {**texts, "prompt": json.dumps(order.prompt), "katz": made_with(devices, dtype, [])}

@@ -1,7 +1,8 @@
-"""The inside of the runner: answers what clients ask as soon as it knows the node types, and runs jobs once the devices are there.
+"""The inside of the runner: answers what clients ask as soon as it knows the node types, and runs
+jobs once the devices are there.
 
-Told what to do in messages; knows nothing of processes and HTTP. Importing it loads no torch: that, and the workers, come beside the first
-answers.
+Told what to do in messages; knows nothing of processes and HTTP. Importing it loads no torch: that,
+and the workers, come beside the first answers.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ STARTED = "started"  # what this process tells itself
 
 
 class RunnerService:
-    """Starts all that jobs need, and tells `ready` on the wire; what workers are forked from loads `ahead`. `post` puts a message where
-    those of the server come from: what arrives is obeyed in one thread. What needs devices waits for them."""
+    """Starts all that jobs need, and tells `ready` on the wire; what workers are forked from loads
+    `ahead`. `post` puts a message where those of the server come from: what arrives is obeyed in
+    one thread. What needs devices waits for them.
+    """
 
     def __init__(
         self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[RunnerMessage], None], ahead: Ahead
@@ -76,8 +79,9 @@ class RunnerService:
         return self._runs is not None
 
     def obey(self, message: RunnerMessage) -> None:
-        """Do what the server asks for. Never waits; answers come from other threads. KatzError when the devices cannot be started, and
-        nothing else."""
+        """Do what the server asks for. Never waits; answers come from other threads. KatzError when
+        the devices cannot be started, and nothing else.
+        """
         if message.kind == STARTED:
             self._begin(self._starting.result())
         elif message.kind in self._about_nodes:
@@ -105,7 +109,9 @@ class RunnerService:
             self.obey(message)
 
     def _run(self, runs: Runs, body: Mapping[str, Any]) -> None:
-        """What the server hears of first is that the job was taken: it counts as begun, whatever its packs do to this process."""
+        """What the server hears of first is that the job was taken: it counts as begun, whatever
+        its packs do to this process.
+        """
         job = body["id"]
         self._wire.send("taken", job)
         try:
@@ -150,7 +156,9 @@ class RunnerService:
         return template(name, self._registry)
 
     def _wear_out(self, why: str, devices: Sequence[str] = ()) -> None:
-        """Have this process replaced once its jobs have ended; the next one does without these devices."""
+        """Have this process replaced once its jobs have ended; the next one does without these
+        devices.
+        """
         self._wire.send("worn", {"message": why, "devices": list(devices)})
 
     def _facts(self, devices: Devices) -> RunnerFacts:

@@ -1,4 +1,6 @@
-"""What devices say of their memory and models. A worker that is busy with one long unit is not waited for: its last answer stands."""
+"""What devices say of their memory and models. A worker that is busy with one long unit is not
+waited for: its last answer stands.
+"""
 
 from __future__ import annotations
 

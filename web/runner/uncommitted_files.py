@@ -1,4 +1,6 @@
-"""Files of jobs whose end the server has not put on record: deleted when it never will, so that a job that runs again writes them once."""
+"""Files of jobs whose end the server has not put on record: deleted when it never will, so that a
+job that runs again writes them once.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""Keeps a runner process running and speaks with it, on the server's side. Must not import what the runner runs."""
+"""Keeps a runner process running and speaks with it, on the server's side. Must not import what the
+runner runs.
+"""

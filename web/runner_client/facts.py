@@ -19,8 +19,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunnerFacts:
-    """Of the last start. `problems`: packs and nodes left out, and why. `workers`: processes by device, spares included; None on other
-    hosts. `gone`: devices that are left out, as earlier runners lost them; `stranded`: stages that --place keeps on these."""
+    """Of the last start. `problems`: packs and nodes left out, and why. `workers`: processes by
+    device, spares included; None on other hosts. `gone`: devices that are left out, as earlier
+    runners lost them; `stranded`: stages that --place keeps on these.
+    """
 
     devices: tuple[DeviceFacts, ...] = ()
     nodes: int = 0
@@ -36,9 +38,11 @@ class RunnerFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
-    """Bytes of memory, of the GPU or of the host; `reserved` and `unused` as torch has them. Counts are since the worker started: models
-    loaded and let go for others, with the seconds that their loading took; how often memory ran out; ControlNets that were in memory when
-    wanted, or loaded, or let go; how often LoRAs were merged anew, and the seconds of that."""
+    """Bytes of memory, of the GPU or of the host; `reserved` and `unused` as torch has them. Counts
+    are since the worker started: models loaded and let go for others, with the seconds that their
+    loading took; how often memory ran out; ControlNets that were in memory when wanted, or loaded,
+    or let go; how often LoRAs were merged anew, and the seconds of that.
+    """
 
     name: str
     type: str

@@ -1,4 +1,6 @@
-"""The server's side of the runner: keeps one running, hands jobs over, passes on their events, asks. Never imports what the runner runs."""
+"""The server's side of the runner: keeps one running, hands jobs over, passes on their events,
+asks. Never imports what the runner runs.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,10 @@ def no_fork_server() -> None:
 class Runner:
     """One runner after the other, and what is under way in them. Lives on the event loop.
 
-    `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why)` names the jobs that a runner had taken and died
-    under, after all that it had said was heard. `workers` gives the descriptor of a connection to a fork server, which every
-    runner inherits until one did not get ready: those after it start their own.
+    `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why)` names the
+    jobs that a runner had taken and died under, after all that it had said was heard. `workers`
+    gives the descriptor of a connection to a fork server, which every runner inherits until one did
+    not get ready: those after it start their own.
     """
 
     def __init__(
@@ -85,12 +88,16 @@ class Runner:
         return self._facts
 
     async def start(self) -> None:
-        """Returns when the first runner is ready; it is asked before. RunError or InputError with one line when it does not get so."""
+        """Returns when the first runner is ready; it is asked before. RunError or InputError with
+        one line when it does not get so.
+        """
         child = await self._begun()
         self._keeper = asyncio.create_task(self._keep(child))
 
     def refuse(self) -> None:
-        """From now on `run` is refused, also for jobs that wait in it, and nobody waits for the next runner."""
+        """From now on `run` is refused, also for jobs that wait in it, and nobody waits for the
+        next runner.
+        """
         self._refuses = True
         self._there.set()
         for _, taken in self._waiting.values():
@@ -98,7 +105,9 @@ class Runner:
                 taken.set_exception(RunnerDown("the server ends"))
 
     async def close(self) -> None:
-        """End the runner, and with it the jobs that it has; nothing is left of it. It is killed when this is cancelled."""
+        """End the runner, and with it the jobs that it has; nothing is left of it. It is killed
+        when this is cancelled.
+        """
         self.refuse()
         if self._keeper is not None:
             self._keeper.cancel()
@@ -110,7 +119,9 @@ class Runner:
             await child.close()
 
     async def run(self, job: Job) -> None:
-        """Returns when a runner has taken the job; while there is none, it waits for the next. RunnerDown after `refuse`."""
+        """Returns when a runner has taken the job; while there is none, it waits for the next.
+        RunnerDown after `refuse`.
+        """
         if self._refuses:
             raise RunnerDown("the server ends")
         order = Order(job.id, job.prompt, job.targets, job.client, job.extra)
@@ -148,7 +159,9 @@ class Runner:
         return answer
 
     async def template(self, name: str) -> Mapping[str, Any] | None:
-        """A workflow that comes with the package, as an editor opens it; None when there is none of this name."""
+        """A workflow that comes with the package, as an editor opens it; None when there is none of
+        this name.
+        """
         found: dict[str, Any] | None = await self._ask("template", name=name)
         return found
 
@@ -168,8 +181,9 @@ class Runner:
         return STATS.validate_python(await asyncio.shield(self._figures))
 
     async def _ask(self, kind: str, **body: Any) -> Any:
-        """Of the runner of now, else of the next one. RunnerDown when one that was ready ends under the question, which may be why it does,
-        or none answers in time."""
+        """Of the runner of now, else of the next one. RunnerDown when one that was ready ends under
+        the question, which may be why it does, or none answers in time.
+        """
         seconds = self._patience.answer if self.ready else self._patience.waiting
         try:
             async with asyncio.timeout(seconds):
@@ -182,7 +196,9 @@ class Runner:
             raise RunnerDown(f"the runner {'did not answer' if self.ready else 'did not get ready'} within {seconds:g} s") from None
 
     async def _present(self) -> RunnerProcess:
-        """The runner of now, which may be getting ready. RunnerDown when there is none after `refuse`."""
+        """The runner of now, which may be getting ready. RunnerDown when there is none after
+        `refuse`.
+        """
         while self._child is None or self._child.ended.done():
             if self._refuses:
                 raise RunnerDown("the server ends")
@@ -206,7 +222,9 @@ class Runner:
             child = await self._next()
 
     async def _next(self) -> RunnerProcess:
-        """A runner that is ready. Devices that it does not start with again and again are left out, where others are left."""
+        """A runner that is ready. Devices that it does not start with again and again are left out,
+        where others are left.
+        """
         pause, failed = FIRST_PAUSE, Counter[str]()
         while True:
             try:
@@ -222,7 +240,9 @@ class Runner:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _begun(self) -> RunnerProcess:
-        """A runner that is ready; it is asked as soon as there is a process. Nothing is left of one that does not get so."""
+        """A runner that is ready; it is asked as soon as there is a process. Nothing is left of one
+        that does not get so.
+        """
         start = RunnerStart(self._options, self._gone)
         child = self._child = await RunnerProcess.start(start, self._message, self._patience, self._program, self._workers())
         self._there.set()
@@ -238,7 +258,9 @@ class Runner:
         return child
 
     def _leave_out(self, devices: Sequence[str]) -> None:
-        """Do without devices from the next runner on, until the server starts anew. When none were left, all are tried again."""
+        """Do without devices from the next runner on, until the server starts anew. When none were
+        left, all are tried again.
+        """
         gone = {*self._gone, *devices}
         left = self._options.device_list().without(gone)
         self._gone = tuple(sorted(gone)) if left.choices else ()

@@ -1,4 +1,6 @@
-"""One life of the runner process, as the server sees it: started, asked, listened to, and buried. Never blocks the event loop."""
+"""One life of the runner process, as the server sees it: started, asked, listened to, and buried.
+Never blocks the event loop.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ log = logging.getLogger("katz.runner")
 
 
 class RunnerDown(KatzError):
-    """There is no runner now, or it ended before it answered. A client may ask again after some seconds."""
+    """There is no runner now, or it ended before it answered. A client may ask again after some
+    seconds.
+    """
 
     status = 503
     retry_after = 5.0
@@ -36,8 +40,10 @@ class Unasked(RunnerDown):
 
 @dataclass(frozen=True, slots=True)
 class RunnerPatience:
-    """Seconds: `ping` between looks, of silence until a runner is taken to be stuck (`starting`: while it imports what is large), for an
-    answer (`waiting`: from a runner that is not ready), and for a runner to end by itself."""
+    """Seconds: `ping` between looks, of silence until a runner is taken to be stuck (`starting`:
+    while it imports what is large), for an answer (`waiting`: from a runner that is not ready), and
+    for a runner to end by itself.
+    """
 
     ping: float = 2.0
     silence: float = 10.0
@@ -51,8 +57,10 @@ PATIENCE = RunnerPatience()
 
 
 class RunnerProcess:
-    """Make it with `start`. `ready` has its facts once it runs jobs, or why it does not get so (RunError or InputError with one line);
-    `ended` has the reason as soon as the process is gone, after its last message was heard."""
+    """Make it with `start`. `ready` has its facts once it runs jobs, or why it does not get so
+    (RunError or InputError with one line); `ended` has the reason as soon as the process is gone,
+    after its last message was heard.
+    """
 
     _process: subprocess.Popen[bytes]
     _output: ChildOutput
@@ -77,9 +85,11 @@ class RunnerProcess:
         program: Sequence[str] = PROGRAM,
         workers: int | None = None,
     ) -> RunnerProcess:
-        """A runner that begins to get ready, and may be asked already; `program` is what Python runs. RunError when there is no process.
+        """A runner that begins to get ready, and may be asked already; `program` is what Python
+        runs. RunError when there is no process.
 
-        It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the descriptor of a connection to a fork server.
+        It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the
+        descriptor of a connection to a fork server.
         """
         child = cls(heard, patience)
         inherited = () if workers is None else (workers,)
@@ -120,7 +130,9 @@ class RunnerProcess:
             self._wire.send(kind, body)
 
     async def ask(self, kind: str, **body: Any) -> Any:
-        """Its answer, as soon as it can give it. KatzError with what it says against it, RunnerDown when it has ended."""
+        """Its answer, as soon as it can give it. KatzError with what it says against it, RunnerDown
+        when it has ended.
+        """
         if self._parted or self._wire is None:
             raise Unasked(f"the runner has ended: {await asyncio.shield(self.ended)}")
         number = next(self._numbers)
@@ -132,7 +144,9 @@ class RunnerProcess:
             del self._asked[number]
 
     async def close(self) -> None:
-        """Ask it to end, wait, and kill it with what its packs started. It is killed at once when this is cancelled."""
+        """Ask it to end, wait, and kill it with what its packs started. It is killed at once when
+        this is cancelled.
+        """
         self.send("stop")
         try:
             with contextlib.suppress(TimeoutError):

@@ -1,6 +1,7 @@
 """Sends messages between server and runner: one end for threads and one for asyncio.
 
-A message is a kind, a number (an answer bears that of its request) and plain data. Knows nothing of what they mean.
+A message is a kind, a number (an answer bears that of its request) and plain data. Knows nothing of
+what they mean.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class RunnerMessage:
 
 
 def packed(kind: str, number: int, body: Any) -> bytes:
-    """A message as bytes; tuples arrive as lists. TypeError or ValueError for what is no plain data, or too large."""
+    """A message as bytes; tuples arrive as lists. TypeError or ValueError for what is no plain
+    data, or too large.
+    """
     data = pack([kind, number, body])
     if len(data) > LARGEST:
         raise ValueError(f"{len(data):,} bytes are more than the {LARGEST:,} of a message")

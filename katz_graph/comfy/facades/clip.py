@@ -59,7 +59,9 @@ class ClipFacade:
         return Tokens({name: TokenRows(text, rows, none[0]) for name, rows, none in zip(self._names(), made, empty, strict=True)})
 
     def encode_from_tokens(self, tokens: Any, return_pooled: Any = False, return_dict: bool = False, **_: Any) -> Any:
-        """Hidden [1, T, D]; with it pooled [1, P] where it is asked for. The encodings remember their text."""
+        """Hidden [1, T, D]; with it pooled [1, P] where it is asked for. The encodings remember
+        their text.
+        """
         hidden, pooled = encoded(self._prompt(tokens))
         if return_dict:
             return {"cond": hidden, "pooled_output": pooled}

@@ -1,7 +1,8 @@
-"""A conditioning as packs see it: a list of [tensor, options]. The text is encoded when an entry is looked into, not before.
+"""A conditioning as packs see it: a list of [tensor, options]. The text is encoded when an entry is
+looked into, not before.
 
-On the way back a tensor that is still what the encoder gave stands for its recipe again; options become fields of the entry, and those
-that nobody here knows stay with it.
+On the way back a tensor that is still what the encoder gave stands for its recipe again; options
+become fields of the entry, and those that nobody here knows stay with it.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def from_list(pairs: Iterable[Any]) -> Conditioning:
 
 
 def encoded(encoding: Encoding) -> tuple[Tensor, Tensor | None]:
-    """Hidden [1, T, D] and pooled [1, P] as the engine encodes them, marked with where they come from."""
+    """Hidden [1, T, D] and pooled [1, P] as the engine encodes them, marked with where they come
+    from.
+    """
     context = current_context("encoding a text for a pack")
     made = context.engine.encode_text(encoding, context)
     return marked(made.hidden, encoding), None if made.pooled is None else marked(made.pooled, encoding)
@@ -179,7 +182,9 @@ def _entry(pair: Any) -> ConditioningEntry:
 
 
 def _encoding(tensor: Any, pooled: Any) -> Encoding:
-    """The recipe that both tensors come from, if both are as they were; else the tensors themselves."""
+    """The recipe that both tensors come from, if both are as they were; else the tensors
+    themselves.
+    """
     import torch
 
     if not isinstance(tensor, torch.Tensor) or tensor.ndim != 3:

@@ -58,7 +58,9 @@ def chain(applied: tuple[ControlUse, ...]) -> ControlNetFacade | None:
 
 
 def uses(last: Any, spreads: bool) -> tuple[ControlUse, ...]:
-    """The chain that ends at `last`, the first one first. InputError for what is not of this engine's make."""
+    """The chain that ends at `last`, the first one first. InputError for what is not of this
+    engine's make.
+    """
     found: list[ControlUse] = []
     while last is not None:
         if not isinstance(last, ControlNetFacade):

@@ -1,4 +1,5 @@
-"""A model as packs see it: cloned, and given functions that act on guidance or call the UNet. Its insides are not there.
+"""A model as packs see it: cloned, and given functions that act on guidance or call the UNet. Its
+insides are not there.
 
 Such a function becomes an opaque patch of the recipe: only this process can run it.
 """
@@ -30,7 +31,9 @@ PATCHER = "comfy.model_patcher.ModelPatcher"
 
 
 class ModelFacade:
-    """The UNet of a recipe. `model_options` holds its functions, as packs set them there or through methods."""
+    """The UNet of a recipe. `model_options` holds its functions, as packs set them there or through
+    methods.
+    """
 
     def __init__(self, recipe: ModelRecipe) -> None:
         self.recipe = recipe
@@ -180,7 +183,9 @@ class InnerModel:
 
 
 class PackFunction:
-    """A pack's function, called as that pack wherever the engine calls it; under `model` it finds what packs may read of the model."""
+    """A pack's function, called as that pack wherever the engine calls it; under `model` it finds
+    what packs may read of the model.
+    """
 
     def __init__(self, function: Callable[..., Any], pack: str) -> None:
         self.function, self.pack = function, pack
@@ -193,7 +198,9 @@ class PackFunction:
 
 
 def patched_recipe(model: ModelFacade) -> ModelRecipe:
-    """The recipe with the functions that a pack put into `model_options`. InputError for what would act on the insides of the model."""
+    """The recipe with the functions that a pack put into `model_options`. InputError for what would
+    act on the insides of the model.
+    """
     options = dict(model.model_options)
     inside = options.pop("transformer_options", {})
     foreign = [f"model_options[{name!r}]" for name in options if name not in (*KINDS, UNCOND_AT_ONE)]
@@ -212,7 +219,9 @@ def patched_recipe(model: ModelFacade) -> ModelRecipe:
 
 
 def _with_all(patches: Iterable[Patch], kind: Kind, wanted: Sequence[OpaquePatch]) -> list[Patch]:
-    """The patches with these of one kind. Those that were there keep their place, unless their own order changed; new ones come last."""
+    """The patches with these of one kind. Those that were there keep their place, unless their own
+    order changed; new ones come last.
+    """
     others = [patch for patch in patches if not (isinstance(patch, OpaquePatch) and patch.kind == kind)]
     stay = [patch for patch in patches if patch in others or patch in wanted]
     there = [patch for patch in stay if patch in wanted]

@@ -1,4 +1,6 @@
-"""A function over pictures or latents in overlapping tiles, blended where they overlap. Knows nothing of what the function is."""
+"""A function over pictures or latents in overlapping tiles, blended where they overlap. Knows
+nothing of what the function is.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def tiled_scale(
     output_device: Any = "cpu",
     pbar: Any = None,
 ) -> Tensor:
-    """[B, C, H, W] -> [B, out_channels, H·amount, W·amount], `function` applied to tiles of that many rows and columns."""
+    """[B, C, H, W] -> [B, out_channels, H·amount, W·amount], `function` applied to tiles of that
+    many rows and columns.
+    """
     return tiled_scale_multidim(samples, function, (tile_y, tile_x), overlap, upscale_amount, out_channels, output_device, pbar=pbar)
 
 
@@ -40,7 +44,9 @@ def tiled_scale_multidim(
     index_formulas: Any = None,
     pbar: Any = None,
 ) -> Tensor:
-    """Any number of axes behind [B, C]. Tiles fade linearly over the overlap; where several lie, their weighted mean counts."""
+    """Any number of axes behind [B, C]. Tiles fade linearly over the overlap; where several lie,
+    their weighted mean counts.
+    """
     overlaps = [overlap] * len(tile) if isinstance(overlap, int) else list(overlap)
     factor = upscale_amount(1) if callable(upscale_amount) else upscale_amount
     scale = 1 / factor if downscale else factor

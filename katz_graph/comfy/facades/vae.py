@@ -19,7 +19,9 @@ class VaeFacade:
         self.recipe = recipe
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """[B, H, W, C] in 0..1 -> [B, C, h, w]; a size that is no multiple of the factor is cropped around the centre."""
+        """[B, H, W, C] in 0..1 -> [B, C, h, w]; a size that is no multiple of the factor is cropped
+        around the centre.
+        """
         return self._encode(pixel_samples, None)
 
     def decode(self, samples_in: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -83,7 +85,9 @@ class VaeFacade:
 
 
 def _tile(width: int | None, height: int | None, overlap: int | None, pixels: int) -> Tile:
-    """A tile of the shorter side that is given, with at most a quarter of it in common; `pixels` in one unit of what is given."""
+    """A tile of the shorter side that is given, with at most a quarter of it in common; `pixels` in
+    one unit of what is given.
+    """
     usual = Tile()
     side = min((one * pixels for one in (width, height) if one), default=usual.side)
     return Tile(side, min(usual.overlap if overlap is None else overlap * pixels, side // 4))

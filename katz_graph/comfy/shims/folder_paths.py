@@ -1,4 +1,6 @@
-"""`folder_paths` as packs import it: model, input, output and temporary folders, and the names of files in them."""
+"""`folder_paths` as packs import it: model, input, output and temporary folders, and the names of
+files in them.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ def annotated_filepath(name: str) -> tuple[str, str | None]:
 
 
 def get_annotated_filepath(name: str, default_dir: str | None = None) -> str:
-    """Where a picture lies, or would lie: what its name says, else `default_dir`, else the input folder. InputError outside of it."""
+    """Where a picture lies, or would lie: what its name says, else `default_dir`, else the input
+    folder. InputError outside of it.
+    """
     plain, folder = annotated_filepath(name)
     if folder is None and default_dir is None and plain in installed().folders.choices("input"):
         return str(installed().folders.resolve("input", plain).absolute())
@@ -127,7 +131,9 @@ def exists_annotated_filepath(name: str) -> bool:
 def get_save_image_path(
     filename_prefix: str, output_dir: str, image_width: int = 0, image_height: int = 0
 ) -> tuple[str, str, int, str, str]:
-    """Folder, stem, next free number, subfolder and filled-in prefix for files `<stem>_<number>_...`. InputError outside of the folder."""
+    """Folder, stem, next free number, subfolder and filled-in prefix for files
+    `<stem>_<number>_...`. InputError outside of the folder.
+    """
     prefix = filled_prefix(filename_prefix, image_width, image_height, 0).replace("%batch_num%", "0")
     path = _inside(Path(output_dir), prefix)
     path.parent.mkdir(parents=True, exist_ok=True)

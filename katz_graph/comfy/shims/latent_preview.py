@@ -1,4 +1,6 @@
-"""`latent_preview` as packs import it: pictures of latents by the linear map that our own samplers show themselves with."""
+"""`latent_preview` as packs import it: pictures of latents by the linear map that our own samplers
+show themselves with.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def get_previewer(device: Any, latent_format: Any) -> _Previewer | None:
 
 
 def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None) -> Callable[[int, Any, Any, int], None]:
-    """What a sampling loop calls after each step: it moves the progress of the node and shows its picture."""
+    """What a sampling loop calls after each step: it moves the progress of the node and shows its
+    picture.
+    """
     progress = ProgressBar(steps)
     previewer = get_previewer(None, model.model.latent_format) if _watched() else None
 

@@ -24,7 +24,9 @@ def conditioning_set_values(conditioning: Any, values: Mapping[str, Any] | None 
 
 
 def pillow(fn: Callable[..., T], arg: Any) -> T:
-    """`fn(arg)`; a file that Pillow takes for broken only because it ends early is read as far as it goes."""
+    """`fn(arg)`; a file that Pillow takes for broken only because it ends early is read as far as
+    it goes.
+    """
     from PIL import ImageFile, UnidentifiedImageError
 
     try:

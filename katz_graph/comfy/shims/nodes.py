@@ -14,7 +14,9 @@ _missing = missing_names(__name__, "before_node_execution interrupt_processing l
 
 
 class _Classes(MutableMapping[str, type]):
-    """Every node class by name: those that packs brought, and those made of built-in nodes when they are asked for."""
+    """Every node class by name: those that packs brought, and those made of built-in nodes when
+    they are asked for.
+    """
 
     def __getitem__(self, name: str) -> type:
         shims = installed()

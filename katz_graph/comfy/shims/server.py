@@ -1,4 +1,6 @@
-"""`server` as packs import it: routes are collected for the server to come, messages become events of the run."""
+"""`server` as packs import it: routes are collected for the server to come, messages become events
+of the run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Node classes of the ecosystem's first convention (INPUT_TYPES, RETURN_TYPES, FUNCTION) as node types. Knows nothing of the executor."""
+"""Node classes of the ecosystem's first convention (INPUT_TYPES, RETURN_TYPES, FUNCTION) as node
+types. Knows nothing of the executor.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class V1Class:
     title: str
 
     def describe(self) -> NodeType:
-        """The node type. INPUT_TYPES is called for it, which may look at files. InputError names the node and what is wrong with it."""
+        """The node type. INPUT_TYPES is called for it, which may look at files. InputError names
+        the node and what is wrong with it.
+        """
         try:
             return self._described()
         except (Exception, SystemExit) as error:
@@ -212,6 +216,8 @@ def _about(cls: Any) -> dict[str, Any]:
 
 
 def _without_gradients() -> AbstractContextManager[Any]:
-    """Torch's inference mode, which packs are written for: they change in place what the engine made. Nothing where torch is not in use."""
+    """Torch's inference mode, which packs are written for: they change in place what the engine
+    made. Nothing where torch is not in use.
+    """
     torch = sys.modules.get("torch")
     return nullcontext() if torch is None else torch.inference_mode()

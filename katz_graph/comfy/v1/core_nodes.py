@@ -1,6 +1,8 @@
-"""The built-in nodes as classes of the ecosystem's first convention, for packs that call, inherit or look up nodes by class.
+"""The built-in nodes as classes of the ecosystem's first convention, for packs that call, inherit
+or look up nodes by class.
 
-Their code runs when a method is called inside a running node; a class knows no more than the node type says.
+Their code runs when a method is called inside a running node; a class knows no more than the node
+type says.
 """
 
 from __future__ import annotations
@@ -68,18 +70,24 @@ METHODS: Mapping[str, str] = {
     "VAEEncodeForInpaint": "encode vae pixels mask grow_mask_by",
     "VAELoader": "load_vae vae_name",
 }
-"""What a class's method is called, and the order of its arguments, where packs are known to call it."""
+"""What a class's method is called, and the order of its arguments, where packs are known to call
+it.
+"""
 
 
 class SavesPictures:
-    """What packs know of the nodes that save: attributes that they set, and a method that they call or replace."""
+    """What packs know of the nodes that save: attributes that they set, and a method that they call
+    or replace.
+    """
 
     def __init__(self, type: str = "output") -> None:
         self.output_dir = str(installed().folders.output.absolute())
         self.type, self.prefix_append, self.compress_level = type, "", 4
 
     def save_images(self, images: Any, filename_prefix: str = "ComfyUI", prompt: Any = None, extra_pnginfo: Any = None) -> dict[str, Any]:
-        """Pictures [B, H, W, C] as PNG files among the outputs, or, where `type` says so, among what is only looked at."""
+        """Pictures [B, H, W, C] as PNG files among the outputs, or, where `type` says so, among
+        what is only looked at.
+        """
         saved = ImageSaveHelper.save_images(images, filename_prefix + self.prefix_append, FolderType(self.type))
         return {"ui": {"images": saved}, "result": (images,)}
 
@@ -127,7 +135,9 @@ def node_class(kind: NodeType, folders: Folders) -> type:
 
 
 def call_node(kind: NodeType, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Run a built-in node with values as packs have them; what it gives, as packs have it. InputError for what does not fit."""
+    """Run a built-in node with values as packs have them; what it gives, as packs have it.
+    InputError for what does not fit.
+    """
     context = current_context(f"{kind.name} called by a pack")
     unknown = [name for name in given if name not in kind.inputs]
     if unknown:

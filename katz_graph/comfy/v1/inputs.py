@@ -1,4 +1,6 @@
-"""What INPUT_TYPES of a node of the ecosystem's first convention declares, as inputs. Knows nothing of how the node runs."""
+"""What INPUT_TYPES of a node of the ecosystem's first convention declares, as inputs. Knows nothing
+of how the node runs.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,17 @@ WIRES = frozenset(
         *("STYLE_MODEL", "UPSCALE_MODEL", "GLIGEN", "SAMPLER", "SIGMAS", "GUIDER", "NOISE", "AUDIO", "VIDEO"),
     )
 )
-"""Types that only a link can deliver. Those of packs may have widgets of their own, so their literals are taken as they are."""
+"""Types that only a link can deliver. Those of packs may have widgets of their own, so their
+literals are taken as they are.
+"""
 UPLOADS = ("image_upload", "video_upload", "audio_upload", "animated_image_upload")
 SECONDS = 1.0  # for which an answer of INPUT_TYPES is taken as up to date
 
 
 class Declared:
-    """The groups of INPUT_TYPES of one class. They may list files, so that they are asked for again when a choice is missing."""
+    """The groups of INPUT_TYPES of one class. They may list files, so that they are asked for again
+    when a choice is missing.
+    """
 
     def __init__(self, input_types: Callable[[], Any]) -> None:
         self._input_types = input_types
@@ -47,11 +53,15 @@ class Declared:
         return {name: kind for name, kind in found if kind in FILLED_IN}
 
     def unlisted(self) -> dict[str, Any]:
-        """Hidden inputs of other types, as the pack wrote them: they have a value where a graph gives one, as expansions do."""
+        """Hidden inputs of other types, as the pack wrote them: they have a value where a graph
+        gives one, as expansions do.
+        """
         return {name: declared for name, declared in self._groups.get("hidden", {}).items() if _hidden_kind(declared) not in FILLED_IN}
 
     def takes_any_name(self) -> bool:
-        """Whether the groups are objects that say to know every name: the usual way to have any number of inputs."""
+        """Whether the groups are objects that say to know every name: the usual way to have any
+        number of inputs.
+        """
         return any(NO_TYPE in self._groups.get(group, {}) for group in ("required", "optional"))
 
     def _input(self, name: str, declared: Any, required: bool) -> Input:
@@ -95,7 +105,9 @@ class Declared:
 
 
 def socket_of(kind: Any) -> str:
-    """The name of a type, `A,B` for a union: a list is a choice, and what is unequal to no other type takes everything."""
+    """The name of a type, `A,B` for a union: a list is a choice, and what is unequal to no other
+    type takes everything.
+    """
     if isinstance(kind, (list, tuple)):
         return "COMBO"
     differs = kind != NO_TYPE
@@ -131,7 +143,9 @@ def _choices(kind: Any, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
 
 
 def _literal_check(socket: str) -> Callable[[Any], Any] | None:
-    """How literals of types that the core does not know, and of unions, are taken: as they are, as the convention has it."""
+    """How literals of types that the core does not know, and of unions, are taken: as they are, as
+    the convention has it.
+    """
     if socket in (*WIDGETS, ANY) or all(name in WIRES for name in socket.split(",")):
         return None
     return lambda value: value

@@ -1,4 +1,6 @@
-"""Names of wire types and the base classes that packs of the first convention may annotate their nodes with. Knows nothing of what runs."""
+"""Names of wire types and the base classes that packs of the first convention may annotate their
+nodes with. Knows nothing of what runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Turns the return value of a pack's function into outputs, expansions and ui, in every form that the ecosystem knows; others are named."""
+"""Turns the return value of a pack's function into outputs, expansions and ui, in every form that
+the ecosystem knows; others are named.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ FORMS = ("ui", "result", "expand")
 
 
 def from_result(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bool], is_output: bool) -> Any:
-    """One value per output, or an Expansion, either WithUi. RunError says how a result is not what the node declares."""
+    """One value per output, or an Expansion, either WithUi. RunError says how a result is not what
+    the node declares.
+    """
     if result is None and outputs and not is_output:
         raise RunError(f"gave nothing, expected {_expected(outputs)}")
     if not isinstance(result, Mapping):
@@ -57,7 +61,9 @@ def written_files(result: Any, output: Path) -> Iterator[Path]:
 
 
 def expanded_graph(nodes: Any) -> tuple[Graph, dict[str, str]]:
-    """The graph that a node expands to, and what its nodes are shown as. RunError for a malformed one."""
+    """The graph that a node expands to, and what its nodes are shown as. RunError for a malformed
+    one.
+    """
     if not isinstance(nodes, Mapping):
         raise RunError(f"gave {show(nodes)} to expand to, expected an object of nodes")
     calls: dict[str, NodeCall] = {}

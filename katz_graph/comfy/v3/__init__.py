@@ -1,1 +1,3 @@
-"""Nodes as classes with a schema: `inputs`, `schema` and `ui` are what packs import, `adapter` makes node types of them."""
+"""Nodes as classes with a schema: `inputs`, `schema` and `ui` are what packs import, `adapter`
+makes node types of them.
+"""

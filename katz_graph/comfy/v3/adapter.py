@@ -1,4 +1,6 @@
-"""Classes with a schema as classes of the first convention, whose adapter makes node types of both. Knows nothing of how nodes run."""
+"""Classes with a schema as classes of the first convention, whose adapter makes node types of both.
+Knows nothing of how nodes run.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ OPTIONAL_METHODS = {"validate_inputs": "VALIDATE_INPUTS", "fingerprint_inputs": 
 
 
 def v3_nodes(module: ModuleType) -> list[V3Class] | None:
-    """The node classes of a module's extension; None when it has no extension. TypeError where its entry point gives something else."""
+    """The node classes of a module's extension; None when it has no extension. TypeError where its
+    entry point gives something else.
+    """
     entry = getattr(module, "comfy_entrypoint", None)
     if entry is None:
         return None
@@ -58,7 +62,9 @@ class V3Class:
 
 
 def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
-    """A class of the first convention that does what `kind` does. TypeError names the dynamic inputs, which there are not."""
+    """A class of the first convention that does what `kind` does. TypeError names the dynamic
+    inputs, which there are not.
+    """
     dynamic = [f"{port.id} (io.{port.dynamic})" for port in schema.inputs if port.dynamic]
     if dynamic:
         raise TypeError(f"node {schema.node_id}: inputs that only an editor can unfold are not supported: {', '.join(dynamic)}")

@@ -1,4 +1,6 @@
-"""What a pack of the third convention gives and may ask for: the extension with its nodes, and the API object. Knows nothing of nodes."""
+"""What a pack of the third convention gives and may ask for: the extension with its nodes, and the
+API object. Knows nothing of nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a schema's inputs and outputs are declared with: one class per wire type, with an `Input` and an `Output` inside. Plain data."""
+"""What a schema's inputs and outputs are declared with: one class per wire type, with an `Input`
+and an `Output` inside. Plain data.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ class ComfyType:
 
 
 def comfytype(io_type: str, **_: Any) -> Callable[[type], type]:
-    """A decorator that gives a class of a pack, and the `Input` and `Output` inside it, their wire type."""
+    """A decorator that gives a class of a pack, and the `Input` and `Output` inside it, their wire
+    type.
+    """
 
     def named(cls: type) -> type:
         setattr(cls, "io_type", io_type)  # noqa: B010

@@ -1,4 +1,6 @@
-"""Defines the parts of a class of the third convention: its schema, its return value, and its base class. Knows nothing of running."""
+"""Defines the parts of a class of the third convention: its schema, its return value, and its base
+class. Knows nothing of running.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Hidden(StrEnum):
 
 
 class HiddenHolder:
-    """The hidden values of one call; None for those that the schema does not ask for, or that there are not."""
+    """The hidden values of one call; None for those that the schema does not ask for, or that there
+    are not.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.__dict__.update(values)
@@ -59,7 +63,9 @@ class Schema:
 
 
 class NodeOutput:
-    """What `execute` returns: values, something to show, a graph to expand to, or a message that blocks what reads it."""
+    """What `execute` returns: values, something to show, a graph to expand to, or a message that
+    blocks what reads it.
+    """
 
     def __init__(self, *args: Any, ui: Any = None, expand: Mapping[str, Any] | None = None, block_execution: str | None = None) -> None:
         self.args, self.ui, self.expand, self.block_execution = args, ui, expand, block_execution
@@ -78,7 +84,9 @@ class NodeOutput:
 
 
 class ComfyNode:
-    """The base class. Everything is a class method; `hidden` is set on a copy of the class for each call."""
+    """The base class. Everything is a class method; `hidden` is set on a copy of the class for each
+    call.
+    """
 
     hidden: ClassVar[HiddenHolder] = HiddenHolder({})
 

@@ -1,4 +1,6 @@
-"""Makes the ui output of nodes of the third convention: pictures and texts, as the dictionaries that clients know."""
+"""Makes the ui output of nodes of the third convention: pictures and texts, as the dictionaries
+that clients know.
+"""
 
 from __future__ import annotations
 

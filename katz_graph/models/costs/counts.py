@@ -1,4 +1,6 @@
-"""Counts the work of stages of models: each configuration once, for all sizes and processes. Loads no model library to count nothing."""
+"""Counts the work of stages of models: each configuration once, for all sizes and processes. Loads
+no model library to count nothing.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def total(works: Sequence[Work]) -> Work:
 
 
 class Counts:
-    """The work of stages by configuration. What is known is kept in this object and, if there is one, in `kept`."""
+    """The work of stages by configuration. What is known is kept in this object and, if there is
+    one, in `kept`.
+    """
 
     def __init__(self, kept: FormulaStore | None = None) -> None:
         self._kept = kept
@@ -83,7 +87,9 @@ class Counts:
 
 
 def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
-    """Whether the deepest resolution is one cell wide or high: then fewer copies are made than formulas know of."""
+    """Whether the deepest resolution is one cell wide or high: then fewer copies are made than
+    formulas know of.
+    """
     return min(height, width) <= 1 << (len(config["block_out_channels"]) - 1)
 
 

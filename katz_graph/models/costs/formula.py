@@ -1,8 +1,10 @@
-"""The work of a stage as a formula of batch, tokens, height and width, told from one count. Knows nothing of models.
+"""The work of a stage as a formula of batch, tokens, height and width, told from one count. Knows
+nothing of models.
 
-Every operation of a UNet computes and writes products of sizes: of the batch, the text's tokens, and the latent's height and width at
-each resolution, which are halved and rounded up from one to the next. Counted where these sizes are different primes, each product shows
-what it is made of; so one count gives a formula that is exact for all sizes.
+Every operation of a UNet computes and writes products of sizes: of the batch, the text's tokens,
+and the latent's height and width at each resolution, which are halved and rounded up from one to
+the next. Counted where these sizes are different primes, each product shows what it is made of; so
+one count gives a formula that is exact for all sizes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ BATCH, TOKENS = 1009, 1013  # primes, as are all that HEIGHT and WIDTH are halve
 HEIGHT, WIDTH = 24481, 109441
 
 Terms = Mapping[str, int]
-"""A sum of products: the names of sizes, as "batch h0 w0", with what their product is multiplied by."""
+"""A sum of products: the names of sizes, as "batch h0 w0", with what their product is multiplied
+by.
+"""
 
 
 def sizes(batch: int, height: int, width: int, tokens: int) -> dict[str, int]:

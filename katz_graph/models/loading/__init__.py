@@ -1,1 +1,3 @@
-"""Finds out what files are, loads them, and keeps them within memory. Must not know what stages compute."""
+"""Finds out what files are, loads them, and keeps them within memory. Must not know what stages
+compute.
+"""

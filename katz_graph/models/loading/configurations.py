@@ -1,4 +1,5 @@
-"""A module's configuration told from the shapes of its tensors, in the original layout (CompVis, Stability AI) or in diffusers'.
+"""A module's configuration told from the shapes of its tensors, in the original layout (CompVis,
+Stability AI) or in diffusers'.
 
 What shapes cannot say is as Stable Diffusion 1, 2 and XL were made. Never imports torch.
 """
@@ -61,7 +62,9 @@ def is_original(shapes: Shapes) -> bool:
 
 
 def unet_configuration(shapes: Shapes) -> dict[str, Any]:
-    """Of a UNet2DConditionModel. InputError, without the file's name, when the shapes are of no UNet that can be built."""
+    """Of a UNet2DConditionModel. InputError, without the file's name, when the shapes are of no
+    UNet that can be built.
+    """
     layout = ORIGINAL if is_original(shapes) else DIFFUSERS
     shared = _trunk(shapes, layout)
     ups = ["UpBlock2D" if kind == "DownBlock2D" else "CrossAttnUpBlock2D" for kind in reversed(shared["down_block_types"])]
@@ -71,7 +74,8 @@ def unet_configuration(shapes: Shapes) -> dict[str, Any]:
 def controlnet_configuration(shapes: Shapes, averages: bool) -> dict[str, Any]:
     """Of a ControlNetModel, or of a ControlNetUnionModel, which takes several kinds of reference.
 
-    averages: it adds its residuals' mean over the picture, as ControlNet 1.1's for shuffled pictures does; shapes cannot say that.
+    averages: it adds its residuals' mean over the picture, as ControlNet 1.1's for shuffled
+    pictures does; shapes cannot say that.
     """
     original = is_original(shapes)
     hints = "input_hint_block.{}.weight" if original else "controlnet_cond_embedding.{}.weight"

@@ -1,4 +1,6 @@
-"""A part of a single file as a live module: its tensors renamed to those of diffusers or transformers with diffusers' own converters."""
+"""A part of a single file as a live module: its tensors renamed to those of diffusers or
+transformers with diffusers' own converters.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ FORGOTTEN = re.compile(r"(^|\.)(position_ids|logit_scale)$")  # of no use to a t
 
 
 def build(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    """The module, and which of its tensors are missing, unknown or of another shape, as `from_pretrained` reports it.
+    """The module, and which of its tensors are missing, unknown or of another shape, as
+    `from_pretrained` reports it.
 
     Memory: the module once, in `dtype`, whatever the file's.
     """

@@ -1,4 +1,6 @@
-"""Safetensors files that URLs name, fetched once into a folder: whole and checked, or not at all. Knows nothing of what they are for."""
+"""Safetensors files that URLs name, fetched once into a folder: whole and checked, or not at all.
+Knows nothing of what they are for.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ SECRET = re.compile(r"(?<=//)[^/@\s]+@|\?[^\s'\"]+")  # in an address: user and 
 
 
 def fetch(url: str, place: Path) -> None:
-    """Have the file of `url` at `place`; what is there already is taken as it is. Of several at a time, one fetches and the others wait.
+    """Have the file of `url` at `place`; what is there already is taken as it is. Of several at a
+    time, one fetches and the others wait.
 
-    url: of any protocol that fsspec and what is installed beside it know. InputError when there is no such file, or it is not safetensors,
-    RunError when the network or the disk fails; nothing is at `place` then.
+    url: of any protocol that fsspec and what is installed beside it know. InputError when there is
+    no such file, or it is not safetensors, RunError when the network or the disk fails; nothing is
+    at `place` then.
     """
     if place.exists():
         return
@@ -71,7 +75,9 @@ def _download(url: str, partial: Path) -> None:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """No limit to the whole time that a large file takes, but one to silence; uncompressed, so that its length is known."""
+    """No limit to the whole time that a large file takes, but one to silence; uncompressed, so that
+    its length is known.
+    """
     if urlsplit(url).scheme.lower() not in ("http", "https"):
         return {}
     from aiohttp import ClientTimeout

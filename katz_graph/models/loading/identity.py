@@ -54,10 +54,12 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_conf
 
 
 def component(folder: str | Path, kind: Kind) -> Component:
-    """The component in `folder` as diffusers saves it: configuration and safetensors (whole or in shards), or a tokenizer's files.
+    """The component in `folder` as diffusers saves it: configuration and safetensors (whole or in
+    shards), or a tokenizer's files.
 
-    Without unsuffixed weights those of a variant are taken (`diffusion_pytorch_model.fp16.safetensors`), fp16 first. InputError when
-    something is missing, a pickle, truncated or inconsistent.
+    Without unsuffixed weights those of a variant are taken
+    (`diffusion_pytorch_model.fp16.safetensors`), fp16 first. InputError when something is missing,
+    a pickle, truncated or inconsistent.
     """
     folder = resolve(folder)
     if not folder.is_dir():
@@ -106,7 +108,9 @@ def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
 
 
 def variant(component: Component) -> str | None:
-    """`fp16` when the component's weights are files of that variant, None when they carry no suffix."""
+    """`fp16` when the component's weights are files of that variant, None when they carry no
+    suffix.
+    """
     for file in component.files:
         parts = Path(file.path).name.split(".")
         if file.path.endswith(".safetensors") and len(parts) == 3:
@@ -115,7 +119,8 @@ def variant(component: Component) -> str | None:
 
 
 def resolve(path: str | Path) -> Path:
-    """The absolute path, its folder without symbolic links; a linked file keeps its name (the hub's cache links to nameless files).
+    """The absolute path, its folder without symbolic links; a linked file keeps its name (the hub's
+    cache links to nameless files).
 
     InputError when there is no such file, or links go in a circle.
     """
@@ -143,7 +148,9 @@ def content_hash(path: str | Path) -> str:
 
 
 def file_identity(path: str | Path) -> FileIdentity:
-    """Identity of a safetensors file, by its header. InputError when it is a pickle, or when the header does not agree with the file."""
+    """Identity of a safetensors file, by its header. InputError when it is a pickle, or when the
+    header does not agree with the file.
+    """
     path = resolve(path)
     if not path.is_file():
         raise InputError(f"{path}: expected a safetensors file, got a folder")
@@ -155,7 +162,8 @@ def file_identity(path: str | Path) -> FileIdentity:
 def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
     """The header of a safetensors file as bytes and as JSON, checked against the size of the file.
 
-    Layout: 8 bytes length of the header (little-endian), the header, the tensors' bytes without gaps (github.com/huggingface/safetensors).
+    Layout: 8 bytes length of the header (little-endian), the header, the tensors' bytes without
+    gaps (github.com/huggingface/safetensors).
     """
     if path.suffix.lower() in PICKLES:
         load = f"import torch; from safetensors.torch import save_file as s; d = torch.load('{path}', weights_only=True)"
@@ -237,7 +245,9 @@ def _weights(folder: Path, kind: Kind) -> list[FileIdentity]:
 
 
 def _suffix(name: str, stem: str) -> str:
-    """`fp16` of `model.fp16.safetensors` and of `model.safetensors.index.fp16.json`; empty for a name without variant."""
+    """`fp16` of `model.fp16.safetensors` and of `model.safetensors.index.fp16.json`; empty for a
+    name without variant.
+    """
     rest = name.removeprefix(f"{stem}.").removeprefix("safetensors.index.")
     return rest.removesuffix("safetensors").removesuffix("json").strip(".")
 

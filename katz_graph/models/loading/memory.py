@@ -42,7 +42,9 @@ class DeviceMemory:
             self._taken = host_memory.status_bytes("VmRSS")
 
     def peak(self) -> float:
-        """The most bytes that were taken at once besides those that were when `watch` was called last; 0 if it never was."""
+        """The most bytes that were taken at once besides those that were when `watch` was called
+        last; 0 if it never was.
+        """
         if self._taken is None:
             return 0.0
         if self.device.type == "cuda":

@@ -1,4 +1,5 @@
-"""Merged models as recipes: whether two fit together, told from their configurations. Computing the weights is the executor's.
+"""Merged models as recipes: whether two fit together, told from their configurations. Computing the
+weights is the executor's.
 
 Never imports torch.
 """
@@ -12,7 +13,9 @@ from katz_graph.models.family import architecture, config
 from katz_graph.recipe import ClipRecipe, Component, Lora, MergedComponent, ModelRecipe
 
 Scales = tuple[tuple[str, float, float], ...]
-"""(beginning of a weight's name, factor of the first, factor of the second); the last beginning is empty."""
+"""(beginning of a weight's name, factor of the first, factor of the second); the last beginning is
+empty.
+"""
 
 SHAPE_OF_TEXT = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "projection_dim", "vocab_size")
 
@@ -21,7 +24,9 @@ MOST_MERGED = 64  # models in one merge, each as often as it is used
 
 
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
-    """The first model with merged weights; the LoRAs of each are in its own. InputError when their UNets have different shapes."""
+    """The first model with merged weights; the LoRAs of each are in its own. InputError when their
+    UNets have different shapes.
+    """
     one, other = architecture(first.unet), architecture(second.unet)
     if one != other:
         raise InputError(

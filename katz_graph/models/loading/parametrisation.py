@@ -1,4 +1,6 @@
-"""What a single-file model predicts, epsilon or v, and whether its noise ends at a signal of zero. Never imports torch."""
+"""What a single-file model predicts, epsilon or v, and whether its noise ends at a signal of zero.
+Never imports torch.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,11 @@ WIDEST_EPSILON = 0.09  # standard deviation of that bias: that of Stable Diffusi
 
 
 def scheduler_component(file: Contents, unet: Component, family: str) -> Component:
-    """In place of a scheduler's folder. What a YAML file beside the checkpoint says goes before markers in it, they before its metadata.
+    """In place of a scheduler's folder. What a YAML file beside the checkpoint says goes before
+    markers in it, they before its metadata.
 
-    Stable Diffusion 2 says nothing: its models for v are told by a bias that spread widely in training, as other programs do.
+    Stable Diffusion 2 says nothing: its models for v are told by a bias that spread widely in
+    training, as other programs do.
     """
     prediction, zero_terminal_snr = _yaml(Path(file.path).with_suffix(".yaml"))
     if prediction is None and MARKERS[0] in file.shapes:
@@ -47,7 +51,9 @@ def _named(value: str) -> Prediction | None:
 
 
 def _yaml(path: Path) -> tuple[Prediction | None, bool]:
-    """What the original code's configuration says: `parameterization` (Stable Diffusion 2), or the denoiser's scaling (SDXL)."""
+    """What the original code's configuration says: `parameterization` (Stable Diffusion 2), or the
+    denoiser's scaling (SDXL).
+    """
     if not path.is_file():
         return None, False
     import yaml

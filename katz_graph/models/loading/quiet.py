@@ -10,7 +10,9 @@ from types import ModuleType
 
 @contextmanager
 def quiet(*libraries: ModuleType) -> Iterator[None]:
-    """Without progress bars and notes of libraries, told by their modules for logging: what matters of them becomes an error of ours."""
+    """Without progress bars and notes of libraries, told by their modules for logging: what matters
+    of them becomes an error of ours.
+    """
     before = [(library, library.get_verbosity(), library.is_progress_bar_enabled()) for library in libraries]
     for library in libraries:
         library.set_verbosity(logging.CRITICAL)

@@ -1,4 +1,6 @@
-"""What stays in memory within a budget of bytes, and what goes when something else needs the room. Knows nothing of what the things are."""
+"""What stays in memory within a budget of bytes, and what goes when something else needs the room.
+Knows nothing of what the things are.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MODELS, CONTROL_NETS = "models", "ControlNets"  # what a budget is for
 
 
 class NoRoom(RunError):
-    """What is in use leaves no room now; there will be when some of it is no longer in use. `what`: the things whose budget it is."""
+    """What is in use leaves no room now; there will be when some of it is no longer in use. `what`:
+    the things whose budget it is.
+    """
 
     def __init__(self, message: str, what: str = MODELS) -> None:
         super().__init__(message)
@@ -26,8 +30,10 @@ class NoRoom(RunError):
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What a device's memory holds of models, and what came and went: modules loaded, and let go for others; seconds that loading took,
-    and that loading what was let go would take again. `reserve_bytes` are kept free for computing; `short` is how often memory ran out."""
+    """What a device's memory holds of models, and what came and went: modules loaded, and let go
+    for others; seconds that loading took, and that loading what was let go would take again.
+    `reserve_bytes` are kept free for computing; `short` is how often memory ran out.
+    """
 
     loads: int
     evictions: int
@@ -41,7 +47,9 @@ class ModelUse:
 
 @dataclass(frozen=True, slots=True)
 class ControlNetUse:
-    """How often a ControlNet was asked for that was in memory (`hits`), or had to be loaded (`misses`), and what that took."""
+    """How often a ControlNet was asked for that was in memory (`hits`), or had to be loaded
+    (`misses`), and what that took.
+    """
 
     hits: int
     misses: int
@@ -83,8 +91,9 @@ class LeastRecentlyUsed:
 class LeastFrequentlyUsed:
     """What was used least often goes first, of equals the one that was used longest ago.
 
-    With dynamic aging (LFU-DA: Arlitt et al. 2000, "Evaluating content management techniques for Web proxy caches"): what comes in starts
-    at the count of the last that went, so that what was popular once does not stay for ever. It has no constant to tune.
+    With dynamic aging (LFU-DA: Arlitt et al. 2000, "Evaluating content management techniques for
+    Web proxy caches"): what comes in starts at the count of the last that went, so that what was
+    popular once does not stay for ever. It has no constant to tune.
     """
 
     def __init__(self) -> None:
@@ -110,9 +119,11 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {"lru": LeastRecentlyUsed, "lfu":
 
 
 class Residency:
-    """The books of a budget: sizes of what is resident, what of it is pinned, hits and misses. It moves no bytes itself.
+    """The books of a budget: sizes of what is resident, what of it is pinned, hits and misses. It
+    moves no bytes itself.
 
-    `reserve_bytes` of the budget are left free as long as there is something to let go for them. Both may be set anew at any time.
+    `reserve_bytes` of the budget are left free as long as there is something to let go for them.
+    Both may be set anew at any time.
     """
 
     def __init__(self, budget_bytes: float, policy: Policy, what: str = MODELS) -> None:
@@ -132,9 +143,11 @@ class Residency:
         return key in self._sizes
 
     def touch(self, key: Hashable, size: int, name: str = "") -> tuple[Hashable, ...]:
-        """Note a use of `key`, which takes `size` bytes and becomes resident. What must go for it, in this order; never what is pinned.
+        """Note a use of `key`, which takes `size` bytes and becomes resident. What must go for it,
+        in this order; never what is pinned.
 
-        InputError when it is larger than the budget, NoRoom when what is pinned leaves too little; nothing is changed then.
+        InputError when it is larger than the budget, NoRoom when what is pinned leaves too little;
+        nothing is changed then.
         """
         if key in self._sizes:
             self.hits += 1
@@ -162,7 +175,9 @@ class Residency:
         return chosen
 
     def idle(self, size: float = math.inf) -> tuple[Hashable, ...]:
-        """What would go, in this order, to free so many bytes: all that is not pinned where that is not enough."""
+        """What would go, in this order, to free so many bytes: all that is not pinned where that is
+        not enough.
+        """
         chosen: list[Hashable] = []
         spared = frozenset(self._pins)
         while size > 0 and (victim := self._policy.victim(spared)) is not None:

@@ -1,4 +1,6 @@
-"""Holds the live modules of one device within the bytes that they may take. Knows nothing of what they compute."""
+"""Holds the live modules of one device within the bytes that they may take. Knows nothing of what
+they compute.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,10 @@ RESERVED = 1 / 8  # but no more than this part of the memory
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """A module as it can be had. `size`: bytes of its weights, told when it is loaded; `beside`: what loading takes besides them; `files`:
-    what it is made of; `control_net`: whether it counts towards the budget of ControlNets too."""
+    """A module as it can be had. `size`: bytes of its weights, told when it is loaded; `beside`:
+    what loading takes besides them; `files`: what it is made of; `control_net`: whether it counts
+    towards the budget of ControlNets too.
+    """
 
     key: Hashable
     name: str
@@ -52,11 +56,12 @@ class _Resident:
 
 
 class Residents:
-    """Modules by key, each loaded once. Before one is loaded, what was replaced by a newer file goes, then what was used longest ago, until
-    there is room; never what is in use.
+    """Modules by key, each loaded once. Before one is loaded, what was replaced by a newer file
+    goes, then what was used longest ago, until there is room; never what is in use.
 
-    `model_bytes`: what all of them may take. None: what `memory` has free, less a reserve for computing, which is the most that was needed
-    lately. ControlNets together keep within `control_net_bytes` as well, where `policy` says which goes.
+    `model_bytes`: what all of them may take. None: what `memory` has free, less a reserve for
+    computing, which is the most that was needed lately. ControlNets together keep within
+    `control_net_bytes` as well, where `policy` says which goes.
     """
 
     def __init__(
@@ -81,8 +86,9 @@ class Residents:
     # what is wanted
 
     def get(self, wanted: Loadable) -> Any:
-        """The live module. OutOfMemory when it is too large, InputError when it exceeds the budget of ControlNets alone, NoRoom when what
-        is in use leaves too little."""
+        """The live module. OutOfMemory when it is too large, InputError when it exceeds the budget
+        of ControlNets alone, NoRoom when what is in use leaves too little.
+        """
         with self._lock:
             if self._books.is_pinned(wanted.key):
                 return self._here[wanted.key].module  # a use that was counted
@@ -90,7 +96,9 @@ class Residents:
 
     @contextmanager
     def using(self, wanted: Loadable) -> Iterator[Any]:
-        """The live module, which is not let go inside the `with` statement; all that counts as one use. Errors as of `get`."""
+        """The live module, which is not let go inside the `with` statement; all that counts as one
+        use. Errors as of `get`.
+        """
         with self._lock:
             module = self._touched(wanted)
             self._books.pin(wanted.key)
@@ -124,8 +132,10 @@ class Residents:
     # computing beside them
 
     def with_room(self, what: str, work: Callable[[], Result], again: bool = True) -> Result:
-        """What `work` gives; `again`: tried once more, with all let go that is not in use, when memory runs out. OutOfMemory that names
-        `what`, the sizes and the way out when it does not suffice."""
+        """What `work` gives; `again`: tried once more, with all let go that is not in use, when
+        memory runs out. OutOfMemory that names `what`, the sizes and the way out when it does not
+        suffice.
+        """
         done = self.attempt(what, work, again)
         if isinstance(done, RanOut):
             raise self.short_of_memory(what, str(done))
@@ -143,7 +153,9 @@ class Residents:
         return done
 
     def make_room(self, size: float, what: str) -> float:
-        """Let go of what is not in use until so many bytes are free, or nothing is left that could go; what is free then."""
+        """Let go of what is not in use until so many bytes are free, or nothing is left that could
+        go; what is free then.
+        """
         if self._memory is None:
             self._give_up(math.inf if math.isinf(size) else 0.0, what)
             return math.inf

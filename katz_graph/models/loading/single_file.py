@@ -1,4 +1,5 @@
-"""What is in one safetensors file, as people have them: whole checkpoints, UNets, text encoders, VAEs and ControlNets, in either layout.
+"""What is in one safetensors file, as people have them: whole checkpoints, UNets, text encoders,
+VAEs and ControlNets, in either layout.
 
 Told from the header alone; what is something else is refused by its name. Never imports torch.
 """
@@ -124,7 +125,9 @@ def vae_component(file: Contents, sdxl: bool = False) -> Component:
 
 
 def controlnet_component(file: Contents) -> Component:
-    """A ControlNet, in either layout, also one for several kinds of reference. What averages its residuals is known by the file's name."""
+    """A ControlNet, in either layout, also one for several kinds of reference. What averages its
+    residuals is known by the file's name.
+    """
     names = ("input_hint_block.0.weight", "controlnet_cond_embedding.conv_in.weight")
     control_lora = any("lora_controlnet" in name for name in file.shapes)
     prefix = _prefix(file, () if control_lora else CONTROLNETS, names, "a ControlNet")
@@ -163,7 +166,9 @@ def check_checkpoint(file: Contents) -> None:
 
 
 def tokenizer_component(hidden_act: str) -> Component:
-    """CLIP's vocabulary, which the package ships; the two kinds of text encoder fill up their rows with different tokens."""
+    """CLIP's vocabulary, which the package ships; the two kinds of text encoder fill up their rows
+    with different tokens.
+    """
     files = tuple(configuration_identity(TOKENIZER / name) for name in ("vocab.json", "merges.txt"))
     return Component(str(TOKENIZER), files, json.dumps({"pad_token": PADDING[hidden_act], "model_max_length": 77}))
 

@@ -1,4 +1,5 @@
-"""Recipes from what people name: a pipeline's folder or hub id, a single file, or a part in a file or folder of its own.
+"""Recipes from what people name: a pipeline's folder or hub id, a single file, or a part in a file
+or folder of its own.
 
 Never imports torch.
 """
@@ -38,9 +39,11 @@ CONTROLNETS = ("ControlNetModel", "ControlNetUnionModel")
 
 
 def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
-    """The recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id (`owner/name`), which is fetched.
+    """The recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id
+    (`owner/name`), which is fetched.
 
-    InputError when it is not a Stable Diffusion 1, 2 or XL pipeline, or its parts do not fit each other.
+    InputError when it is not a Stable Diffusion 1, 2 or XL pipeline, or its parts do not fit each
+    other.
     """
     place = _local(source)
     model, clip, vae = _of_folder(place) if place.is_dir() else _of_file(place)
@@ -51,7 +54,8 @@ def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRe
 
 
 def unet_recipe(source: str | Path, rounding: str | None = None) -> ModelRecipe:
-    """The recipe of a UNet alone: a single file in either layout, a whole checkpoint, or a folder as diffusers saves it.
+    """The recipe of a UNet alone: a single file in either layout, a whole checkpoint, or a folder
+    as diffusers saves it.
 
     rounding: the number format that its weights are rounded to.
     """
@@ -78,7 +82,9 @@ def clip_recipe(sources: Sequence[str | Path]) -> ClipRecipe:
 
 
 def vae_recipe(source: str | Path) -> VaeRecipe:
-    """The recipe of a VAE: a single file in either layout, a whole checkpoint, a folder as diffusers saves it, or a hub id."""
+    """The recipe of a VAE: a single file in either layout, a whole checkpoint, a folder as
+    diffusers saves it, or a hub id.
+    """
     place = _local(source)
     recipe = VaeRecipe(component(place, "vae") if place.is_dir() else vae_component(contents(place)))
     vae_shape(recipe)
@@ -86,7 +92,8 @@ def vae_recipe(source: str | Path) -> VaeRecipe:
 
 
 def controlnet_recipe(source: str | Path, base: Component | None = None) -> ControlNetRecipe:
-    """The recipe of a ControlNet: a single file in either layout, a folder as diffusers saves it, or a hub id.
+    """The recipe of a ControlNet: a single file in either layout, a folder as diffusers saves it,
+    or a hub id.
 
     base: the UNet that a file of differences is added to. InputError for such a file without it.
     """
@@ -156,7 +163,9 @@ def _present(parts: Mapping[str, Any], name: str) -> bool:
 
 
 def _local(source: str | Path) -> Path:
-    """The local folder or file of `source`, fetched from the hub when there is none and the name can be a hub id."""
+    """The local folder or file of `source`, fetched from the hub when there is none and the name
+    can be a hub id.
+    """
     if Path(source).expanduser().exists() or not HUB_ID.fullmatch(str(source)):
         return resolve(source)
     from huggingface_hub import HfApi, snapshot_download

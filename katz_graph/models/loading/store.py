@@ -1,4 +1,6 @@
-"""From components to live modules of diffusers and transformers, each loaded once. Local safetensors only."""
+"""From components to live modules of diffusers and transformers, each loaded once. Local
+safetensors only.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,12 @@ TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWith
 
 
 class ModelStore:
-    """Live modules by component, device and dtype, in eval mode and without gradients: what is equal is loaded once and shared.
+    """Live modules by component, device and dtype, in eval mode and without gradients: what is
+    equal is loaded once and shared.
 
-    `residents` keeps them within the memory of a device. A module's weights may be patched in place by whoever holds it (a weight set); the
-    store knows nothing of that. It remembers which VAEs overflow in half precision.
+    `residents` keeps them within the memory of a device. A module's weights may be patched in place
+    by whoever holds it (a weight set); the store knows nothing of that. It remembers which VAEs
+    overflow in half precision.
     """
 
     def __init__(
@@ -102,7 +106,9 @@ def loadable(
     load: Callable[[], Any],
     more: tuple[FileIdentity, ...] = (),
 ) -> Loadable:
-    """A module that `load` makes on the host, as it is kept on a device. `more`: files that it is made of besides the part's own."""
+    """A module that `load` makes on the host, as it is kept on a device. `more`: files that it is
+    made of besides the part's own.
+    """
     place = torch.device(device)
     return Loadable(
         (part, str(place), dtype),
@@ -121,7 +127,9 @@ def files_of(part: Component) -> tuple[FileIdentity, ...]:
 
 
 def _called(part: Component) -> str:
-    """What people call a model: the name of its file, or of its folder; of a pipeline's part that of the pipeline."""
+    """What people call a model: the name of its file, or of its folder; of a pipeline's part that
+    of the pipeline.
+    """
     path = Path(part.folder)
     if path.name.partition("_2")[0] in PIPELINE_PARTS:
         path = path.parent
@@ -130,8 +138,10 @@ def _called(part: Component) -> str:
 
 @torch.no_grad()
 def _on(place: torch.device, module: Any, part: Component, dtype: torch.dtype) -> Any:
-    """The module on a device. On the host, weights that needed no conversion are the file's own bytes, mapped: they are copied, as others
-    are anyway, so that writing to the file changes no live weight, and cutting it off ends no process."""
+    """The module on a device. On the host, weights that needed no conversion are the file's own
+    bytes, mapped: they are copied, as others are anyway, so that writing to the file changes no
+    live weight, and cutting it off ends no process.
+    """
     if place.type == "cpu" and VALUE_TYPES.get(dtype) in value_types(part):
         for weight in module.parameters():
             weight.data = weight.data.clone()
@@ -185,7 +195,9 @@ def _from_folder(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, 
 
 @torch.no_grad()
 def _round(module: Any, kind: torch.dtype) -> None:
-    """Round all weights to a number format of fewer bits; they stay in the one that they are computed in."""
+    """Round all weights to a number format of fewer bits; they stay in the one that they are
+    computed in.
+    """
     for weight in module.parameters():
         limit = torch.finfo(kind).max
         weight.copy_(weight.clamp(-limit, limit).to(kind))

@@ -50,11 +50,13 @@ def encode(
     text_2: str | None = None,
     learned: Sequence[LearnedWords] = (),
 ) -> TextEncoding:
-    """Encode a prompt with one (text encoder, tokenizer), SD1 and SD2, or two, SDXL: [1, 77 · chunks, D], for SDXL with pooled text.
+    """Encode a prompt with one (text encoder, tokenizer), SD1 and SD2, or two, SDXL: [1, 77 ·
+    chunks, D], for SDXL with pooled text.
 
-    last_layer: -1 is the last layer of the encoder as it was trained, -2 the one before; beyond the first it is the last again. None is
-    the family's own. text_2: for the second encoder where it is another text. learned: the textual inversions that the text may name.
-    The pooled text is the first chunk's. InputError for a last_layer that is not negative.
+    last_layer: -1 is the last layer of the encoder as it was trained, -2 the one before; beyond the
+    first it is the last again. None is the family's own. text_2: for the second encoder where it is
+    another text. learned: the textual inversions that the text may name. The pooled text is the
+    first chunk's. InputError for a last_layer that is not negative.
     """
     if last_layer is not None and last_layer >= 0:
         raise InputError(f"stop_at_clip_layer is {last_layer}, expected a negative number: -1 is the last layer")
@@ -80,7 +82,9 @@ def encode(
 
 
 def _layer(config: Any, sdxl: bool, last_layer: int | None) -> Layer:
-    """SD1: the last. SDXL: the last but one of both, without norm. SD2: the last but one as trained, the last in diffusers' folders."""
+    """SD1: the last. SDXL: the last but one of both, without norm. SD2: the last but one as
+    trained, the last in diffusers' folders.
+    """
     absent = 1 if not sdxl and config.hidden_act == "gelu" and config.num_hidden_layers != OPEN_CLIP_LAYERS else 0
     if last_layer is None:
         last_layer = -2 if sdxl or config.hidden_act == "gelu" else -1
@@ -90,7 +94,8 @@ def _layer(config: Any, sdxl: bool, last_layer: int | None) -> Layer:
 
 
 def _encode(encoder: Encoder, rows: Sequence[Sequence[Token]], layer: Layer) -> tuple[Tensor, Tensor | None]:
-    """Hidden states [1, length · rows, D] with weights applied, and the first row's projected pooled text, if the encoder projects.
+    """Hidden states [1, length · rows, D] with weights applied, and the first row's projected
+    pooled text, if the encoder projects.
 
     A token's state is weighed against the empty prompt's at its place: (z - z_empty) · w + z_empty.
     """
@@ -109,7 +114,9 @@ def _weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
 
 
 def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tuple[Tensor, Tensor | None]:
-    """One row through one encoder: hidden states [1, length, D] and, if it projects, pooled text [1, P]."""
+    """One row through one encoder: hidden states [1, length, D] and, if it projects, pooled text
+    [1, P].
+    """
     module, tokenizer = encoder.module, encoder.tokenizer
     vectors = {place: encoder.learned[token[0]][token[1]] for place, token in enumerate(tokens, start=1) if isinstance(token, tuple)}
     ids = [tokenizer.bos_token_id, *(STAND_IN if isinstance(token, tuple) else token for token in tokens), tokenizer.eos_token_id]

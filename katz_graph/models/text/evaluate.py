@@ -1,4 +1,6 @@
-"""Text encodings from their recipes: joined, averaged, zeroed. Knows how prompts are encoded only as a function it is given."""
+"""Text encodings from their recipes: joined, averaged, zeroed. Knows how prompts are encoded only
+as a function it is given.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ SCORE = 6.0  # the aesthetic score that SDXL's refiner is told unless a prompt s
 
 
 def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place: Callable[[Tensor], Tensor]) -> TextEncoding:
-    """The encoding [1, T, D], with pooled text [1, P] where there is one. InputError where two do not fit each other.
+    """The encoding [1, T, D], with pooled text [1, P] where there is one. InputError where two do
+    not fit each other.
 
-    place: brings a tensor that somebody made to the device and number format that prompts are encoded in.
+    place: brings a tensor that somebody made to the device and number format that prompts are
+    encoded in.
     """
     match encoding:
         case Prompt():
@@ -42,7 +46,9 @@ def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place
 
 
 def with_sizes(encoding: TextEncoding, sizes: Sizes | None, height: int, width: int) -> TextEncoding:
-    """An SDXL encoding with what it is told of sizes, for a picture of this size in pixels. Other models' encodings stay as they are."""
+    """An SDXL encoding with what it is told of sizes, for a picture of this size in pixels. Other
+    models' encodings stay as they are.
+    """
     if encoding.pooled is None:
         return encoding
     told = sizes or Sizes()

@@ -1,4 +1,5 @@
-"""The prompt syntax that people know: `(text)` weighs 1.1, `(text:1.3)` sets the weight, nesting multiplies, `\\(` is a parenthesis.
+"""The prompt syntax that people know: `(text)` weighs 1.1, `(text:1.3)` sets the weight, nesting
+multiplies, `\\(` is a parenthesis.
 
 Never imports torch.
 """
@@ -19,8 +20,9 @@ ESCAPES = {"\\(": "\ue000", "\\)": "\ue001"}
 def weighted_segments(text: str) -> list[tuple[str, float]]:
     """The prompt as runs of one weight, in order. `(a:1.3)` inside another group weighs 1.3.
 
-    Unbalanced as people's prompts are: a `(` without partner makes the rest of its group plain text, unless that ends in the `)` of a group
-    inside, which then closes it; after a `)` too many the next `(` is text.
+    Unbalanced as people's prompts are: a `(` without partner makes the rest of its group plain
+    text, unless that ends in the `)` of a group inside, which then closes it; after a `)` too many
+    the next `(` is text.
     """
     for escape, stand_in in ESCAPES.items():
         text = text.replace(escape, stand_in)
@@ -61,7 +63,9 @@ def weighted_segments(text: str) -> list[tuple[str, float]]:
 
 
 def chunks(segments: Sequence[Sequence[Token]], size: int) -> list[list[Token]]:
-    """Tokens in rows of at most `size`, at least one row. A segment of fewer than 8 tokens begins a new row rather than being torn."""
+    """Tokens in rows of at most `size`, at least one row. A segment of fewer than 8 tokens begins a
+    new row rather than being torn.
+    """
     rows: list[list[Token]] = [[]]
     for segment in segments:
         if len(segment) < WORD and len(rows[-1]) + len(segment) > size:

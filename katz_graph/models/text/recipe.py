@@ -1,4 +1,6 @@
-"""What a text encoding is made of and how long it will be, told from its recipe. Never imports torch."""
+"""What a text encoding is made of and how long it will be, told from its recipe. Never imports
+torch.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Textual inversions: what prompts call them, which files they are, how many vectors they bring. Never imports torch.
+"""Textual inversions: what prompts call them, which files they are, how many vectors they bring.
+Never imports torch.
 
-A prompt says `embedding:NAME` where the vectors go (Gal et al. 2022), at its beginning or after a space.
+A prompt says `embedding:NAME` where the vectors go (Gal et al. 2022), at its beginning or after a
+space.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ def called(text: str) -> list[str]:
 
 
 def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context) -> ClipRecipe:
-    """The text encoders with the textual inversions that the texts name. One that is not there is left out with a warning, for people's
-    prompts name what others had. InputError for a pickle."""
+    """The text encoders with the textual inversions that the texts name. One that is not there is
+    left out with a warning, for people's prompts name what others had. InputError for a pickle.
+    """
     found = []
     for name in dict.fromkeys(name for text in texts for name in called(text)):
         path = find(name, context.folders)
@@ -69,7 +72,9 @@ def identities(texts: Sequence[str], folders: Folders) -> list[str | None]:
 
 
 def find(name: str, folders: Folders) -> Path | None:
-    """The file of a textual inversion, whose ending a prompt may leave out. InputError when there is only a pickle."""
+    """The file of a textual inversion, whose ending a prompt may leave out. InputError when there
+    is only a pickle.
+    """
     choices = folders.choices(KIND)
     chosen = next((choice for choice in (name, name + WEIGHTS[0]) if choice in choices), None)
     if chosen is not None:
@@ -95,7 +100,9 @@ def tensor_name(words: LearnedWords, encoder: int, width: int) -> str | None:
 
 
 def vectors(learned: Sequence[LearnedWords], encoder: int, width: int) -> dict[str, int]:
-    """How many vectors each textual inversion brings to the n-th text encoder, by name; without those that bring none."""
+    """How many vectors each textual inversion brings to the n-th text encoder, by name; without
+    those that bring none.
+    """
     counts = {}
     for words in learned:
         name = tensor_name(words, encoder, width)

@@ -22,9 +22,11 @@ from katz_graph.recipe import Component, Prompt
 def token_rows(
     tokenizer: Any, positions: int, segments: Sequence[tuple[str, float]], learned: Mapping[str, int] | None = None
 ) -> list[list[Token]]:
-    """Weighted tokens in rows that leave room for the start and end tokens; `positions` is the encoder's longest row.
+    """Weighted tokens in rows that leave room for the start and end tokens; `positions` is the
+    encoder's longest row.
 
-    learned: how many vectors the textual inversions have that the prompt may name; a name that is not among them gives no tokens.
+    learned: how many vectors the textual inversions have that the prompt may name; a name that is
+    not among them gives no tokens.
     """
     groups: list[list[Token]] = []
     for segment, weight in segments:
@@ -42,7 +44,9 @@ def row_length(tokenizer: Any, positions: int) -> int:
 
 
 def prompt_length(prompt: Prompt) -> int:
-    """T of the encoding [1, T, D] of a prompt: whole rows, as many as the encoder with the most needs."""
+    """T of the encoding [1, T, D] of a prompt: whole rows, as many as the encoder with the most
+    needs.
+    """
     lengths = []
     texts = (prompt.text, prompt.text if prompt.text_2 is None else prompt.text_2)
     for number, (encoder, text) in enumerate(zip(prompt.clip.encoders, texts, strict=False)):

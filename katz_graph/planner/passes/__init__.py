@@ -1,1 +1,3 @@
-"""Rewrites a program pass by pass, from region to instruction lists. Must not know workers, nor measure anything."""
+"""Rewrites a program pass by pass, from region to instruction lists. Must not know workers, nor
+measure anything.
+"""

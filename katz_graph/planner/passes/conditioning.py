@@ -1,4 +1,5 @@
-"""The conditioning lists of both sides of guidance as a sampler of the ecosystem takes them: areas in cells, and a partner for every area.
+"""The conditioning lists of both sides of guidance as a sampler of the ecosystem takes them: areas
+in cells, and a partner for every area.
 
 Pure functions on recipes. Before `expand`, which makes a branch of each entry.
 """
@@ -21,9 +22,9 @@ from katz_graph.wires import CELL
 def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Conditioning, ...]:
     """All sides, the positive first, for a latent of this size in cells.
 
-    An entry with an area gives the other sides an entry of the same area, with the text of the smallest one there that covers it,
-    unless one has that very area. ControlNets that spread are given, in turn, to entries of other sides without area, unless one of
-    these has its own.
+    An entry with an area gives the other sides an entry of the same area, with the text of the
+    smallest one there that covers it, unless one has that very area. ControlNets that spread are
+    given, in turn, to entries of other sides without area, unless one of these has its own.
     """
     entries = [[placed(entry, height, width) for entry in side] for side in sides]
     for number, side in enumerate(entries):
@@ -35,7 +36,9 @@ def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Co
 
 
 def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEntry:
-    """The entry with its area in cells, cut to the latent; a mask with bounds has the area of its box. InputError outside of the latent."""
+    """The entry with its area in cells, cut to the latent; a mask with bounds has the area of its
+    box. InputError outside of the latent.
+    """
     area = entry.area
     if entry.mask is not None and entry.mask.bounds:
         from katz_graph.sampling.areas import mask_box
@@ -113,7 +116,9 @@ def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
 
 
 def _patched(nodes: dict[str, NodeCall], name: str, model: ModelRecipe, cond: Link, uncond: Link | None, guidance: float) -> Link:
-    """One prediction against another as the model's patches have it; without any, and with one prediction, that one."""
+    """One prediction against another as the model's patches have it; without any, and with one
+    prediction, that one.
+    """
     if uncond is None and not opaque_patches(model.patches):
         return cond
     if guidance_patch(model.patches) is None and not post_guidance_patches(model.patches):

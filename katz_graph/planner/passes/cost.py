@@ -1,4 +1,6 @@
-"""Pass *cost*: floating-point operations and bytes of every operation, free of any device; `Device.cost` turns them into time."""
+"""Pass *cost*: floating-point operations and bytes of every operation, free of any device;
+`Device.cost` turns them into time.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length)
 
 
 def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
-    """Equal for equal work: the counts of a stage tell configurations and number formats apart, whatever the weights are."""
+    """Equal for equal work: the counts of a stage tell configurations and number formats apart,
+    whatever the weights are.
+    """
     if work == Work():
         return ""
     inputs = operation.inputs
@@ -57,7 +61,9 @@ def _patches(inputs: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """Height and width of what each operation works on: a part of the latent behind a StepCrop, else all of it."""
+    """Height and width of what each operation works on: a part of the latent behind a StepCrop,
+    else all of it.
+    """
     cells = {op.id: op.inputs["cells"] for op in program.before if op.inputs.get("cells") is not None}
     views = Views(program)
     for variant in program.variants:
@@ -68,7 +74,8 @@ def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int
 
 
 def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int, counts: Counts) -> Work:
-    """The work of one operation for a latent [B, C, h, w] and a text of so many tokens; nothing for what computes next to nothing.
+    """The work of one operation for a latent [B, C, h, w] and a text of so many tokens; nothing for
+    what computes next to nothing.
 
     InputError for a stage that nobody declared.
     """
@@ -79,7 +86,9 @@ EXACT = 4  # bytes of a float32: the sampler's latents and the predictions
 
 
 class ValueSizes:
-    """Bytes of the values of a program whose `work`, `shape` and `cells` are known. InputError for what a stage gives that nobody knows."""
+    """Bytes of the values of a program whose `work`, `shape` and `cells` are known. InputError for
+    what a stage gives that nobody knows.
+    """
 
     def __init__(self, program: Program) -> None:
         self._program = program

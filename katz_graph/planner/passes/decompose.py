@@ -1,8 +1,10 @@
-"""Pass *decompose*: the costed stages of one evaluation, fully split by branch, as a series-parallel tree.
+"""Pass *decompose*: the costed stages of one evaluation, fully split by branch, as a
+series-parallel tree.
 
-The papers' serial and parallel parts, derived from the graph, so that a rewired UNet is treated by the same rule. Reduction: nodes with
-the same predecessors and successors merge into P, single-in/single-out neighbours into S, after transitive reduction; what does not
-reduce stays one prime node (Valdes, Tarjan, Lawler 1982).
+The papers' serial and parallel parts, derived from the graph, so that a rewired UNet is treated by
+the same rule. Reduction: nodes with the same predecessors and successors merge into P,
+single-in/single-out neighbours into S, after transitive reduction; what does not reduce stays one
+prime node (Valdes, Tarjan, Lawler 1982).
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from katz_graph.planner.region import stage_of
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A leaf (one operation), or children in series (S), in parallel (P), or in an order that is neither (prime)."""
+    """A leaf (one operation), or children in series (S), in parallel (P), or in an order that is
+    neither (prime).
+    """
 
     kind: Literal["leaf", "S", "P", "prime"]
     leaf: str = ""
@@ -35,7 +39,9 @@ class Tree:
             yield from child.leaves()
 
     def fold(self, seconds: Callable[[str], float]) -> float:
-        """Time with endless devices and free communication: sum over S, maximum over P (a prime counts as S: an upper bound)."""
+        """Time with endless devices and free communication: sum over S, maximum over P (a prime
+        counts as S: an upper bound).
+        """
         if self.kind == "leaf":
             return seconds(self.leaf)
         parts = [child.fold(seconds) for child in self.children]

@@ -1,6 +1,7 @@
 """Pass *emit*: one instruction list per device, and the prediction that the plan states.
 
-The lists are complete: who computes, sends, receives and keeps what, for every evaluation. Nobody decides anything while they run.
+The lists are complete: who computes, sends, receives and keeps what, for every evaluation. Nobody
+decides anything while they run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def emit(program: Program) -> Program:
 
 
 class _Lists:
-    """Writes the lists twice: the first time to learn who waits for what and how long it is needed, the second time with what follows."""
+    """Writes the lists twice: the first time to learn who waits for what and how long it is needed,
+    the second time with what follows.
+    """
 
     def __init__(self, program: Program) -> None:
         self._program = program

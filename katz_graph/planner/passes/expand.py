@@ -1,7 +1,8 @@
 """Pass *expand*: a coarse sampler as the step region that it stands for.
 
-Each conditioning entry of either side becomes a branch of its own (UNet stages and its ControlNets); entries of one side are blended by
-weight, the two sides by guidance; without guidance the negative side is left out.
+Each conditioning entry of either side becomes a branch of its own (UNet stages and its
+ControlNets); entries of one side are blended by weight, the two sides by guidance; without guidance
+the negative side is left out.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def expand_sampling(
 
 
 def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -> Expansion:
-    """The region of one sampler: `begin` is the type of its begin node and `begin_inputs` what that takes. It gives the latent, and the
-    denoised one that the last step began with."""
+    """The region of one sampler: `begin` is the type of its begin node and `begin_inputs` what that
+    takes. It gives the latent, and the denoised one that the last step began with.
+    """
     latent, model = begin_inputs["latent_image"], guider.model
     entries = balanced([getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:])
     if extra_channels(model.unet):
@@ -48,7 +50,9 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
 
 
 def _concatenated(entry: ConditioningEntry, latent: Mapping[str, Any]) -> ConditioningEntry:
-    """What a model with more input channels sees where the conditioning says nothing: the latent under its mask, or a blank picture."""
+    """What a model with more input channels sees where the conditioning says nothing: the latent
+    under its mask, or a blank picture.
+    """
     if entry.concatenated is not None:
         return entry
     mask = latent.get("noise_mask")

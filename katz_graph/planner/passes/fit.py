@@ -1,4 +1,6 @@
-"""Pass *fit*: whether the models of a program fit each other, told from their configurations before anything is loaded."""
+"""Pass *fit*: whether the models of a program fit each other, told from their configurations before
+anything is loaded.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from katz_graph.recipe import ControlNetRecipe
 def fit(program: Program) -> Program:
     """The program as it is.
 
-    InputError when a ControlNet or text encoder was made for another UNet, a decoder gives no prediction, or a patch would not act.
+    InputError when a ControlNet or text encoder was made for another UNet, a decoder gives no
+    prediction, or a patch would not act.
     """
     for variant in program.variants:
         _check_patches(program, variant)

@@ -1,4 +1,5 @@
-"""Pass *segment*: the longest runs of calls on one device with nothing arriving, leaving or being patched in between.
+"""Pass *segment*: the longest runs of calls on one device with nothing arriving, leaving or being
+patched in between.
 
 Each becomes one CUDA graph.
 """
@@ -59,7 +60,9 @@ def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...]
 
 
 class _Crossings:
-    """Which operations read from another device, and which are read there, in the same evaluation or in a later one."""
+    """Which operations read from another device, and which are read there, in the same evaluation
+    or in a later one.
+    """
 
     def __init__(self, program: Program) -> None:
         self._placement, self._owner = program.placement, program.owner

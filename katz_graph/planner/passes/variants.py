@@ -1,6 +1,8 @@
-"""Pass *variants*: conditions are known before the run, so every switch is decided here and each kind of evaluation becomes a plain DAG.
+"""Pass *variants*: conditions are known before the run, so every switch is decided here and each
+kind of evaluation becomes a plain DAG.
 
-ControlNet windows, StepPattern and ranges of prompts are all conditions. What no later reader needs is left out, slots included.
+ControlNet windows, StepPattern and ranges of prompts are all conditions. What no later reader needs
+is left out, slots included.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ Decide = Callable[[Operation, EvaluationPoint], bool]
 
 
 def variants(program: Program, decide: Decide) -> Program:
-    """Fills `variants`; `decide(operation, evaluation)` answers for a condition. InputError when a slot is read before it was written."""
+    """Fills `variants`; `decide(operation, evaluation)` answers for a condition. InputError when a
+    slot is read before it was written.
+    """
     region, schedule = program.region, program.schedule
     resolved: list[tuple[tuple[bool, ...], Mapping[str, Any]]] = []
     for point in schedule:
@@ -34,9 +38,11 @@ def specialised(
     kind: Callable[[int], Hashable],
     build: Callable[[int, frozenset[int]], Variant],
 ) -> tuple[Variant, ...]:
-    """One variant for all evaluations of a kind after which the same slots are read, from the last evaluation back to the first.
+    """One variant for all evaluations of a kind after which the same slots are read, from the last
+    evaluation back to the first.
 
-    `build(index, live)` makes the variant of an evaluation; `live` are the slots that the evaluation after it reads.
+    `build(index, live)` makes the variant of an evaluation; `live` are the slots that the
+    evaluation after it reads.
     """
     live: frozenset[int] = frozenset()
     built: dict[Hashable, Variant] = {}
@@ -89,7 +95,9 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
 
 
 def _check_inputs(operation: Operation) -> None:
-    """InputError when an input that must be there comes to nothing, as a Switch's missing side does."""
+    """InputError when an input that must be there comes to nothing, as a Switch's missing side
+    does.
+    """
     for name in operation.required:
         if operation.inputs.get(name) is None:
             raise InputError(
@@ -114,7 +122,9 @@ def slots_read(variant: Variant) -> frozenset[int]:
 
 
 def _check_slots(region: Region, found: Sequence[Variant]) -> None:
-    """Walk the evaluations in order: a slot without an initial value must be written before it is read."""
+    """Walk the evaluations in order: a slot without an initial value must be written before it is
+    read.
+    """
     written = {slot for slot in range(1, SLOTS + 1) if region.begin.inputs.get(f"initial_{slot}") is not None}
     order = sorted((index, variant) for variant in found for index in variant.evaluations)
     for index, variant in order:

@@ -1,4 +1,6 @@
-"""Why a program is as it is: the term that binds it, what lost and why, and the prediction that a plan states."""
+"""Why a program is as it is: the term that binds it, what lost and why, and the prediction that a
+plan states.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class Compared:
 def predict(program: Program) -> Prediction:
     """What the plan states, from a simulation of the whole request.
 
-    Ideal: free communication and endless devices as fast as the fastest; sequential: one operation after the other on the owner.
+    Ideal: free communication and endless devices as fast as the fastest; sequential: one operation
+    after the other on the owner.
     """
     simulation, costs = simulate(program), Costs(program)
     devices = [device.name for device in program.devices]
@@ -43,7 +46,9 @@ def predict(program: Program) -> Prediction:
 
 
 def binding(program: Program, simulation: Simulation) -> str:
-    """What the steady period cannot be below: the work of a device, the bytes over a link, or a path, with figures."""
+    """What the steady period cannot be below: the work of a device, the bytes over a link, or a
+    path, with figures.
+    """
     period = simulation.period
     if simulation.steady is None or not simulation.busy:
         return "nothing: no evaluation computes anything"
@@ -129,7 +134,9 @@ def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
 
 
 def _path(simulation: Simulation) -> tuple[list[str], float, int]:
-    """Back from a steady prediction over what each waited for, until a step of the sampler: parts, seconds, evaluations."""
+    """Back from a steady prediction over what each waited for, until a step of the sampler: parts,
+    seconds, evaluations.
+    """
     assert simulation.steady is not None
     spans = simulation.spans
     number = next(n for n, span in enumerate(spans) if span.what == ADVANCE and span.evaluation == simulation.steady)
@@ -170,7 +177,9 @@ class Describer:
         self._alone = len(program.devices) == 1
 
     def crossings(self, placement: Mapping[str, str]) -> int:
-        """How many values go from one device to another in an evaluation, steps and predictions left out."""
+        """How many values go from one device to another in an evaluation, steps and predictions
+        left out.
+        """
         return sum(placement[source] != placement[reader] for source, reader in self._edges)
 
     def name(self, placement: Mapping[str, str], owner: str, delayed: Set[str], merged: bool) -> str:

@@ -1,6 +1,8 @@
-"""A Gantt picture of two steady evaluations, as SVG: a row for every device and every direction of a link in use.
+"""A Gantt picture of two steady evaluations, as SVG: a row for every device and every direction of
+a link in use.
 
-Drawn from the simulation that the plan's times come from. Knows nothing about how the plan was found.
+Drawn from the simulation that the plan's times come from. Knows nothing about how the plan was
+found.
 """
 
 from __future__ import annotations

@@ -1,1 +1,3 @@
-"""Searches the placement of operations: candidates, bounds, calls. Must not know how a plan is shown or carried out."""
+"""Searches the placement of operations: candidates, bounds, calls. Must not know how a plan is
+shown or carried out.
+"""

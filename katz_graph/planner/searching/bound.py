@@ -1,4 +1,6 @@
-"""Bounds the time of a placement from below: work of each device, bytes over each direction of a link, longest path of an evaluation."""
+"""Bounds the time of a placement from below: work of each device, bytes over each direction of a
+link, longest path of an evaluation.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ RARE = 0.05  # of the evaluations: a variant that the bound leaves out
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A costed operation reads a value of another one directly, or over operations without cost, which counts as nothing to send."""
+    """A costed operation reads a value of another one directly, or over operations without cost,
+    which counts as nothing to send.
+    """
 
     source: str
     ref: Ref | None
@@ -36,7 +40,9 @@ class CriticalPath:
 
 
 class Bounds:
-    """Lower bounds in seconds, for placements of the operations of a program's loop. As if nothing disturbed anything."""
+    """Lower bounds in seconds, for placements of the operations of a program's loop. As if nothing
+    disturbed anything.
+    """
 
     def __init__(self, program: Program, costs: Costs, batching: bool | None = None) -> None:
         self._program, self._costs, self._batching = program, costs, batching
@@ -47,7 +53,9 @@ class Bounds:
         self.outlines = tuple(self._outline(variant, wires) for variant, wires in wired if len(variant.evaluations) >= RARE * total)
 
     def seconds(self, placement: Mapping[str, str], owner: str, cut: Set[str] = frozenset(), least: float = 0.0) -> float:
-        """Of the loop; readers of the ControlNet operations `cut` do not wait for them. `least`: what `occupation` said, if asked."""
+        """Of the loop; readers of the ControlNet operations `cut` do not wait for them. `least`:
+        what `occupation` said, if asked.
+        """
         total = 0.0
         for outline in self.outlines:
             total += outline.evaluations * max(
@@ -56,7 +64,9 @@ class Bounds:
         return max(total, least)
 
     def occupation(self, placement: Mapping[str, str], owner: str) -> float:
-        """A weaker bound that is told faster: of what devices compute and links carry. `placement` may be a part of it."""
+        """A weaker bound that is told faster: of what devices compute and links carry. `placement`
+        may be a part of it.
+        """
         return sum(outline.evaluations * self._occupied(outline, placement, owner) for outline in self.outlines)
 
     def _occupied(self, outline: CriticalPath, placement: Mapping[str, str], owner: str) -> float:
@@ -64,7 +74,9 @@ class Bounds:
         return max(max(work.values(), default=0.0), max(traffic.values(), default=0.0))
 
     def _work(self, outline: CriticalPath, placement: Mapping[str, str]) -> dict[str, float]:
-        """Device -> seconds of computing an evaluation, equal operations batched where that is faster."""
+        """Device -> seconds of computing an evaluation, equal operations batched where that is
+        faster.
+        """
         found: dict[str, float] = {}
         seconds, batching = self._costs.seconds, self._batching
         for names in outline.alike:

@@ -1,4 +1,5 @@
-"""Calls out of a placement: which equal stages of one device share a call, in which order devices run theirs, and what precedes the loop.
+"""Calls out of a placement: which equal stages of one device share a call, in which order devices
+run theirs, and what precedes the loop.
 
 Knows nothing about how a placement was found.
 """
@@ -18,8 +19,9 @@ from katz_graph.planner.simulation.views import Views
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """A variant by names of operations, in topological order: what each reads of the same evaluation, which costed ones may run at the
-    same time as it, and which may share a call."""
+    """A variant by names of operations, in topological order: what each reads of the same
+    evaluation, which costed ones may run at the same time as it, and which may share a call.
+    """
 
     names: tuple[str, ...]
     sources: Mapping[str, tuple[str, ...]]
@@ -56,9 +58,11 @@ def _beside(sources: Mapping[str, tuple[str, ...]], costed: frozenset[str]) -> d
 
 
 def _merge_key(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
-    """What two operations have in common that may share a call: the same stage and constants, the same kinds of inputs, steps of the same
-    origin (noise level and timestep are theirs), and tensors of one shape: of the part of the latent, of the text, of the block range, and
-    of residuals, which may be averaged over the picture."""
+    """What two operations have in common that may share a call: the same stage and constants, the
+    same kinds of inputs, steps of the same origin (noise level and timestep are theirs), and
+    tensors of one shape: of the part of the latent, of the text, of the block range, and of
+    residuals, which may be averaged over the picture.
+    """
     constants = tuple((name, value) for name, value in sorted(operation.inputs.items()) if not isinstance(value, (Ref, Previous)))
     variable = tuple(sorted((name, type(value).__name__) for name, value in operation.inputs.items() if isinstance(value, (Ref, Previous))))
     part, text = views.part(operation, variant), operation.inputs.get("text")
@@ -78,7 +82,9 @@ class Costs:
         self._known: dict[tuple[str, int, str, bool], float] = {}
 
     def seconds(self, name: str, members: int, device: str, busy: bool = False) -> float:
-        """Of so many operations like `name` in one call; `busy`: while another device of the host works too."""
+        """Of so many operations like `name` in one call; `busy`: while another device of the host
+        works too.
+        """
         known = (self._program.keys.get(name) or name, members, device, busy)
         if known not in self._known:
             self._known[known] = self._devices[device].cost(self._program.keys.get(name, ""), members, self._program.work[name], busy)
@@ -86,7 +92,9 @@ class Costs:
 
 
 class Neighbours:
-    """Which devices of those in use share their host with another one in use, and so take longer while that one works."""
+    """Which devices of those in use share their host with another one in use, and so take longer
+    while that one works.
+    """
 
     def __init__(self, program: Program) -> None:
         self._hosts = {device.name: device.host for device in program.devices}
@@ -113,7 +121,9 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Where everything runs, and how: `ranks` order the calls of a device (larger first), without them a graph's own order counts."""
+    """Where everything runs, and how: `ranks` order the calls of a device (larger first), without
+    them a graph's own order counts.
+    """
 
     placement: Mapping[str, str]
     merge: bool
@@ -122,7 +132,9 @@ class Arrangement:
 
 
 def loop_calls(variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs, crowded: frozenset[str]) -> tuple[Call, ...]:
-    """The calls of one evaluation in topological order; `crowded`: operations beside which the host's other devices work."""
+    """The calls of one evaluation in topological order; `crowded`: operations beside which the
+    host's other devices work.
+    """
     groups = _merged(wires, arranged.placement) if arranged.merge else {}
     member_of = {name: groups.get(name, (name,)) for name in wires.names}
     stages = {operation.id: operation.stage for operation in variant.operations}
@@ -134,7 +146,9 @@ def loop_calls(variant: Variant, wires: Wiring, arranged: Arrangement, costs: Co
 
 
 def _merged(wires: Wiring, placement: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Operation -> the group of equal ones of its device, as far as merging them leaves the graph free of cycles."""
+    """Operation -> the group of equal ones of its device, as far as merging them leaves the graph
+    free of cycles.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for names in wires.alike:
         by_device: dict[str, list[str]] = {}
@@ -149,7 +163,9 @@ def _merged(wires: Wiring, placement: Mapping[str, str]) -> dict[str, tuple[str,
 
 
 def _ordered(wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Mapping[str, float] | None) -> list[tuple[str, ...]]:
-    """The groups in topological order, those of higher rank first; a graph with a cycle comes out shorter."""
+    """The groups in topological order, those of higher rank first; a graph with a cycle comes out
+    shorter.
+    """
     keys: dict[tuple[str, ...], tuple[float, int]] = {}
     for position, name in enumerate(wires.names):
         group = member_of[name]
@@ -178,7 +194,9 @@ def _ordered(wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Map
 def calls_before(
     program: Program, calls: Sequence[Sequence[Call]], arranged: Arrangement, texts: Mapping[str, str], costs: Costs
 ) -> tuple[Call, ...]:
-    """Hoisted work: texts on the devices `texts`, the rest on every device that reads it, in the batch that a batched call there reads."""
+    """Hoisted work: texts on the devices `texts`, the rest on every device that reads it, in the
+    batch that a batched call there reads.
+    """
     readers: dict[str, dict[str, None]] = {operation.id: {} for operation in program.before}
     operations = {op.id: op for variant in program.variants for op in variant.operations}
     for variant in program.variants:
@@ -200,7 +218,9 @@ def calls_before(
 
 
 def _batches(operations: Mapping[str, Operation], merged: Iterable[Call]) -> dict[str, tuple[str, ...]]:
-    """Operation before the loop -> those computed with it, because one call of the loop reads them all."""
+    """Operation before the loop -> those computed with it, because one call of the loop reads them
+    all.
+    """
     batches: dict[str, tuple[str, ...]] = {}
     for call in merged:
         for name in text_arguments(stage(call.stage)):

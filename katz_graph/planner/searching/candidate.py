@@ -1,4 +1,6 @@
-"""A candidate of the search, and the workbench that makes a program of it and times it on the simulator's clock."""
+"""A candidate of the search, and the workbench that makes a program of it and times it on the
+simulator's clock.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from katz_graph.planner.simulation.simulate import run_clock
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Where every costed operation of the loop runs, who advances the sampler, and which ControlNets are one evaluation behind."""
+    """Where every costed operation of the loop runs, who advances the sampler, and which
+    ControlNets are one evaluation behind.
+    """
 
     devices: tuple[str, ...]  # of `CandidateTimer.names`, in that order
     owner: str
@@ -36,7 +40,9 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class PreparedSearch:
-    """A program with some ControlNets delayed: whole and shortened, with what all its candidates share."""
+    """A program with some ControlNets delayed: whole and shortened, with what all its candidates
+    share.
+    """
 
     program: Program
     short: Program
@@ -87,7 +93,9 @@ class CandidateTimer:
         return ends[-1] if ends else 0.0
 
     def built(self, timed: Timed) -> Program:
-        """The whole program of a candidate: `placement`, `owner`, `delayed`, `calls` and `before_calls` filled."""
+        """The whole program of a candidate: `placement`, `owner`, `delayed`, `calls` and
+        `before_calls` filled.
+        """
         prepared = self.prepared(timed.candidate.delayed)
         return self._arranged(prepared.program, prepared.wires, timed.candidate, timed.merged)
 
@@ -148,7 +156,9 @@ class _Graph:
         return found
 
     def ranks(self, placement: Mapping[str, str], costs: Costs, busy: frozenset[str]) -> dict[str, float]:
-        """Seconds from the start of each operation to the end of the evaluation, as if nothing were delayed."""
+        """Seconds from the start of each operation to the end of the evaluation, as if nothing were
+        delayed.
+        """
         found: dict[str, float] = {}
         links = self._program.links
         for name in self._order:

@@ -1,6 +1,8 @@
-"""What the search places as one: chains out of the series-parallel tree, and the placements of them worth a look.
+"""What the search places as one: chains out of the series-parallel tree, and the placements of them
+worth a look.
 
-Enumerated whole while few, else by a beam; devices that are interchangeable are taken in one order only.
+Enumerated whole while few, else by a beam; devices that are interchangeable are taken in one order
+only.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def _models(program: Program) -> dict[str, object]:
 
 
 def _items(tree: Tree, models: Mapping[str, object], seconds: Callable[[str], float]) -> list[list[str]]:
-    """Every child of a P (or prime) is an item; what stands in series goes with the heaviest chain of its own model."""
+    """Every child of a P (or prime) is an item; what stands in series goes with the heaviest chain
+    of its own model.
+    """
     if tree.kind == "leaf":
         return [[tree.leaf]]
     if tree.kind != "S":
@@ -84,7 +88,8 @@ def _by_pins(item: Item, sites: Sites) -> list[Item]:
 
 
 def placements(items: Sequence[Item], sites: Sites, score: Callable[[Mapping[str, str]], float]) -> list[dict[str, str]]:
-    """Operation -> device, for every placement that holds pins and memory and differs by more than interchangeable devices.
+    """Operation -> device, for every placement that holds pins and memory and differs by more than
+    interchangeable devices.
 
     Beyond the most that are looked at, the best of a beam by `score` of what is placed so far.
     """
@@ -98,7 +103,9 @@ def placements(items: Sequence[Item], sites: Sites, score: Callable[[Mapping[str
 
 
 def _grown(partial: Mapping[str, str], item: Item, sites: Sites, classes: Mapping[str, int]) -> Iterator[dict[str, str]]:
-    """A placement with one more item, on every device that may run it; of unused ones that are interchangeable, on the first."""
+    """A placement with one more item, on every device that may run it; of unused ones that are
+    interchangeable, on the first.
+    """
     used, fresh = set(partial.values()), set()
     for device in sites.devices:
         if device not in used:

@@ -1,4 +1,6 @@
-"""Decides where operations may run: pins, memory, and which devices are interchangeable. InputError when nothing fits."""
+"""Decides where operations may run: pins, memory, and which devices are interchangeable. InputError
+when nothing fits.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Sites:
         self._check_memory(loop)
 
     def fits(self, placement: Mapping[str, str], owner: str = "") -> bool:
-        """Whether every device holds the whole modules of what is placed on it; text encoders count on theirs once the owner is known."""
+        """Whether every device holds the whole modules of what is placed on it; text encoders count
+        on theirs once the owner is known.
+        """
         if self._endless:
             return True
         held: dict[str, set[int]] = {}
@@ -150,7 +154,9 @@ def _module(operation: Operation) -> Hashable:
 
 
 def _module_bytes(program: Program, operations: Iterable[Operation], modules: Mapping[str, int]) -> dict[int, float]:
-    """Weights of every module: of each part that some operation reads, once. What computes without weights needs none."""
+    """Weights of every module: of each part that some operation reads, once. What computes without
+    weights needs none.
+    """
     parts: dict[int, dict[Hashable, float]] = {module: {} for module in modules.values()}
     for operation in operations:
         if stage_of(operation).holds_weights:

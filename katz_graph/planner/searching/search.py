@@ -1,6 +1,8 @@
-"""Pass *search*: where everything runs, what shares a call, and which ControlNets are one evaluation behind: the fastest on the simulator.
+"""Pass *search*: where everything runs, what shares a call, and which ControlNets are one
+evaluation behind: the fastest on the simulator.
 
-Candidates come from the series-parallel tree and are taken in the order of a lower bound; stages of the best are then moved.
+Candidates come from the series-parallel tree and are taken in the order of a lower bound; stages of
+the best are then moved.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ BETTER = 1 - 1e-6
 
 
 def search(program: Program, batching: bool | None = None) -> Program:
-    """Fills `placement`, `owner`, `delayed`, `calls`, `before_calls`, `alternatives` and `notes` with the fastest choice.
+    """Fills `placement`, `owner`, `delayed`, `calls`, `before_calls`, `alternatives` and `notes`
+    with the fastest choice.
 
-    `batching` decides beforehand whether equal stages share a call. InputError when no placement holds pins and memory.
+    `batching` decides beforehand whether equal stages share a call. InputError when no placement
+    holds pins and memory.
     """
     costs = Costs(program)
     bench = CandidateTimer(program, Sites(program), costs)
@@ -53,7 +57,9 @@ class _Search:
         return [one for timed in self._found.values() for one in timed]
 
     def _best_first(self, candidates: Iterable[Candidate]) -> None:
-        """Times candidates in the order of their bounds, until no bound is below the best time; some on one device and on several."""
+        """Times candidates in the order of their bounds, until no bound is below the best time;
+        some on one device and on several.
+        """
         heap = [(self._occupation(candidate), False, number, candidate) for number, candidate in enumerate(candidates)]
         heapify(heap)
         before = len(self._found)
@@ -110,7 +116,9 @@ LISTED = 6
 
 
 def chosen(bench: CandidateTimer, found: Sequence[Timed], batching: bool | None) -> Program:
-    """The program of the best candidate, with `alternatives` and `notes`. `batching`: whether equal stages must share a call."""
+    """The program of the best candidate, with `alternatives` and `notes`. `batching`: whether equal
+    stages must share a call.
+    """
     describer = Describer(bench.program)
 
     def name(one: Timed) -> str:

@@ -1,4 +1,6 @@
-"""The space that the search walks: candidates to begin with, and what is near a candidate. Times nothing."""
+"""The space that the search walks: candidates to begin with, and what is near a candidate. Times
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +31,24 @@ class Space:
         self._branches = self._stages_of_branches()
 
     def beginnings(self) -> list[Candidate]:
-        """Placements of single stages while few, else of chains out of the tree, without delays. InputError when nothing fits."""
+        """Placements of single stages while few, else of chains out of the tree, without delays.
+        InputError when nothing fits.
+        """
         found = [one for one in dict.fromkeys(map(self._canonical, self._placed())) if self._fits(one)]
         if not found:
             raise self._sites.nothing_fits()
         return found
 
     def delayed(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Those of `candidates` in which ControlNets are read on other devices, with all of these delayed; none unless it is allowed."""
+        """Those of `candidates` in which ControlNets are read on other devices, with all of these
+        delayed; none unless it is allowed.
+        """
         crossing = ((one, self._bench.crossing(one)) for one in candidates if self.stale)
         return [replace(one, delayed=sessions) for one, sessions in crossing if sessions]
 
     def near(self, candidate: Candidate) -> tuple[list[Candidate], list[Candidate]]:
-        """With a stage or a pair elsewhere, another owner, or one ControlNet's delay changed; and with a stage of every branch elsewhere.
+        """With a stage or a pair elsewhere, another owner, or one ControlNet's delay changed; and
+        with a stage of every branch elsewhere.
 
         The second, because moving a stage of one branch gains nothing while the others are as slow.
         """
@@ -109,7 +116,9 @@ class Space:
         return self._sites.fits(self._bench.placement(candidate), candidate.owner)
 
     def _canonical(self, candidate: Candidate) -> Candidate:
-        """The same on the first devices of every class of interchangeable ones, the owner before the others."""
+        """The same on the first devices of every class of interchangeable ones, the owner before
+        the others.
+        """
         names: dict[str, str] = {}
         left: dict[int, list[str]] = {}
         for device, number in self._classes.items():

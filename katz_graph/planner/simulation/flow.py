@@ -1,4 +1,6 @@
-"""What every operation of every evaluation reads and makes, resolved once for all placements: the simulator's and the search's view."""
+"""What every operation of every evaluation reads and makes, resolved once for all placements: the
+simulator's and the search's view.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ KEPT, STEADY = 6, 4  # repeats of it that are simulated; the last of these that 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationUse:
-    """One evaluation: its variant's number, instance numbers that each operation reads and makes, the step's and the prediction's."""
+    """One evaluation: its variant's number, instance numbers that each operation reads and makes,
+    the step's and the prediction's.
+    """
 
     evaluation: int
     variant: int
@@ -86,7 +90,9 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Evaluations from `first` to `last` of a shortened program, `times` repeats of a pattern, stand for so many further ones."""
+    """Evaluations from `first` to `last` of a shortened program, `times` repeats of a pattern,
+    stand for so many further ones.
+    """
 
     first: int
     last: int
@@ -95,7 +101,8 @@ class Repeats:
 
 
 def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
-    """The program with at most a few repeats of every repeating pattern of variants, and what was left out.
+    """The program with at most a few repeats of every repeating pattern of variants, and what was
+    left out.
 
     What was left out takes as long, each time, as the last repeats that were kept.
     """
@@ -118,7 +125,9 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
 
 
 def _pattern(kinds: Sequence[int]) -> tuple[int, int]:
-    """Length of the shortest block that the longest repetition at the beginning is made of, and its repeats."""
+    """Length of the shortest block that the longest repetition at the beginning is made of, and its
+    repeats.
+    """
     best = (1, 1)
     for length in range(1, min(LONGEST_BLOCK, len(kinds) // 2) + 1):
         times = 1

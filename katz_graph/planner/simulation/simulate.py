@@ -1,4 +1,5 @@
-"""The simulator: a virtual clock, devices that run their calls in a fixed order, and links that carry values in the order of making.
+"""The simulator: a virtual clock, devices that run their calls in a fixed order, and links that
+carry values in the order of making.
 
 It knows a program's calls, placement and owner, and nothing about how they were found.
 """
@@ -17,7 +18,8 @@ from katz_graph.planner.simulation.flow import Flow
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSpan:
-    """What a device or a direction of a link ("cpu:1 -> cpu:0") is busy with, in seconds on the virtual clock.
+    """What a device or a direction of a link ("cpu:1 -> cpu:0") is busy with, in seconds on the
+    virtual clock.
 
     The sampler's part is there too: `step` begins an evaluation and `advance` ends it, in no time.
     """
@@ -44,7 +46,9 @@ class Simulation:
 
 
 def simulate(program: Program) -> Simulation:
-    """The whole request on the clock. RunError, naming what waits for what, when the order of calls cannot be carried out."""
+    """The whole request on the clock. RunError, naming what waits for what, when the order of calls
+    cannot be carried out.
+    """
     flow = Flow(program)
     spans: list[SimulatedSpan] = []
     ends = run_clock(flow, program, spans)
@@ -62,7 +66,9 @@ def simulate(program: Program) -> Simulation:
 
 
 def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
-    """First and last of the most evaluations in a row of the commonest variant; of several such rows, the middle one."""
+    """First and last of the most evaluations in a row of the commonest variant; of several such
+    rows, the middle one.
+    """
     number = commonest_variant(program)
     if number is None:
         return None, 0
@@ -78,9 +84,11 @@ def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
 
 
 def run_clock(flow: Flow, program: Program, spans: list[SimulatedSpan] | None = None) -> list[float]:
-    """When the sampler had the prediction of each evaluation of `flow`; what resources did is appended to `spans`.
+    """When the sampler had the prediction of each evaluation of `flow`; what resources did is
+    appended to `spans`.
 
-    `program` says the calls of each variant of the flow, what is placed where, and the owner. RunError for a deadlock.
+    `program` says the calls of each variant of the flow, what is placed where, and the owner.
+    RunError for a deadlock.
     """
     return _Clock(flow, program, spans).run()
 
@@ -155,7 +163,9 @@ class _Clock:
         return ends
 
     def _who_receives(self) -> dict[tuple[int, int], list[int]]:
-        """(Instance, device that sends it) -> devices that read it and do not make it, in the order of devices."""
+        """(Instance, device that sends it) -> devices that read it and do not make it, in the order
+        of devices.
+        """
         makers: dict[int, list[int]] = {}
         for device, entries in enumerate(self._lists):
             for task in entries:

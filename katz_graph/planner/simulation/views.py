@@ -1,4 +1,5 @@
-"""Follows what an operation works on back through crops, features and slots: to the step that it is of, and the part of the latent.
+"""Follows what an operation works on back through crops, features and slots: to the step that it is
+of, and the part of the latent.
 
 Hoisting, costs and batching read the same answer. Values that hold tensors only have no view.
 """
@@ -20,7 +21,9 @@ READ = ("skips", "features", "step")  # inputs that carry a step, those that cou
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`step`: what made the step, with its noise level and timestep. `part`: of the latent; None is all of it."""
+    """`step`: what made the step, with its noise level and timestep. `part`: of the latent; None is
+    all of it.
+    """
 
     step: Instance
     part: Part | None = None
@@ -57,7 +60,9 @@ class Views:
         return tuple(self.of(operation.inputs[name], evaluation) for name in READ if operation.inputs.get(name) is not None)
 
     def part(self, operation: Operation, variant: Variant) -> Part | None:
-        """The part of the latent that an operation works on. InputError when that differs between evaluations of one kind."""
+        """The part of the latent that an operation works on. InputError when that differs between
+        evaluations of one kind.
+        """
         found = {view.part if view else None for index in self.telling(variant) for view in [self.of(Ref(operation.id), index)]}
         if len(found) > 1:
             raise InputError(

@@ -1,1 +1,3 @@
-"""Solvers of the diffusion equation, each in the loop form of its paper. They know nothing about models, devices or nodes."""
+"""Solvers of the diffusion equation, each in the loop form of its paper. They know nothing about
+models, devices or nodes.
+"""

@@ -1,4 +1,6 @@
-"""Solvers that go below the next level and add fresh noise up to it, from one generator for the whole run."""
+"""Solvers that go below the next level and add fresh noise up to it, from one generator for the
+whole run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from katz_graph.sampling.solvers.solving import NoiseSource, Solving, ancestral_
 
 
 def euler_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
-    """Euler to σ_down, then noise of σ_up (Song et al. 2021, "Denoising Diffusion Implicit Models", equation 12, in sigma space)."""
+    """Euler to σ_down, then noise of σ_up (Song et al. 2021, "Denoising Diffusion Implicit Models",
+    equation 12, in sigma space).
+    """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
         if sigma_next == 0:
@@ -25,8 +29,9 @@ def euler_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float
 
 
 def ddpm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """A draw from q(x_t-1 | x_t, x_0 = denoised): mean and variance of Ho et al. 2020, equations 6 and 7, where sigma space makes
-    them those of an ancestral Euler step."""
+    """A draw from q(x_t-1 | x_t, x_0 = denoised): mean and variance of Ho et al. 2020, equations 6
+    and 7, where sigma space makes them those of an ancestral Euler step.
+    """
     return euler_ancestral(x, sigmas, noise)
 
 
@@ -48,8 +53,9 @@ def dpm_2_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float
 
 
 def dpmpp_2s_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
-    """DPM-Solver++(2S) with r = 1/2 to σ_down (Lu et al. 2022, "DPM-Solver++", algorithm 1), then noise of σ_up; the prediction
-    where σ_down is 0."""
+    """DPM-Solver++(2S) with r = 1/2 to σ_down (Lu et al. 2022, "DPM-Solver++", algorithm 1), then
+    noise of σ_up; the prediction where σ_down is 0.
+    """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
         down, up = ancestral_split(sigma, sigma_next, eta)
@@ -66,7 +72,9 @@ def dpmpp_2s_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: fl
 
 
 def lcm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """The prediction, noised anew to the next level (Luo et al. 2023, "Latent Consistency Models", algorithm 3)."""
+    """The prediction, noised anew to the next level (Luo et al. 2023, "Latent Consistency Models",
+    algorithm 3).
+    """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         x = yield Query(x, sigma, step)
         if sigma_next > 0:
@@ -75,9 +83,11 @@ def lcm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def res_multistep(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 0.0, s_noise: float = 1.0) -> Solving:
-    """The exponential integrator of second order that takes the prediction as linear in log σ through the last two, the older one told
-    apart by how far noise had set the run back; the first step and those to σ_down 0 are Euler
-    (Zhang et al. 2023, "Improved Order Analysis and Design of Exponential Integrator for Diffusion Models Sampling", section 4)."""
+    """The exponential integrator of second order that takes the prediction as linear in log σ
+    through the last two, the older one told apart by how far noise had set the run back; the first
+    step and those to σ_down 0 are Euler (Zhang et al. 2023, "Improved Order Analysis and Design of
+    Exponential Integrator for Diffusion Models Sampling", section 4).
+    """
     times = sigmas.log().neg()
     previous: tuple[Tensor, Tensor] | None = None  # prediction, time that its step reached
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):

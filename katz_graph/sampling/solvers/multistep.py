@@ -18,26 +18,34 @@ Clock = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """sigmas -> the times in which slopes are taken for a polynomial."""
 
 ADAMS_BASHFORTH = ((1.0,), (3 / 2, -1 / 2), (23 / 12, -16 / 12, 5 / 12), (55 / 24, -59 / 24, 37 / 24, -9 / 24))
-"""Weights of the newest slope and those before it, for equal steps (Liu et al. 2022, "PNDM", equation 12)."""
+"""Weights of the newest slope and those before it, for equal steps (Liu et al. 2022, "PNDM",
+equation 12).
+"""
 
 QUADRATURE = np.polynomial.legendre.leggauss(64)  # points and masses on [-1, 1]; exact for polynomials up to degree 127
 
 
 def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 4) -> Solving:
-    """Linear multistep with coefficients for unequal steps: the slope is the polynomial in σ through the last `order` slopes
-    (Hairer, Nørsett and Wanner, "Solving Ordinary Differential Equations I", III.5); to 0 the prediction."""
+    """Linear multistep with coefficients for unequal steps: the slope is the polynomial in σ
+    through the last `order` slopes (Hairer, Nørsett and Wanner, "Solving Ordinary Differential
+    Equations I", III.5); to 0 the prediction.
+    """
     return (yield from _multistep(x, sigmas, order, lambda levels: _weights(levels, lambda sigma: sigma)))
 
 
 def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 3) -> Solving:
-    """tAB-DEIS: the slope is the polynomial through the last `order` slopes in the time of the variance preserving process
-    (Zhang and Chen 2023, "Fast Sampling of Diffusion Models with Exponential Integrator", equations 14 and 15); to 0 the prediction."""
+    """tAB-DEIS: the slope is the polynomial through the last `order` slopes in the time of the
+    variance preserving process (Zhang and Chen 2023, "Fast Sampling of Diffusion Models with
+    Exponential Integrator", equations 14 and 15); to 0 the prediction.
+    """
     return (yield from _multistep(x, sigmas, order, lambda levels: _weights(levels, variance_preserving_time)))
 
 
 def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """Adams-Bashforth of order 4 with the coefficients of equal steps on steps that are not, after 1, 2 and 3 slopes of lower order
-    (Zhang and Chen 2023, section 3, "iPNDM", after Liu et al. 2022); to 0 the prediction."""
+    """Adams-Bashforth of order 4 with the coefficients of equal steps on steps that are not, after
+    1, 2 and 3 slopes of lower order (Zhang and Chen 2023, section 3, "iPNDM", after Liu et al.
+    2022); to 0 the prediction.
+    """
 
     def weights(levels: Sequence[float]) -> Sequence[float]:
         return [weight * (levels[0] - levels[1]) for weight in ADAMS_BASHFORTH[len(levels) - 2]]
@@ -46,8 +54,9 @@ def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def gradient_estimation(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, gamma: float = 2.0) -> Solving:
-    """Euler along γ d + (1 - γ) d_before; to 0 the prediction
-    (Permenter and Yuan 2024, "Interpreting and Improving Diffusion Models from an Optimization Perspective", algorithm 2)."""
+    """Euler along γ d + (1 - γ) d_before; to 0 the prediction (Permenter and Yuan 2024,
+    "Interpreting and Improving Diffusion Models from an Optimization Perspective", algorithm 2).
+    """
 
     def weights(levels: Sequence[float]) -> Sequence[float]:
         stride = levels[0] - levels[1]
@@ -57,8 +66,10 @@ def gradient_estimation(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, gamma:
 
 
 def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """x' = σ'/σ x - (e^-h - 1) D, h = log σ - log σ', D extrapolated from the last two predictions, in the first step and in the one to 0
-    just the last (Lu et al. 2022, "DPM-Solver++", algorithm 2)."""
+    """x' = σ'/σ x - (e^-h - 1) D, h = log σ - log σ', D extrapolated from the last two predictions,
+    in the first step and in the one to 0 just the last (Lu et al. 2022, "DPM-Solver++", algorithm
+    2).
+    """
     times = sigmas.log().neg()
     previous: Tensor | None = None
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
@@ -75,7 +86,9 @@ def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 def variance_preserving_time(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
     """The t of σ² + 1 = exp(β_d t²/2 + β_min t) that goes from σ 0.002 at t 0.001 to σ 80 at t 1
-    (Song et al. 2021, "Score-Based Generative Modeling through SDEs", equation 33, with the range of Karras et al. 2022)."""
+    (Song et al. 2021, "Score-Based Generative Modeling through SDEs", equation 33, with the range
+    of Karras et al. 2022).
+    """
     start, low, high = 1e-3, math.log1p(0.002**2), math.log1p(80.0**2)
     slope_of_beta = 2 * (low / start - high) / (start - 1)
     beta_min = high - slope_of_beta / 2
@@ -83,7 +96,9 @@ def variance_preserving_time(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _multistep(x: Tensor, sigmas: Tensor, order: int, weights: Callable[[Sequence[float]], Sequence[float]]) -> Solving:
-    """Each step goes along the sum of weights times slopes, newest first. `weights` is given the next level, then those of the slopes."""
+    """Each step goes along the sum of weights times slopes, newest first. `weights` is given the
+    next level, then those of the slopes.
+    """
     slopes: deque[Tensor] = deque(maxlen=order)
     levels = sigmas.tolist()
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
@@ -98,7 +113,9 @@ def _multistep(x: Tensor, sigmas: Tensor, order: int, weights: Callable[[Sequenc
 
 
 def _weights(levels: Sequence[float], clock: Clock) -> list[float]:
-    """∫ ℓ_j(clock(σ)) dσ from levels[1] to levels[0], ℓ_j the Lagrange basis on the times of levels[1:]."""
+    """∫ ℓ_j(clock(σ)) dσ from levels[1] to levels[0], ℓ_j the Lagrange basis on the times of
+    levels[1:].
+    """
     target, start = levels[:2]
     points, masses = QUADRATURE
     times = clock((start + target) / 2 + (target - start) / 2 * points)

@@ -1,4 +1,6 @@
-"""What all solvers share: their form as generator functions, and the two quantities of a step in sigma space."""
+"""What all solvers share: their form as generator functions, and the two quantities of a step in
+sigma space.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,14 @@ NoiseSource = Callable[[Tensor, Tensor], Tensor]
 """(sigma, next sigma) -> unit noise of x's shape for that interval."""
 
 Solving = Generator[Query, Tensor, Tensor]
-"""Yields a point to evaluate and is sent the denoised picture there, so that it is a definition and one request's state at once."""
+"""Yields a point to evaluate and is sent the denoised picture there, so that it is a definition and
+one request's state at once.
+"""
 
 Sampler = Callable[[Tensor, Tensor, NoiseSource], Solving]
-"""(x, sigmas [N + 1], noise) -> a generator that asks for evaluations, the same for every x, and returns the final x."""
+"""(x, sigmas [N + 1], noise) -> a generator that asks for evaluations, the same for every x, and
+returns the final x.
+"""
 
 
 def slope(x: Tensor, sigma: Tensor, denoised: Tensor) -> Tensor:

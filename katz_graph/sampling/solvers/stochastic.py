@@ -1,4 +1,6 @@
-"""Solvers of the reverse stochastic equation: the noise of an interval is that of one Brownian path, whatever the steps."""
+"""Solvers of the reverse stochastic equation: the noise of an interval is that of one Brownian
+path, whatever the steps.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,10 @@ from katz_graph.sampling.solvers.solving import NoiseSource, Solving, ancestral_
 
 
 def dpmpp_sde(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0, r: float = 0.5) -> Solving:
-    """Two evaluations a step: to the part `r` of it in log σ, then all of it with the prediction extrapolated through both, each time with
-    noise (Lu et al. 2022, "DPM-Solver++", algorithm 1, made ancestral by Crowson, k-diffusion); to 0 the prediction."""
+    """Two evaluations a step: to the part `r` of it in log σ, then all of it with the prediction
+    extrapolated through both, each time with noise (Lu et al. 2022, "DPM-Solver++", algorithm 1,
+    made ancestral by Crowson, k-diffusion); to 0 the prediction.
+    """
     if not 0 < r <= 1:
         raise InputError(f"dpmpp_sde: r is the part of a step that is looked ahead; expected above 0 and at most 1, got {r:g}")
     times = sigmas.log().neg()
@@ -42,8 +46,10 @@ def dpmpp_2m_sde(
     s_noise: float = 1.0,
     solver_type: Literal["midpoint", "heun"] = "midpoint",
 ) -> Solving:
-    """SDE-DPM-Solver++(2M): x' = σ'/σ e^-ηh x + (1 - e^-(1+η)h) D + σ' sqrt(1 - e^-2ηh) z, D corrected by the change of the last two
-    predictions (Lu et al. 2022, "DPM-Solver++", appendix, equation 18 and its multistep form); to 0 the prediction."""
+    """SDE-DPM-Solver++(2M): x' = σ'/σ e^-ηh x + (1 - e^-(1+η)h) D + σ' sqrt(1 - e^-2ηh) z, D
+    corrected by the change of the last two predictions (Lu et al. 2022, "DPM-Solver++", appendix,
+    equation 18 and its multistep form); to 0 the prediction.
+    """
     if solver_type not in ("midpoint", "heun"):
         raise InputError(f"dpmpp_2m_sde: solver_type {solver_type!r} does not exist; choose midpoint or heun")
     previous: tuple[Tensor, Tensor] | None = None  # prediction, length of its step in log σ
@@ -66,8 +72,9 @@ def dpmpp_2m_sde(
 
 
 def dpmpp_3m_sde(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
-    """As dpmpp_2m_sde, with the first and second differences of the last three predictions (Crowson, k-diffusion, after
-    Lu et al. 2022, "DPM-Solver", appendix B); to 0 the prediction."""
+    """As dpmpp_2m_sde, with the first and second differences of the last three predictions
+    (Crowson, k-diffusion, after Lu et al. 2022, "DPM-Solver", appendix B); to 0 the prediction.
+    """
     denoised_1: Tensor | None = None
     denoised_2: Tensor | None = None
     h_1 = h_2 = sigmas.new_ones(())

@@ -1,4 +1,6 @@
-"""UniPC: one multistep formula that predicts the next point and, once the model has seen it, corrects it."""
+"""UniPC: one multistep formula that predicts the next point and, once the model has seen it,
+corrects it.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ HIGHEST_ORDER = 3
 
 
 def uni_pc(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, variant: Variant = "bh1") -> Solving:
-    """UniPC-3 for data prediction, multistep, of lower order in the first steps and the last, no corrector after the last
-    (Zhao et al. 2023, "UniPC", algorithms 1 and 2, section 3.3 and appendix; B(h) = h or e^h - 1).
+    """UniPC-3 for data prediction, multistep, of lower order in the first steps and the last, no
+    corrector after the last (Zhao et al. 2023, "UniPC", algorithms 1 and 2, section 3.3 and
+    appendix; B(h) = h or e^h - 1).
 
-    The paper's variance preserving variables are x and the levels of sigma space over sqrt(1 + σ²), which cancels throughout.
-    A last level of 0 is approached to LAST_LEVEL.
+    The paper's variance preserving variables are x and the levels of sigma space over sqrt(1 + σ²),
+    which cancels throughout. A last level of 0 is approached to LAST_LEVEL.
     """
     steps = len(sigmas) - 1
     if steps < 1:
@@ -49,7 +52,9 @@ def uni_pc(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, variant: Variant = 
 def _advanced(
     x: Tensor, predictions: Sequence[Tensor], levels: Sequence[float], level: float, variant: Variant, arrived: Tensor | None = None
 ) -> Tensor:
-    """From the newest known level to `level`: UniP of order len(predictions), or UniC with the prediction that `arrived` there."""
+    """From the newest known level to `level`: UniP of order len(predictions), or UniC with the
+    prediction that `arrived` there.
+    """
     newest = predictions[0]
     h = math.log(levels[0] / level)
     parts = [math.log(levels[0] / known) / h for known in levels[1:]]

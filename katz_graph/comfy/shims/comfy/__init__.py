@@ -1,4 +1,6 @@
-"""`comfy` as packs import it. Its modules are loaded when they are named, with or without an import of their own."""
+"""`comfy` as packs import it. Its modules are loaded when they are named, with or without an import
+of their own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`comfy.sample` as packs import it: the noise of a seed. Sampling itself is the work of sampler nodes."""
+"""`comfy.sample` as packs import it: the noise of a seed. Sampling itself is the work of sampler
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ __getattr__ = missing_names(__name__, "sample sample_custom prepare_sampling pre
 
 
 def prepare_noise(latent_image: Tensor, seed: int, noise_inds: Sequence[int] | None = None) -> Tensor:
-    """randn of the latent's shape from a CPU generator; with indices, that noise of a longer batch for each sample."""
+    """randn of the latent's shape from a CPU generator; with indices, that noise of a longer batch
+    for each sample.
+    """
     from katz_graph.sampling.noise import initial_noise
 
     return initial_noise(latent_image.shape, seed, noise_inds).to(latent_image.dtype)

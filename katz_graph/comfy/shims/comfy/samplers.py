@@ -1,4 +1,6 @@
-"""`comfy.samplers` as packs import it: the names of samplers and schedulers, and schedules of noise levels."""
+"""`comfy.samplers` as packs import it: the names of samplers and schedulers, and schedules of noise
+levels.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def calculate_sigmas(model_sampling: Any, scheduler_name: str, steps: int) -> Te
 
 
 class KSampler:
-    """Its lists of names, and the noise levels of a schedule. Sampling itself is the work of sampler nodes."""
+    """Its lists of names, and the noise levels of a schedule. Sampling itself is the work of
+    sampler nodes.
+    """
 
     SAMPLERS = SAMPLER_NAMES
     SCHEDULERS = SCHEDULER_NAMES

@@ -1,4 +1,6 @@
-"""`comfy.sd` as packs import it: models by path, and LoRAs on them. They are recipes; nothing is loaded before something runs."""
+"""`comfy.sd` as packs import it: models by path, and LoRAs on them. They are recipes; nothing is
+loaded before something runs.
+"""
 
 from __future__ import annotations
 

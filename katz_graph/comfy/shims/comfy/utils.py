@@ -49,7 +49,9 @@ def lanczos(samples: Tensor, width: int, height: int) -> Tensor:
 
 
 def load_torch_file(ckpt: str, safe_load: bool = False, device: Any = None, return_metadata: bool = False) -> Any:
-    """The tensors of a safetensors file, and its metadata. InputError for pickles, which can run code when they are opened."""
+    """The tensors of a safetensors file, and its metadata. InputError for pickles, which can run
+    code when they are opened.
+    """
     from safetensors import safe_open
     from safetensors.torch import load_file
 
@@ -97,7 +99,9 @@ def state_dict_key_replace(state_dict: dict[str, Any], keys_to_replace: Mapping[
 
 
 def state_dict_prefix_replace(state_dict: dict[str, Any], replace_prefix: Mapping[str, str], filter_keys: bool = False) -> dict[str, Any]:
-    """The same dictionary with other beginnings of names; with `filter_keys` a new one that holds only those."""
+    """The same dictionary with other beginnings of names; with `filter_keys` a new one that holds
+    only those.
+    """
     result = {} if filter_keys else state_dict
     for old, new in replace_prefix.items():
         for name in [name for name in state_dict if name.startswith(old)]:

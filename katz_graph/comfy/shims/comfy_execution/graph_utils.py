@@ -72,7 +72,9 @@ class GraphBuilder:
         return {name: node.serialize() for name, node in self.nodes.items()}
 
     def replace_node_output(self, node_id: str, index: int, new_value: Any) -> None:
-        """Every input that is linked to an output gets this value instead; None takes the link away."""
+        """Every input that is linked to an output gets this value instead; None takes the link
+        away.
+        """
         output = [self.prefix + node_id, index]
         for node in self.nodes.values():
             for name in [name for name, value in node.inputs.items() if is_link(value) and value == output]:

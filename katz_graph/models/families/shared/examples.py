@@ -1,4 +1,6 @@
-"""Calls text encoders and VAEs on modules without memory, to count what they cost; as `katz_graph.models.families.unet.examples`."""
+"""Calls text encoders and VAEs on modules without memory, to count what they cost; as
+`katz_graph.models.families.unet.examples`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Latents to pictures and back, on diffusers' AutoencoderKL. Latents are the VAE's own, not multiplied by its scaling factor."""
+"""Latents to pictures and back, on diffusers' AutoencoderKL. Latents are the VAE's own, not
+multiplied by its scaling factor.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from katz_graph.recipe import Tile
 
 
 class Overflowed(Exception):
-    """A VAE in half precision made NaN or infinity of what may be sound: it has to be done in float32."""
+    """A VAE in half precision made NaN or infinity of what may be sound: it has to be done in
+    float32.
+    """
 
 
 def check_samples(vae: Any, samples: Tensor) -> None:
@@ -35,9 +39,9 @@ def check_pixels(pixels: Tensor) -> None:
 def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
     """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1.
 
-    In tiles, in one pass whose overlaps are blended linearly, it is not quite the whole's: a VAE's norms and attention see the tile only.
-    InputError for the wrong number of channels, Overflowed when half precision does not do; RunError when the picture has NaN or infinity
-    even in float32.
+    In tiles, in one pass whose overlaps are blended linearly, it is not quite the whole's: a VAE's
+    norms and attention see the tile only. InputError for the wrong number of channels, Overflowed
+    when half precision does not do; RunError when the picture has NaN or infinity even in float32.
     """
     check_samples(vae, samples)
     factor = factor_of(vae)
@@ -51,7 +55,9 @@ def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
 
 
 def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
-    """[B, H, W, 3] in 0..1, sides multiples of the VAE's factor -> the posterior's mean float32 [B, C, h, w]. Errors as of `decode`."""
+    """[B, H, W, 3] in 0..1, sides multiples of the VAE's factor -> the posterior's mean float32 [B,
+    C, h, w]. Errors as of `decode`.
+    """
     check_pixels(pixels)
     factor = factor_of(vae)
 

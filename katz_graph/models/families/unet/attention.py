@@ -1,4 +1,6 @@
-"""Cross-attention whose keys and values are computed once per text instead of at every step, for any diffusers module with `Attention`."""
+"""Cross-attention whose keys and values are computed once per text instead of at every step, for
+any diffusers module with `Attention`.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,18 @@ from diffusers.models.attention_processor import Attention, AttnProcessor2_0
 from torch import Tensor, nn
 
 KeysValues = Mapping[str, tuple[Tensor, Tensor]]
-"""By the name of a cross-attention layer: key and value, each [B, T, heads · head width], as its projections give them."""
+"""By the name of a cross-attention layer: key and value, each [B, T, heads · head width], as its
+projections give them.
+"""
 
 
 class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
-    """Scaled dot-product attention that reads its key and value from `kept`, and computes them when they are not there.
+    """Scaled dot-product attention that reads its key and value from `kept`, and computes them when
+    they are not there.
 
-    It knows its layer's name and nothing else, so one module serves many requests. diffusers hands an argument on only when a processor's
-    signature names it, and warns per layer otherwise: hence `kept` by name, and this processor on self-attention layers too.
+    It knows its layer's name and nothing else, so one module serves many requests. diffusers hands
+    an argument on only when a processor's signature names it, and warns per layer otherwise: hence
+    `kept` by name, and this processor on self-attention layers too.
     """
 
     def __init__(self, layer: str) -> None:
@@ -56,7 +62,8 @@ def install(module: Any) -> None:
 
 
 def cross_attention_keys_values(module: nn.Module, text_hidden: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Keys and values of all cross-attention layers for a text [B, T, D], bit-equal to what each layer computes at every step.
+    """Keys and values of all cross-attention layers for a text [B, T, D], bit-equal to what each
+    layer computes at every step.
 
     They hold as long as the module's weights do: make them anew for another weight set.
     """

@@ -1,7 +1,9 @@
-"""The UNet of diffusers in stages on the same module: encoder, middle and decoder, over any range of blocks.
+"""The UNet of diffusers in stages on the same module: encoder, middle and decoder, over any range
+of blocks.
 
-Together bit-equal to its `forward`. Knows nothing of samplers, guidance or devices. Skips are addressed by position: 0 is conv_in's output,
-then each down block's in order; a downsampler's entry closes its block's list but is read together with the next block's.
+Together bit-equal to its `forward`. Knows nothing of samplers, guidance or devices. Skips are
+addressed by position: 0 is conv_in's output, then each down block's in order; a downsampler's entry
+closes its block's list but is read together with the next block's.
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ def encode(
     added: Tensor | None = None,
     concatenated: Tensor | None = None,
 ) -> Features:
-    """Down blocks first..last (None: the last there is), from a step's model input, or from features that stand right before first_block.
+    """Down blocks first..last (None: the last there is), from a step's model input, or from
+    features that stand right before first_block.
 
-    kept: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: further input channels [B, C', h, w].
-    InputError when the range does not fit.
+    kept: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: further
+    input channels [B, C', h, w]. InputError when the range does not fit.
     """
     blocks = _range("UNetEncoder", first_block, last_block, len(unet.down_blocks))
     if isinstance(start, Features):
@@ -85,12 +88,14 @@ def decode(
     last_block: int | None = None,
     on_skip: SkipHook | None = None,
 ) -> tuple[Features, Tensor | None]:
-    """Up blocks first..last (None: the last there is). After the last block there is, also the model's raw prediction [B, C, h, w].
+    """Up blocks first..last (None: the last there is). After the last block there is, also the
+    model's raw prediction [B, C, h, w].
 
-    `features.hidden` is the middle block's output, or what stands right before first_block. Skips, embedding and step are those of `skips`,
-    or its own. Residuals are summed in their order and added to each skip that is read; to the hidden state only when first_block is 0. The
-    features that come out carry the skips as they were, so each range of blocks is given the residuals again. InputError when range, skips
-    or widths do not fit.
+    `features.hidden` is the middle block's output, or what stands right before first_block. Skips,
+    embedding and step are those of `skips`, or its own. Residuals are summed in their order and
+    added to each skip that is read; to the hidden state only when first_block is 0. The features
+    that come out carry the skips as they were, so each range of blocks is given the residuals
+    again. InputError when range, skips or widths do not fit.
     """
     blocks = _range("UNetDecoder", first_block, last_block, len(unet.up_blocks))
     source = skips or features
@@ -164,7 +169,9 @@ def _up(
 
 
 def _upsample_size(unet: Any, index: int, source: Features) -> Any:
-    """The next skip's size when the latent does not halve evenly all the way down, else None (twice the size), as in diffusers."""
+    """The next skip's size when the latent does not halve evenly all the way down, else None (twice
+    the size), as in diffusers.
+    """
     even = all(side % 2**unet.num_upsamplers == 0 for side in source.skips[0].shape[2:])
     if even or index == len(unet.up_blocks) - 1:
         return None

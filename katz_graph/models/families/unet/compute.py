@@ -1,6 +1,8 @@
-"""Computes the stages of UNets and of their ControlNets: on a live module, from tensors and constants, to tensors.
+"""Computes the stages of UNets and of their ControlNets: on a live module, from tensors and
+constants, to tensors.
 
-Each function is named by its declaration in `stages`. None changes anything, waits for a device, or looks at the value of a tensor.
+Each function is named by its declaration in `stages`. None changes anything, waits for a device, or
+looks at the value of a tensor.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def added(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Resizes a reference image, nearest-exact, and crops it to the size of the picture or of the part in question."""
+    """Resizes a reference image, nearest-exact, and crops it to the size of the picture or of the
+    part in question.
+    """
     height, width = inputs["cells"] or loop.shape[2:]
     pixels = fit_reference(inputs["image"].pixels, loop.shape[0], height * CELL, width * CELL)
     return {"pixels": pixels, "types": inputs["control_net"].types}

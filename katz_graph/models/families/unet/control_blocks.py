@@ -1,6 +1,8 @@
-"""A ControlNet in two stages: the embedding of its reference image, once per request, and its residuals, once per step.
+"""A ControlNet in two stages: the embedding of its reference image, once per request, and its
+residuals, once per step.
 
-Together bit-equal to the `forward` of diffusers' ControlNetModel; equal up to rounding to that of ControlNetUnionModel for one picture.
+Together bit-equal to the `forward` of diffusers' ControlNetModel; equal up to rounding to that of
+ControlNetUnionModel for one picture.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 def embed_reference(controlnet: Any, image: Tensor, types: Sequence[int] = ()) -> Tensor:
     """[B, 3, H, W] in 0..1 -> [B, C, H/8, W/8], the same at every step.
 
-    types: for a ControlNet for several kinds of reference, the kind of this one; empty when it is not told.
+    types: for a ControlNet for several kinds of reference, the kind of this one; empty when it is
+    not told.
     """
     if controlnet.config.controlnet_conditioning_channel_order == "bgr":
         image = image.flip(dims=[1])
@@ -48,8 +51,8 @@ def control(
 ) -> Residuals:
     """The residuals at this step, times `strength` [B].
 
-    strength: float32; reference: from `embed_reference`, [B, C, h, w] or [1, C, h, w]; kept, added: as for the UNet; types: as for
-    `embed_reference`.
+    strength: float32; reference: from `embed_reference`, [B, C, h, w] or [1, C, h, w]; kept, added:
+    as for the UNet; types: as for `embed_reference`.
     """
     sample = step.model_input.to(controlnet.conv_in.weight.dtype)
     added = added_embedding(controlnet, text) if added is None else added

@@ -1,4 +1,6 @@
-"""What a UNet or ControlNet makes of a step's time and of SDXL's pooled text and picture sizes: one vector that all its blocks take."""
+"""What a UNet or ControlNet makes of a step's time and of SDXL's pooled text and picture sizes: one
+vector that all its blocks take.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,18 @@ UNPOOLED = "an SDXL model needs pooled text and picture sizes, the conditioning 
 
 
 def step_embedding(module: Any, sample: Tensor, timestep: Tensor, text: TextEncoding, added: Tensor | None = None) -> Tensor:
-    """[B, E] for a model input [B, C, h, w] and timesteps [B]. `added` is `added_embedding` computed before; without it, it is computed
-    now."""
+    """[B, E] for a model input [B, C, h, w] and timesteps [B]. `added` is `added_embedding`
+    computed before; without it, it is computed now.
+    """
     embedding: Tensor = module.time_embedding(module.time_proj(timestep.float()).to(sample.dtype))
     added = added_embedding(module, text) if added is None else added
     return embedding if added is None else embedding + added
 
 
 def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
-    """SDXL's embedding [B, E] of pooled text and picture sizes, the same at every step; None for models without it."""
+    """SDXL's embedding [B, E] of pooled text and picture sizes, the same at every step; None for
+    models without it.
+    """
     if module.config.addition_embed_type is None:
         return None
     if text.pooled is None or text.sizes is None:
@@ -35,7 +40,9 @@ def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
 
 
 def _numbers(module: Any, sizes: Tensor, pooled_width: int) -> Tensor:
-    """What of the sizes [B, 7] a model takes: SDXL the first six, its refiner the original size, the crop and the aesthetic score."""
+    """What of the sizes [B, 7] a model takes: SDXL the first six, its refiner the original size,
+    the crop and the aesthetic score.
+    """
     taken = (module.add_embedding.linear_1.in_features - pooled_width) // module.config.addition_time_embed_dim
     return sizes[:, [0, 1, 2, 3, 6]] if taken == REFINER_NUMBERS else sizes[:, :6]
 

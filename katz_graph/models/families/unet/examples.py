@@ -1,7 +1,8 @@
-"""Calls the stages of UNets and ControlNets on modules without memory (torch's meta device), to count what they cost.
+"""Calls the stages of UNets and ControlNets on modules without memory (torch's meta device), to
+count what they cost.
 
-Each function takes such a module and sizes. It returns a call that gives the output tensors, and the parts of the module whose weights it
-reads.
+Each function takes such a module and sizes. It returns a call that gives the output tensors, and
+the parts of the module whose weights it reads.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ def control(module: Any, sizes: Sized) -> Example:
 
 
 def _given(module: Any, sizes: Sized) -> tuple[Step, TextEncoding, Any, Tensor | None]:
-    """A step, a text, and what is made of the text once: keys and values of cross-attention, and the added embedding."""
+    """A step, a text, and what is made of the text once: keys and values of cross-attention, and
+    the added embedding.
+    """
     text = _text(module.config, sizes)
     kept = attention.cross_attention_keys_values(module, text.hidden) if sizes.kept else None
     sample = torch.empty(sizes.batch, module.config.in_channels, sizes.height, sizes.width, device="meta")

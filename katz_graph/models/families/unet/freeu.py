@@ -1,4 +1,6 @@
-"""FreeU (Si et al. 2024, "FreeU: Free Lunch in Diffusion U-Net"): backbone against skips, before they meet in an up block."""
+"""FreeU (Si et al. 2024, "FreeU: Free Lunch in Diffusion U-Net"): backbone against skips, before
+they meet in an up block.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,11 @@ from katz_graph.patches import FreeU
 
 
 def skip_hook(unet: Any, patches: Sequence[FreeU]) -> SkipHook | None:
-    """What `unet.decode` calls before each concatenation; None without patches. Several are applied in order.
+    """What `unet.decode` calls before each concatenation; None without patches. Several are applied
+    in order.
 
-    The first factors act where the backbone has four times the model's own width, the second where it has twice, as in the authors' code.
+    The first factors act where the backbone has four times the model's own width, the second where
+    it has twice, as in the authors' code.
     """
     if not patches:
         return None
@@ -33,8 +37,10 @@ def skip_hook(unet: Any, patches: Sequence[FreeU]) -> SkipHook | None:
 
 
 def scale_backbone(hidden: Tensor, factor: float, by_mean: bool = False) -> Tensor:
-    """[B, C, h, w] with the first half of the channels multiplied by `factor`; `by_mean`: by 1 + (factor - 1) times each sample's mean over
-    the channels, brought to 0..1 over the picture (the authors' second version)."""
+    """[B, C, h, w] with the first half of the channels multiplied by `factor`; `by_mean`: by 1 +
+    (factor - 1) times each sample's mean over the channels, brought to 0..1 over the picture (the
+    authors' second version).
+    """
     if factor == 1.0:
         return hidden
     scale: Tensor | float = factor
@@ -47,7 +53,9 @@ def scale_backbone(hidden: Tensor, factor: float, by_mean: bool = False) -> Tens
 
 
 def scale_low_frequencies(values: Tensor, scale: float) -> Tensor:
-    """[B, C, h, w] with the lowest spatial frequencies (one to each side of zero) multiplied by `scale`."""
+    """[B, C, h, w] with the lowest spatial frequencies (one to each side of zero) multiplied by
+    `scale`.
+    """
     if scale == 1.0:
         return values
     height, width = values.shape[-2:]

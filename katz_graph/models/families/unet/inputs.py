@@ -1,4 +1,6 @@
-"""The input channels beside the noisy latent of inpainting models and of models that edit by instruction."""
+"""The input channels beside the noisy latent of inpainting models and of models that edit by
+instruction.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,11 @@ BLANK = (0.8223, -0.6876, 0.6364, 0.1380)  # an evenly grey picture as a scaled 
 
 
 def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: float) -> Tensor:
-    """[B, extra, h, w] for a latent `like` [B, 4, h, w]; `scale` is what a latent is multiplied by for this model.
+    """[B, extra, h, w] for a latent `like` [B, 4, h, w]; `scale` is what a latent is multiplied by
+    for this model.
 
-    Inpainting: the mask (rounded, 1 = repaint), then the masked picture, scaled. Editing (Brooks et al. 2023, section 3.2): the picture,
-    unscaled. InputError for a model with other channels.
+    Inpainting: the mask (rounded, 1 = repaint), then the masked picture, scaled. Editing (Brooks et
+    al. 2023, section 3.2): the picture, unscaled. InputError for a model with other channels.
     """
     picture = None if seen.latent is None else _fitted(seen.latent.pixels, like)
     if extra == EDITING:
@@ -34,7 +37,9 @@ def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: f
 
 
 def _fitted(latent: Tensor, like: Tensor) -> Tensor:
-    """A latent in the size of another one: bilinear, cropped around the centre, repeated to its batch."""
+    """A latent in the size of another one: bilinear, cropped around the centre, repeated to its
+    batch.
+    """
     latent = latent.to(like)
     if latent.shape[-2:] != like.shape[-2:]:
         latent = resample(latent, like.shape[-1], like.shape[-2], "bilinear", "center")
@@ -42,7 +47,9 @@ def _fitted(latent: Tensor, like: Tensor) -> Tensor:
 
 
 def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
-    """[b, H, W, C] in 0..1 -> [batch, 3, height, width]: nearest-exact, cropped around the centre; pictures repeat to fill the batch."""
+    """[b, H, W, C] in 0..1 -> [batch, 3, height, width]: nearest-exact, cropped around the centre;
+    pictures repeat to fill the batch.
+    """
     if pixels.shape[-1] == 1:
         pixels = pixels.expand(-1, -1, -1, 3)
     fitted = resize(pixels[..., :3], width, height, "nearest-exact", "center").movedim(-1, 1)

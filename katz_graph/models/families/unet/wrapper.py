@@ -22,11 +22,13 @@ Predict = Callable[[Step, TextEncoding, Any], Tensor]
 def call_wrapper(
     wrapper: OpaquePatch, predict: Predict, step: Step, text: TextEncoding, kept: Any, sides: Sequence[int], table: NoiseTable
 ) -> Tensor:
-    """What the function makes of `(apply_model, {input, timestep, c, cond_or_uncond})`: a denoised prediction [B, C, h, w].
+    """What the function makes of `(apply_model, {input, timestep, c, cond_or_uncond})`: a denoised
+    prediction [B, C, h, w].
 
-    `apply_model(x, timestep, **c)` takes a latent in sigma space, σ (one for all) and in `c` the text as `c_crossattn`; it gives the
-    denoised prediction. Anything else in `c` is for the function's own use. `sides`: of guidance, 0 positive and 1 negative, of each
-    conditioning entry in the batch. InputError for another shape or kind of result.
+    `apply_model(x, timestep, **c)` takes a latent in sigma space, σ (one for all) and in `c` the
+    text as `c_crossattn`; it gives the denoised prediction. Anything else in `c` is for the
+    function's own use. `sides`: of guidance, 0 positive and 1 negative, of each conditioning entry
+    in the batch. InputError for another shape or kind of result.
     """
     name = f"the unet_wrapper {wrapper.identity}"
 
