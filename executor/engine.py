@@ -1,5 +1,5 @@
-"""The engine: compiles step regions and has workers carry them out, and what else needs a model.
-Knows nothing of where workers are.
+"""Compiles step regions and has workers carry them out, and what else needs a model. Must not know
+where workers are.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from katz_graph.wires import LatentSamples
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a request gave: two latents [B, C, h, w], unscaled, the second as denoised when the last
-    step began; times by device.
+    """Holds the result of a request: two latents [B, C, h, w], unscaled, the second as denoised
+    when the last step began; times by device.
     """
 
     samples: Tensor
@@ -41,8 +41,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a worker did in one unit, when, on the clock of `time.perf_counter`, and in how many
-    seconds.
+    """Holds the result of one unit on a worker, its start on the clock of `time.perf_counter`, and
+    its seconds.
     """
 
     value: Any
@@ -51,7 +51,7 @@ class Called:
 
 
 class Workers(Protocol):
-    """Who carries programs out."""
+    """Carries out programs."""
 
     @property
     def devices(self) -> tuple[Device, ...]: ...
@@ -60,11 +60,11 @@ class Workers(Protocol):
     def links(self) -> Mapping[tuple[str, str], NetworkLink]: ...
 
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
-        """Carry out a program that went through all passes; `measure`: every call timed by itself."""
+        """Carries out a fully compiled program; `measure`: times every call by itself."""
 
     def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
-        """Have one of `services` done on a device, for a run that may be cancelled: what is under
-        way then goes on, for nobody.
+        """Calls one of `services` on a device, for a run that may be cancelled: what is under way
+        then goes on, and its result is dropped.
         """
 
     def close(self) -> None: ...
@@ -72,7 +72,7 @@ class Workers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a person decides about plans: where stages may run, which approximations are allowed,
+    """Holds the user's choices about plans: where stages may run, which approximations are allowed,
     whether equal stages run as one call (None: the faster), and how many devices besides those of
     the ControlNets one request uses (None: all). `gone`: devices that pins may name and that there
     are no longer.
@@ -86,13 +86,13 @@ class Choices:
 
     @property
     def reachable(self) -> Mapping[str, tuple[str, ...]]:
-        """The pins, to devices that there are."""
+        """Returns the pins, without devices that are gone."""
         left = {stage: tuple(device for device in devices if device not in self.gone) for stage, devices in self.pins.items()}
         return {stage: devices for stage, devices in left.items() if devices}
 
     @property
     def stranded(self) -> Mapping[str, tuple[str, ...]]:
-        """Stages whose devices are all gone, and these."""
+        """Returns the stages whose devices are all gone, with these devices."""
         return {stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)}
 
 
@@ -111,7 +111,7 @@ class DeviceEngine:
         self.close()
 
     def close(self) -> None:
-        """Stop the workers after the units that run."""
+        """Stops the workers after the units that run."""
         self.workers.close()
 
     @property
@@ -119,7 +119,7 @@ class DeviceEngine:
         return self.workers.devices[0]
 
     def plan(self, region: Region, after: str = "emit") -> Program:
-        """Compile a region for this engine's devices."""
+        """Compiles a region for this engine's devices."""
         return plan_region(region, self._resources(), after)
 
     def _resources(self) -> Resources:
@@ -149,7 +149,7 @@ class DeviceEngine:
                 self._note(device, {(one.key, one.loras): [timing.switches[name]] for name, one in found.items()})
 
     def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
-        """Let later plans know what calls took, by cost key and members."""
+        """Lets later plans know what calls took, by cost key and members."""
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
         made: TextEncoding = self._call(TEXT.name, "encode_text", context, encoding).value
@@ -172,7 +172,7 @@ class DeviceEngine:
         return cast(Tensor, result)
 
     def _call(self, stage: str, what: str, context: Context, *arguments: Any) -> Called:
-        """On the device that the stage is pinned to, else on the first."""
+        """Calls a service on the device that the stage is pinned to, else on the first."""
         check_reachable((stage,), self.choices.stranded)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]
         called = self.workers.call(device, what, *arguments, context=context)
@@ -182,6 +182,6 @@ class DeviceEngine:
 
 
 def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:
-    """As `number_format`, in torch's words."""
+    """Returns the torch dtype of `number_format`."""
     dtype: torch.dtype = getattr(torch, number_format(devices, wanted))
     return dtype

@@ -1,5 +1,5 @@
-"""One device in this process: nothing to start, and functions of packs can be reached. Not for
-servers: a device fault ends the process.
+"""Runs an engine on one device in this process: nothing to start, and functions of packs can be
+reached. Not for servers: a device fault ends the process.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from katz_graph.models.loading.store import ModelStore
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """`batching` None lets the planner choose; `cache` keeps measured rates; `threads` of torch,
-    None: as many as where it is made.
+    """Configures a local engine. `batching` None lets the planner choose; `cache` keeps measured
+    rates; `threads` of torch, None: as many as where it is made.
     """
 
     device: str = "cpu"
@@ -47,8 +47,8 @@ class EngineOptions:
 
 
 class LocalWorkers:
-    """A worker thread with its models. `devices`: what the planner is told of it; whoever measures
-    it fills that in.
+    """Runs programs and calls on a worker thread with its models. `devices` is for the planner;
+    whoever measures it fills that in.
     """
 
     def __init__(self, name: str, models: DeviceModels, threads: int) -> None:
@@ -58,7 +58,7 @@ class LocalWorkers:
         self._worker = Worker(name, threads)
 
     def submit(self, program: Program, context: Context, measure: bool = False) -> DeviceJob:
-        """Start sampling; the job's result is the latent [B, C, h, w], unscaled, and the denoised
+        """Starts sampling; the job's result is the latent [B, C, h, w], unscaled, and the denoised
         one that the last step began with.
         """
         return self._worker.submit(self._execution(program, context, measure))
@@ -91,7 +91,7 @@ class LocalWorkers:
 
 
 class LocalEngine(DeviceEngine):
-    """An engine on one device of this process."""
+    """Runs programs on one device of this process."""
 
     def __init__(self, options: EngineOptions | None = None, models: DeviceModels | None = None, choices: Choices | None = None) -> None:
         self.options = options or EngineOptions()
@@ -107,12 +107,12 @@ class LocalEngine(DeviceEngine):
             raise
 
     def measure(self, again: bool = False) -> None:
-        """Learn the rates of the device, from what was kept or by measuring."""
+        """Learns the rates of the device, from the store or by measuring."""
         self._places = survey([self._name], lambda *asked: self._local.call(*asked).value, self._store, again)
         self._learn()
 
     def _learn(self) -> None:
-        """Tell the planner what the store knows. There is no other device, so nothing is won by
+        """Tells the planner what the store knows. There is no other device, so nothing is won by
         counting this one's memory.
         """
         self._local.devices = tuple(replace(place.device(self._store), memory_bytes=math.inf) for place in self._places)
@@ -122,13 +122,13 @@ class LocalEngine(DeviceEngine):
         self._learn()
 
     def profile(self, region: Region, context: Context) -> list[StageTime]:
-        """Measure every stage of a region. Later plans know."""
+        """Measures every stage of a region. Later plans use the times."""
         measured = profile_region(region, self._local, self._places, self._store, context)
         self._learn()
         return measured
 
     def submit(self, program: Program, context: Context) -> DeviceJob:
-        """Start sampling without waiting; as `LocalWorkers.submit`."""
+        """Starts sampling without waiting; as `LocalWorkers.submit`."""
         return self._local.submit(program, context)
 
 

@@ -1,5 +1,5 @@
-"""From a bound region to a program for the devices that there are. The planner, and model libraries
-with it, are loaded for the first.
+"""Compiles a bound region to a program for the devices that there are. The planner, and model
+libraries with it, are loaded for the first one.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from katz_graph.models.costs.counts import Counts
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a program may use: devices, the links between them, where stages may run, which
+    """Holds what a program may use: devices, the links between them, where stages may run, which
     approximations are allowed.
 
-    `batching` None lets the planner choose whether equal stages run as one call. `counts`: what is
-    known of the work of models. `stranded`: stages whose devices are gone, and these.
+    `batching` None lets the planner choose whether equal stages run as one call. `counts`: the
+    known work of models. `stranded`: stages whose devices are gone, with these devices.
     """
 
     devices: tuple[Device, ...]
@@ -37,9 +37,9 @@ class Resources:
 
 
 def preload(counted: bool) -> None:
-    """Begin to load what the first plan needs, in a thread: it takes seconds, in which workers load
-    as well. `counted`: whether what the stages of models take was counted before, which is all that
-    models are needed for.
+    """Begins to load what the first plan needs, in a thread: it takes seconds, in which workers
+    load as well. `counted`: whether the work of models' stages was counted before, which is all
+    that models are needed for.
     """
     models = () if counted else ("katz_graph.models.costs.stage_cost", "diffusers.models.unets.unet_2d_condition")
     tokenizer = "transformers.models.clip.tokenization_clip"  # is named when it is used
@@ -48,7 +48,7 @@ def preload(counted: bool) -> None:
 
 
 def plan_region(region: Region, resources: Resources, after: str = "emit") -> Program:
-    """Compile a region without running it. InputError for what the passes find wrong in it,
+    """Compiles a region without running it. InputError for what the passes find wrong in it,
     RunError for a stage whose devices are gone.
     """
     from katz_graph.models.text.recipe import length
@@ -80,7 +80,7 @@ def plan_region(region: Region, resources: Resources, after: str = "emit") -> Pr
 
 
 def check_reachable(stages: Iterable[str], stranded: Mapping[str, tuple[str, ...]]) -> None:
-    """RunError when one of the stages has no device left."""
+    """Raises RunError when one of the stages has no device left."""
     for stage in stages:
         if stage in stranded:
             devices = " or ".join(stranded[stage])

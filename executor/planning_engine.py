@@ -24,7 +24,7 @@ from katz_graph.wires import LatentSamples
 
 @dataclass(slots=True)
 class PlanningEngine:
-    """Implements `katz_graph.context.Engine`: what a model would make is zeros of the right shape.
+    """Implements `katz_graph.context.Engine`: results of models are zeros of the right shape.
     `programs` come in the order in which their samplers were reached.
     """
 

@@ -1,8 +1,8 @@
-"""Katz Graph in Python: `open` gives an engine that runs workflows, `Graph` builds them.
+"""Opens engines that run workflows (`open`) and builds graphs in Python (`Graph`).
 
 Importing this loads neither. Below `api`, `cli` and `bench`, which put the layers together, this
 package is the vocabulary (graphs, nodes, recipes, devices) and what works on it without running a
-graph: that must not import the built-in nodes, the executor and the server.
+graph. It must not import the built-in nodes, the executor and the server.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Approximations that a person may allow, and what a picture says of how it was made."""
+"""Names the approximations that a person may allow, and records them in pictures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ APPROXIMATIONS = ("stale-controlnet", "async-lora")
 
 
 def allowed_names(names: str) -> frozenset[str]:
-    """Approximations out of a list with commas. InputError for one that does not exist."""
+    """Parses a list of names separated by commas. InputError for one that does not exist."""
     found = frozenset(filter(None, (part.strip() for part in names.split(","))))
     for name in sorted(found):
         if name not in APPROXIMATIONS:
@@ -27,10 +27,10 @@ def allowed_names(names: str) -> frozenset[str]:
 
 
 def in_force(programs: Iterable[Program]) -> list[str]:
-    """The approximations that programs make use of."""
+    """Returns the approximations that programs use."""
     return ["stale-controlnet"] if any(program.delayed for program in programs) else []
 
 
 def made_with(devices: str, dtype: str, approximated: Sequence[str]) -> str:
-    """The text chunk `katz` of a picture."""
+    """Writes the text chunk `katz` of a picture."""
     return json.dumps({"approximations": list(approximated), "devices": devices, "dtype": dtype, "version": version("katz-graph")})

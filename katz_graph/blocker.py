@@ -1,4 +1,4 @@
-"""The value with which a node of a pack stops what reads it. Knows nothing of who runs the nodes."""
+"""Defines the value that blocks the readers of an output. Must not know who runs nodes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExecutionBlocker:
-    """Given for an output: nodes that read it do not run. With a message that is an error of those
-    nodes, without one it is silent.
+    """Stops the nodes that read the output it is given for. With a message that is an error of
+    those nodes, without one it is silent.
     """
 
     message: str | None

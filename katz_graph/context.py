@@ -1,5 +1,5 @@
-"""What a running node may ask of the engine: a protocol, so that nodes and packs never import the
-executor. Never imports torch.
+"""Declares the services that a running node may ask of the engine: a protocol, so that nodes and
+packs never import the executor. Never imports torch.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ class Engine(Protocol):
 
     @property
     def device(self) -> Device:
-        """Where it computes."""
+        """Returns the device that it computes on."""
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        """Compile and run a step region; what its StepEnd gives: the latent, and the denoised one
-        that the last step began with.
+        """Compiles and runs a step region. Returns the outputs of its StepEnd: the latent, and the
+        denoised one that the last step began with.
         """
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
-        """[1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
+        """Returns [1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
 
     def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        """[B, H, W, 3] in 0..1 -> the posterior's mean [B, C, H/8, W/8], unscaled; in tiles if
-        asked, or where memory is short.
+        """Encodes [B, H, W, 3] in 0..1 to the posterior's mean [B, C, H/8, W/8], unscaled; in tiles
+        if asked, or where memory is short.
         """
 
     def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        """[B, C, H/8, W/8] unscaled -> float32 [B, H, W, 3] in 0..1; in tiles if asked, or where
-        memory is short.
+        """Decodes [B, C, H/8, W/8] unscaled to float32 [B, H, W, 3] in 0..1; in tiles if asked, or
+        where memory is short.
         """
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
-        """[B, 3, H, W] in 0..1 -> float32 [B, 3, H·scale, W·scale], at once."""
+        """Enlarges [B, 3, H, W] in 0..1 to float32 [B, 3, H·scale, W·scale], at once."""
 
 
 class Context(Protocol):
-    """The services of one run of a graph."""
+    """Offers a node the services of one run of a graph."""
 
     @property
     def engine(self) -> Engine: ...
@@ -61,42 +61,41 @@ class Context(Protocol):
 
     @property
     def types(self) -> Mapping[str, NodeType]:
-        """The node types of this run, by name."""
+        """Returns the node types of this run, by name."""
 
     @property
     def output_directory(self) -> Path: ...
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """Text chunks for pictures that this run writes: `prompt` (the workflow) and what the plan
-        says of itself.
+        """Returns the text chunks for pictures that this run writes: `prompt` (the workflow) and
+        what the plan says of itself.
         """
 
     @property
     def previews(self) -> bool:
-        """Whether this run shows pictures that are not done yet."""
+        """Tells whether this run shows previews."""
 
     def wants_preview(self, node: str) -> bool:
-        """Whether such a picture of a node would be shown now: not soon after the last one."""
+        """Tells whether a preview of a node would be shown now: not soon after the last one."""
 
     def warn(self, message: str) -> None:
-        """Tell the person one line without stopping."""
+        """Tells the person one line without stopping."""
 
     def report(self, event: Event) -> None:
-        """Tell listeners what goes on."""
+        """Reports an event to the listeners."""
 
     def wrote(self, path: Path) -> None:
-        """Announce a file that this run has finished writing."""
+        """Announces a file that this run has finished writing."""
 
     def deliver(self, picture: bytes) -> None:
-        """Send a PNG file to the client that asked for this run. InputError when it was not asked
-        for by one.
-        """
+        """Sends a PNG file to the client that asked for this run. InputError when no client did."""
 
     def check_cancelled(self) -> None:
-        """Raise when the run was cancelled."""
+        """Raises when the run was cancelled."""
 
     def on_cancel(self, act: Callable[[], None]) -> Callable[[], None]:
-        """Have `act` called, in any thread, when the run is cancelled, or now if it was; until what
-        this returns is called. It may come late: after that, too.
+        """Calls `act`, in any thread, when the run is cancelled, or now if it was.
+
+        Returns the function that ends this; `act` may still be called late, after that.
         """

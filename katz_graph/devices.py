@@ -1,4 +1,4 @@
-"""`--devices`, `--dtype` and `--link` as data. Several devices are several worker processes, each
+"""Parses `--devices`, `--dtype` and `--link`. Several devices are several worker processes, each
 with a name.
 """
 
@@ -25,7 +25,7 @@ PATTERN = re.compile(r"(cpu|cuda)(?::(\d+))?(?:\*(\d+))?")
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """A device that was asked for: the name that plans and people use, and what torch calls it."""
+    """One device that was asked for: its name in plans and for people, and its name in torch."""
 
     name: str
     device: str
@@ -33,8 +33,8 @@ class DeviceChoice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceList:
-    """All devices of a run. One device is served in this process; several are, by processes
-    (`spawn`) or a cluster (`ray`).
+    """All devices of a run. This process serves one device; processes (`spawn`) or a cluster
+    (`ray`) serve several.
     """
 
     text: str
@@ -50,16 +50,16 @@ class DeviceList:
         return tuple(choice.name for choice in self.choices)
 
     def without(self, gone: Collection[str]) -> DeviceList:
-        """The devices that are left."""
+        """Returns the devices that are left."""
         choices = tuple(choice for choice in self.choices if choice.name not in gone)
         return self if choices == self.choices else replace(self, choices=choices, text=",".join(choice.name for choice in choices))
 
 
 def parse_devices(text: str) -> DeviceList:
-    """`cpu`, `cuda:0`, `cpu*2`, `cuda:0,cuda:1`, `cuda*4` (the first four), `cuda:0*2` (two workers
-    on one GPU), `ray` and `ray*4`.
+    """Parses `cpu`, `cuda:0`, `cpu*2`, `cuda:0,cuda:1`, `cuda*4` (the first four), `cuda:0*2` (two
+    workers on one GPU), `ray` and `ray*4`.
 
-    InputError for others. Whether a GPU is there is checked by `check_present`.
+    InputError for others. `check_present` checks for the GPUs.
     """
     if match := re.fullmatch(r"ray(?:\*(\d+))?", text.strip()):
         return DeviceList(text, tuple(DeviceChoice(f"ray:{number}", "ray") for number in range(int(match[1] or 0))), "ray")
@@ -94,7 +94,7 @@ def _expanded(kind: str, number: str | None, times: int | None) -> list[DeviceCh
 
 
 def check_present(devices: DeviceList) -> None:
-    """InputError for GPUs that torch does not see."""
+    """Raises InputError for GPUs that torch does not see."""
     if not any(choice.device.startswith("cuda") for choice in devices.choices):
         return
     import torch
@@ -106,8 +106,8 @@ def check_present(devices: DeviceList) -> None:
 
 
 def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
-    """The format that all devices of a run compute in, since they hand each other what they
-    computed. `devices`: as torch calls them.
+    """Chooses the number format of all devices of a run: they hand each other what they computed.
+    `devices`: as torch calls them.
 
     `auto`: float16 where all are GPUs, else float32. InputError for an unknown one, and for float16
     on a processor.
@@ -121,26 +121,26 @@ def number_format(devices: Iterable[str], dtype: str = AUTO) -> str:
 
 
 def format_name(dtype: torch.dtype) -> str:
-    """What `--dtype` calls one of torch's number formats."""
+    """Returns the name that `--dtype` has for one of torch's number formats."""
     return str(dtype).removeprefix("torch.")
 
 
 def wider(dtype: str) -> str:
-    """Advice where numbers became too large for a format: which ones hold larger ones; empty where
-    none does.
+    """Names, as advice, the formats that hold larger numbers than `dtype`; empty where none
+    does.
     """
     return {"float16": "--dtype bfloat16 or float32", "bfloat16": "--dtype float32"}.get(dtype, "")
 
 
 def check_dtype(dtype: str, devices: DeviceList) -> None:
-    """InputError unless the devices can compute in it; of a cluster's devices that is known when it
-    is joined.
+    """Raises InputError unless the devices can compute in the format; a cluster's devices are known
+    when it is joined.
     """
     number_format((choice.device for choice in devices.choices), dtype)
 
 
 def parse_link(link: str | None) -> tuple[float, float] | None:
-    """Bytes a second and seconds of latency out of GBPS[,MS]. InputError unless it reads so."""
+    """Parses GBPS[,MS] to bytes a second and seconds of latency. InputError unless it reads so."""
     if link is None:
         return None
     try:
@@ -153,12 +153,14 @@ def parse_link(link: str | None) -> tuple[float, float] | None:
 
 
 def threads_for(devices: DeviceList, threads: int | None) -> int:
-    """Of every worker: as told, else all cores for one device and one core for each of several."""
+    """Counts a worker's threads: as told, else all cores for one device and one core each for
+    several.
+    """
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise InputError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
     return threads or (1 if devices.several else processors())
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """Counts the processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,11 +1,11 @@
-"""Errors that a person reads: one clear line each, and the exit code that the command line ends
-with.
+"""Defines the errors that a person reads: one clear line each, and the exit code that the command
+line ends with.
 """
 
 
 class KatzError(Exception):
-    """Base of all errors that are shown without a traceback. `devices`: by name, those that cannot
-    be used, where that is what is wrong.
+    """Base of all errors that are shown without a traceback. `devices` names those that cannot be
+    used, where that is what is wrong.
     """
 
     exit_code = 1
@@ -17,7 +17,7 @@ class KatzError(Exception):
 
 
 def with_causes(error: BaseException) -> list[BaseException]:
-    """An error, and those that it was raised from or while handling, each once."""
+    """Returns an error and those that it was raised from or while handling, each once."""
     met = [error]
     for one in met:
         met += [other for other in (one.__cause__, one.__context__) if other is not None and other not in met]

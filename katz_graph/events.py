@@ -30,7 +30,7 @@ class NodeStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeDone:
-    """A node has its result; `why` says why it ran or was `cached`. `ui` is for editors."""
+    """A node has its result; `why` tells why it ran or was `cached`. `ui` is for editors."""
 
     node: str
     display: str
@@ -44,12 +44,12 @@ class NodeDone:
 
 @dataclass(frozen=True, slots=True)
 class NodeBlocked(NodeDone):
-    """A node is done, but gave nothing but blockers; `why` says which."""
+    """A node is done, but gave nothing but blockers; `why` tells the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFailed:
-    """A node has no result; `why` says why it ran."""
+    """A node has no result; `why` tells why it ran."""
 
     node: str
     display: str
@@ -103,7 +103,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A device worked for a while, at what `name` tells people.
+    """A device worked for a while, on what `name` tells people.
 
     `start` is on the clock of `time.perf_counter`; clients read it in seconds since the job
     started.
@@ -143,7 +143,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class PackMessage:
-    """A pack tells its code in the editor something: only `client`, or all who watch the run."""
+    """A pack sends its code in the editor a message: to `client`, or to all who watch the run."""
 
     type: str
     data: Any

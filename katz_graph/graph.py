@@ -1,5 +1,5 @@
-"""The graph: frozen data. Validation, hashing, expansion and planning are functions over it in
-other modules.
+"""Defines the graph as frozen data. Validation, hashing, expansion and planning are functions over
+it in other modules.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What a node returns to be replaced by a graph: ids in `graph` are its own; `outputs` are
+    """A node returns this to be replaced by a graph: ids in `graph` are its own; `outputs` are
     links into it, or values.
 
     `shown` has, for ids in `graph`, the nodes of the run that they are to be shown as; the others

@@ -1,5 +1,5 @@
-"""How a sampler asks a model: the noise it starts from, the prompts, and how their predictions are
-combined. Frozen data.
+"""Defines as frozen data the noise, the prompts, and the guidance that combines their
+predictions.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from katz_graph.recipe import Conditioning, ModelRecipe
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What a latent is noised with: the draws of a seed, or nothing. What samplers draw themselves
-    comes of the seed either way.
+    """The noise that a latent gets: the draws of a seed, or nothing. Samplers draw their own noise
+    from the seed either way.
     """
 
     seed: int
@@ -22,7 +22,7 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Guider:
-    """Which prompts a model is asked for.
+    """Selects the prompts that a model is asked for.
 
     basic: the positive alone. cfg: positive against negative by `guidance`. dual: middle against
     negative by `outer`, and on top of it positive against middle by `guidance`. nested: positive
@@ -39,5 +39,5 @@ class Guider:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """The names of the conditionings that it has, the positive first."""
+        """Returns the names of the conditionings that it has, the positive first."""
         return {"basic": ("positive",), "cfg": ("positive", "negative")}.get(self.kind, ("positive", "middle", "negative"))

@@ -1,4 +1,4 @@
-"""Types of knobs that several nodes share: what is accepted, and how the editor steps it."""
+"""Defines the types of knobs that several nodes share: accepted values, and the editor's steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from katz_graph.sampling.names import KNOWN_SAMPLER_NAMES, SAMPLER_NAMES, SCHEDU
 
 
 def _implemented(name: Any) -> Any:
-    """A sampler that the ecosystem knows and this engine has not is refused by its own line, not as
-    an unknown choice.
+    """Refuses a sampler that ComfyUI has and this engine lacks by its own line, not as an unknown
+    choice.
     """
     if name in KNOWN_SAMPLER_NAMES:
         require_sampler(name)

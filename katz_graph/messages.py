@@ -14,8 +14,8 @@ COMPARED = 80  # characters of a name that are compared with known ones
 
 
 def one_line(text: str) -> str:
-    """`text` without line breaks, escape sequences and other characters that a terminal would act
-    on.
+    """Returns `text` without line breaks, escape sequences and other characters that a terminal
+    would act on.
     """
     if text.isprintable():
         return text
@@ -23,7 +23,7 @@ def one_line(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message; of one without a message its class."""
+    """Returns the first line of an error's message; of one without a message its class."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
@@ -32,7 +32,7 @@ def shorten(text: str, limit: int = SHOWN) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it would stand in the workflow file, shortened."""
+    """Writes a value as it would stand in the workflow file, shortened."""
     if isinstance(value, (str, int, float, bool)) or value is None:
         return one_line(shorten(json.dumps(value if not isinstance(value, str) else value[: SHOWN + 1], ensure_ascii=False)))
     if isinstance(value, (list, tuple)):
@@ -43,26 +43,28 @@ def show(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that `name` most looks like, letter case aside; None when none is near."""
+    """Returns the known name that `name` most looks like, letter case aside; None if none is
+    near.
+    """
     by_folded = {candidate.casefold()[:COMPARED]: candidate for candidate in known}
     close = difflib.get_close_matches(name.casefold()[:COMPARED], by_folded, n=1, cutoff=0.6)
     return by_folded[close[0]] if close else None
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean "..."?`, or nothing."""
+    """Returns `; did you mean "..."?`, or nothing."""
     close = nearest(name, known)
     return f"; did you mean {show(close)}?" if close is not None else ""
 
 
 def listed(names: Iterable[str], limit: int = 8) -> str:
-    """Names for a sentence, the rest counted."""
+    """Lists names for a sentence, the rest counted."""
     known = list(names)
     more = f" and {len(known) - limit:,} more" if len(known) > limit else ""
     return ", ".join(one_line(shorten(name)) for name in known[:limit]) + more
 
 
 def node_name(identifier: str, kind: str, title: str = "") -> str:
-    """How messages call a node: id, type, and the title that a person gave it."""
+    """Names a node in messages: id, type, and the title that a person gave it."""
     called = f' "{shorten(title, 40)}"' if title and title != kind else ""
     return one_line(f"node {shorten(identifier)} ({shorten(kind)}{called})")

@@ -1,9 +1,9 @@
-"""Nodes: a class whose fields are knobs, whose `run` arguments are wires, and whose return type is
-what comes out.
+"""Describes nodes. A node is a class: its fields are knobs, the arguments of its `run` are wires,
+and its return type gives the outputs.
 
-`NodeType` is the description that everything else works with (validation, graph run, editor, help).
-`Node.describe()` makes it from a class; adapters make the same description from other conventions.
-Importing this never imports torch.
+Everything else works with the description, `NodeType` (validation, graph run, editor, help).
+`Node.describe()` makes it from a class; adapters make it from ComfyUI's V1 and V3 nodes. Importing
+this never imports torch.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FILLED_IN = frozenset(
         *("AUTH_TOKEN_COMFY_ORG", "API_KEY_COMFY_ORG", "COMFY_USAGE_SOURCE"),  # keys to other services: None here
     )
 )
-"""What a graph run can fill in for a hidden argument."""
+"""Values that a graph run fills in for hidden arguments."""
 WRAPPED = re.compile(r"(?<=\S)\n(?=\S)")  # a line break inside a paragraph
 VARIADIC = SLOTS  # a `*name` argument of `run` is the wires name_1 to name_8, absent ones None
 
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """A knob whose choices are the files of one model folder (`checkpoints`, `loras`, `controlnet`,
+    """A knob that chooses from the files of one model folder (`checkpoints`, `loras`, `controlnet`,
     `vae`, `input`).
     """
 
@@ -51,7 +51,7 @@ class FileChoice:
 
 @dataclass(frozen=True, slots=True)
 class Widget:
-    """How the editor shows a knob; it changes nothing in what is accepted.
+    """Tells the editor how to show a knob; it changes nothing in what is accepted.
 
     `dynamic_prompts`: an editor chooses one of `{a|b}` each time that it sends the text.
     """
@@ -68,9 +68,10 @@ class Input:
     """One input of a node type: a knob (a literal, or a link that delivers one) or a wire (a link
     only, unless it has a `check`).
 
-    `check` takes a literal, or what a link delivers to a knob, and gives the value; it raises
-    ValueError. `refresh` gives the choices as they are now, where they are files. `raw`: `run` gets
-    the link itself as `[node, output]`. `options` are what a pack wrote of the input, for editors.
+    `check` takes a literal, or what a link delivers to a knob, and returns the value; it raises
+    ValueError. `refresh` returns the choices as they are now, where they are files. `raw`: `run`
+    gets the link itself as `[node, output]`. `options` are what a pack wrote of the input, for
+    editors.
     """
 
     name: str
@@ -99,7 +100,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """All that is known of one type of node.
+    """Describes one type of node completely.
 
     `run(context, inputs)` returns one value per output, or an `Expansion`, or either `WithUi`.
     `needs(inputs)` names the lazy inputs that are wanted next; lazy inputs that are not evaluated
@@ -108,14 +109,14 @@ class NodeType:
     region and names the model function, or region role, that executes it. Each of the functions may
     be asynchronous.
 
-    What only nodes of other conventions use: a `run` that returns an awaitable overlaps with
-    others; with `takes_lists` every input is the whole list of what came, otherwise a node is run
-    once per element; an output marked in `gives_lists` is a list of values. `hidden` are arguments
-    that the graph run fills in (argument -> one of FILLED_IN). `unlisted` are inputs that editors
-    do not show (as a pack wrote them): what a graph gives for one reaches `run` as it is, and
-    otherwise it is absent. `undeclared`: which inputs that are not declared at all reach `run`:
-    links only, or all. `check(literals, link sockets)` gives further problems before the run as
-    (input, message); the inputs in `unchecked` are not held to bounds and choices, and with
+    The rest is for ComfyUI's nodes only: a `run` that returns an awaitable overlaps with others;
+    with `takes_lists` every input is the whole list of what came, otherwise a node is run once per
+    element; an output marked in `gives_lists` is a list of values. `hidden` are arguments that the
+    graph run fills in (argument -> one of FILLED_IN). `unlisted` are inputs that editors do not
+    show (as a pack wrote them): what a graph gives for one reaches `run` as it is, and otherwise it
+    is absent. `undeclared`: which inputs that are not declared at all reach `run`: links only, or
+    all. `check(literals, link sockets)` returns further problems before the run as (input,
+    message); the inputs in `unchecked` are not held to bounds and choices, and with
     `links_unchecked` `check` alone decides what may be linked. `instance` makes the object that
     stays between runs of one node of a graph; it reaches `run` as the input of the name INSTANCE.
     `per_node`: two equal nodes do not share a result. `fingerprint_linked`: whether the fingerprint
@@ -149,14 +150,14 @@ class NodeType:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def takes(self, name: str, value: Any) -> bool:
-        """Whether an input that a graph gives, literal or link, reaches `run`."""
+        """Tells whether an input that a graph gives, literal or link, reaches `run`."""
         declared = name in self.inputs or name in self.unlisted
         return declared or self.undeclared == "all" or (self.undeclared == "links" and isinstance(value, Link))
 
 
 @dataclass(frozen=True, slots=True)
 class WithUi:
-    """What `run` returns when it has something for editors and clients, too: lists by kind, such as
+    """A result of `run` with something for editors and clients, too: lists by kind, such as
     `images` or `text`.
     """
 
@@ -211,8 +212,8 @@ class Node(BaseModel):
 
     @classmethod
     def describe(cls) -> NodeType:
-        """The description of this class. Raises TypeError when a field or argument has a type that
-        no socket stands for.
+        """Describes this class. TypeError when a field or argument has a type that no socket stands
+        for.
         """
         run = cls.__dict__.get("run") or getattr(cls, "run", None)
         if run is None:

@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 class Details(TypedDict, total=False):
-    """`unit`: bytes of a number that people give in MB or GB; `commas` separate values as well."""
+    """Extra arguments of an option. `unit`: bytes of a number given in MB or GB; `commas` separate
+    too.
+    """
 
     unit: int
     commas: bool
@@ -29,7 +31,7 @@ class Details(TypedDict, total=False):
 
 
 def option(help: str, default: T | None = None, flags: str = "", **details: Unpack[Details]) -> T:
-    """Make a field of a frozen dataclass an option, and a tuple one that may be repeated.
+    """Makes a field of a frozen dataclass an option, and a tuple one that may be repeated.
 
     The flag is made of the field's name unless there are `flags`, separated by spaces.
     """
@@ -56,7 +58,7 @@ class FolderOptions:
     output: Path | None = option("where pictures go")
 
     def settings(self) -> Settings:
-        """InputError when a file of extra model paths cannot be read."""
+        """Reads the settings. InputError when a file of extra model paths cannot be read."""
         return Settings.read(
             self.models,
             self.packs,
@@ -86,7 +88,7 @@ class DeviceOptions:
     )
 
     def device_list(self, otherwise: str | None = None) -> DeviceList:
-        """Parse `devices`; if not given, `otherwise`; if neither is, the processor."""
+        """Parses `devices`; if not given, `otherwise`; if neither is, the processor."""
         return parse_devices(self.devices or otherwise or "cpu")
 
 

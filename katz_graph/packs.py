@@ -1,5 +1,5 @@
-"""Node packs: where node types come from. Built-in nodes and anyone's installed pack use the same
-entry points; folders hold loose packs.
+"""Loads node types from packs. Built-in nodes and anyone's installed pack use the same entry
+points; folders hold loose packs.
 
 A pack that does not import is reported and left out; it never stops the others.
 """
@@ -38,7 +38,7 @@ BUILTIN = "builtin"  # the entry point of our own nodes: first, so that no pack 
 
 @dataclass(frozen=True, slots=True)
 class PackProblem:
-    """Why a pack, or one node of it, was left out."""
+    """The reason that a pack, or one node of it, was left out."""
 
     pack: str
     message: str
@@ -49,7 +49,7 @@ class PackProblem:
 
 @dataclass(frozen=True, slots=True)
 class Registry(Mapping[str, NodeType]):
-    """All node types by name, and for the editor the folders of scripts that packs bring, by pack."""
+    """Maps names to node types, and packs to their folders of scripts for the editor."""
 
     types: Mapping[str, NodeType]
     web: Mapping[str, Path] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Registry(Mapping[str, NodeType]):
 
 
 class Described(Protocol):
-    """What an adapter finds: something that can be described as a node type, or raises why it
+    """An adapter's find: it describes itself as a node type, or raises the reason that it
     cannot.
     """
 
@@ -78,13 +78,13 @@ Adapter = Callable[[ModuleType], Iterable[Found] | None]
 
 @cache
 def builtin_types() -> Registry:
-    """The node types that come with the package, and of installed packs."""
+    """Returns the node types that come with the package, and those of installed packs."""
     return load_registry()[0]
 
 
 def native_nodes(module: ModuleType) -> list[type[Node]] | None:
-    """The `NODES` of a module, else the Node classes with a `run` that it, or a module inside it,
-    defines; None when there are none.
+    """Returns the `NODES` of a module, else the Node classes with a `run` defined in it or inside
+    it; None when there are none.
     """
     stated = getattr(module, "NODES", None)
     if isinstance(stated, (list, tuple)) and all(isinstance(node, type) and issubclass(node, Node) for node in stated):
@@ -107,19 +107,17 @@ ADAPTERS: tuple[Adapter, ...] = (
     v3_nodes,
     native_nodes,
 )
-"""One for each convention that packs follow, asked in order; each answers None when a module does
-not follow its own.
-"""
+"""Adapters of ComfyUI's nodes and of our own, asked in order; None for a module of another kind."""
 
 
 Load = Callable[[], ModuleType]
 
 
 def load_registry(folders: Iterable[Path] = (), models: Folders | None = None) -> tuple[Registry, list[PackProblem]]:
-    """Every node type of the installed packs and of those in `folders`. Of two of one name the
-    first wins; built-in ones are first.
+    """Loads every node type of the installed packs and of those in `folders`. Of two of one name
+    the first wins; built-in ones are first.
 
-    `models` is what packs of other conventions see of model, input and output folders.
+    ComfyUI packs see `models` as their model, input and output folders.
     """
     types: dict[str, NodeType] = {}
     problems: list[PackProblem] = []
@@ -141,14 +139,12 @@ def load_registry(folders: Iterable[Path] = (), models: Folders | None = None) -
 
 
 Foreign = Callable[[str, Path, Load], Load]
-"""Of a pack's name, first file and import: that import, with what the pack expects around it where
-it is of another convention.
-"""
+"""Takes a pack's name, first file and import; gives the import, with shims for ComfyUI packs."""
 
 
 def _installed(foreign: Foreign) -> Iterator[tuple[str, Load]]:
-    """The modules of the entry points. A package gives each of its modules, so that one that fails
-    leaves the others; one of another convention says in its first module which nodes it has.
+    """Yields the modules of the entry points. A package gives each of its modules, so that one that
+    fails leaves the others; a ComfyUI pack names its nodes in its first module.
     """
     for point in sorted(entry_points(group=GROUP), key=lambda point: (point.name != BUILTIN, point.name)):
         load = partial(importlib.import_module, point.module)
@@ -162,8 +158,8 @@ def _installed(foreign: Foreign) -> Iterator[tuple[str, Load]]:
 
 
 def _source(module: str) -> Path | None:
-    """The first file of the distribution that a module is from; nothing is imported for that. None
-    where there is none.
+    """Finds the first file of the distribution that a module is from, importing nothing. None where
+    there is none.
     """
     with contextlib.suppress(ImportError, ValueError):
         found = importlib.util.find_spec(module.partition(".")[0])
@@ -176,7 +172,7 @@ def _foreign(types: Mapping[str, NodeType], models: Folders, problems: list[Pack
 
 
 def _loose(folders: Iterable[Path], foreign: Foreign, problems: list[PackProblem]) -> Iterator[tuple[str, Load]]:
-    """Each Python file and package directly inside the folders, by name."""
+    """Yields each Python file and package directly in the folders, by name."""
     for folder in folders:
         if not folder.is_dir():
             problems.append(PackProblem(str(folder), "no such folder of packs"))
@@ -197,7 +193,7 @@ def _note(pack: str, problems: list[PackProblem], message: str) -> None:
 
 
 def _import_file(file: Path) -> ModuleType:
-    """Import a loose file, or a package by its `__init__.py`, under a name that no other pack has."""
+    """Imports a loose file, or a package by its `__init__.py`, under a name of its own."""
     package = file.name == "__init__.py"
     path = file.parent if package else file
     name = f"katz_pack_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}".replace(".", "_")
@@ -215,8 +211,8 @@ def _import_file(file: Path) -> ModuleType:
 
 
 def _guarded(pack: str, load: Load, problems: list[PackProblem]) -> ModuleType | None:
-    """The module, or None and a problem. What a pack prints goes to stderr, because results are
-    printed to stdout.
+    """Loads a module; None and a problem where it fails. A pack's prints go to stderr, because
+    results are printed to stdout.
     """
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -227,8 +223,8 @@ def _guarded(pack: str, load: Load, problems: list[PackProblem]) -> ModuleType |
 
 
 def _described(error: BaseException) -> str:
-    """Exception type, its last line, and where: the innermost place outside of the import
-    machinery. Our own errors as they are.
+    """Words an exception: its type, its last line, and the innermost place outside of the import
+    machinery. Our own errors stay as they are.
     """
     if isinstance(error, KatzError):
         return one_line(str(error))
@@ -243,7 +239,7 @@ def _described(error: BaseException) -> str:
 
 
 def web_directory(module: ModuleType) -> Path | None:
-    """The folder of scripts for the editor that a pack names in WEB_DIRECTORY, or as `web` of
+    """Finds the folder of scripts for the editor that a pack names in WEB_DIRECTORY, or as `web` of
     `[tool.comfy]` in its pyproject.toml.
     """
     start = Path(module.__file__ or "").parent

@@ -1,5 +1,5 @@
-"""What a model recipe can carry besides weights: other sampling, other guidance, FreeU, and opaque
-functions of packs.
+"""Defines the patches that a model recipe carries besides weights: other sampling, other guidance,
+FreeU, and opaque functions of packs.
 
 Frozen data, part of the recipe's digest. Nothing here computes: `planner/` and `executor/` read it,
 each kind in one place.
@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeGuard, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class DiscreteSampling:
-    """The model's own noise table, with another meaning of its output; with `zero_terminal_snr`
-    rescaled, without it not.
+    """Gives the output of a model another meaning over its own noise table; rescaled with
+    `zero_terminal_snr`, without it not.
     """
 
     prediction: Literal["eps", "v_prediction", "x0", "lcm"]
@@ -24,7 +24,7 @@ class DiscreteSampling:
 
 @dataclass(frozen=True, slots=True)
 class ContinuousSampling:
-    """Noise levels from `sigma_min` to `sigma_max` instead of the model's own table."""
+    """Replaces the model's own noise table by noise levels from `sigma_min` to `sigma_max`."""
 
     prediction: Literal["eps", "v_prediction", "edm"]
     sigma_max: float
@@ -33,7 +33,7 @@ class ContinuousSampling:
 
 @dataclass(frozen=True, slots=True)
 class FreeU:
-    """Backbone and skip factors of the two deepest widths: four and two times the model's own (Si
+    """Scales backbone and skips of the two deepest widths: four and two times the model's own (Si
     et al. 2024). Version 2 weighs the backbone by the mean map of each sample.
     """
 
@@ -46,8 +46,8 @@ class FreeU:
 
 @dataclass(frozen=True, slots=True)
 class RescaledGuidance:
-    """How much of the guided prediction has the conditional one's standard deviation (Lin et al.
-    2024).
+    """Sets how much of the guided prediction has the conditional one's standard deviation (Lin et
+    al. 2024).
     """
 
     multiplier: float
@@ -55,12 +55,12 @@ class RescaledGuidance:
 
 @dataclass(frozen=True, slots=True)
 class OpaquePatch:
-    """A function that somebody's pack put on a model. Two are equal when their identities are, so
-    these must be unique.
+    """A function that a pack put on a model. Two are equal when their identities are, so these must
+    be unique.
 
-    What it is given and gives: `cfg_function` and `post_cfg_function` in `sampling/guidance.py`,
-    `unet_wrapper` in `models/wrapped.py`. `needs_uncond`: the negative side is computed even at
-    guidance 1.
+    `sampling/guidance.py` says what `cfg_function` and `post_cfg_function` take and return,
+    `models/wrapped.py` says it of `unet_wrapper`. `needs_uncond`: the negative side is computed
+    even at guidance 1.
     """
 
     kind: Literal["cfg_function", "post_cfg_function", "unet_wrapper"]
@@ -74,37 +74,37 @@ P = TypeVar("P", bound=Patch)
 
 
 def sampling_patch(patches: Iterable[Patch]) -> DiscreteSampling | ContinuousSampling | None:
-    """The last one counts, as in the ecosystem."""
+    """Returns the sampling patch; the last one counts, as in ComfyUI."""
     return _last(patch for patch in patches if isinstance(patch, (DiscreteSampling, ContinuousSampling)))
 
 
 def guidance_patch(patches: Iterable[Patch]) -> RescaledGuidance | OpaquePatch | None:
-    """What stands in for plain guidance; the last one counts."""
+    """Returns the patch in place of plain guidance; the last one counts."""
     return _last(patch for patch in patches if isinstance(patch, RescaledGuidance) or _is_cfg_function(patch))
 
 
 def post_guidance_patches(patches: Iterable[Patch]) -> tuple[OpaquePatch, ...]:
-    """What is applied after guidance, in order."""
+    """Returns the patches after guidance, in order."""
     return tuple(patch for patch in opaque_patches(patches) if patch.kind == "post_cfg_function")
 
 
 def unet_wrapper(patches: Iterable[Patch]) -> OpaquePatch | None:
-    """What calls the UNet; the last one counts."""
+    """Returns the patch that calls the UNet; the last one counts."""
     return _last(patch for patch in opaque_patches(patches) if patch.kind == "unet_wrapper")
 
 
 def freeu_patches(patches: Iterable[Patch]) -> tuple[FreeU, ...]:
-    """All count, in order."""
+    """Returns the FreeU patches. All count, in order."""
     return tuple(patch for patch in patches if isinstance(patch, FreeU))
 
 
 def opaque_patches(patches: Iterable[Patch]) -> tuple[OpaquePatch, ...]:
-    """Functions that only this process has."""
+    """Returns the functions that only this process has."""
     return tuple(patch for patch in patches if isinstance(patch, OpaquePatch))
 
 
 def needs_uncond(patches: Iterable[Patch]) -> bool:
-    """Whether a patch wants the negative side even at guidance 1."""
+    """Tells whether a patch wants the negative side even at guidance 1."""
     return any(patch.needs_uncond or patch.kind == "cfg_function" for patch in opaque_patches(patches))
 
 

@@ -1,4 +1,4 @@
-"""Reads `--place`: which stages may run on which devices."""
+"""Parses `--place`, which pins stages to devices."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from katz_graph.models.stages import stage_groups, stages
 
 
 def parse_places(places: Sequence[str], devices: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """Stage -> the devices that it may run on; a stage that is given several times may run on any
-    of them.
+    """Maps each stage to the devices that it may run on; a stage that is given several times may
+    run on any of them.
 
     `unet` and `vae` stand for their stages. InputError for unknown stages, and for devices that
     this run does not have.

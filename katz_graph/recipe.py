@@ -1,5 +1,5 @@
-"""Recipes: frozen descriptions of how to get a model, a text encoding or an image; what flows on
-wires instead of live weights.
+"""Defines recipes: frozen descriptions of how to get a model, a text encoding or an image. They
+flow on wires instead of live weights.
 
 Nothing here loads anything. Two equal recipes mean the same weights and the same numbers, so a
 recipe's digest is a cache key.
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """A file as it was when it was named: a replaced file is another identity, hence another
-    recipe.
+    """Identifies a file as it was when it was named: a replaced file is another identity, hence
+    another recipe.
     """
 
     path: str
@@ -56,8 +56,8 @@ class Lora:
 
 @dataclass(frozen=True, slots=True)
 class MergedComponent(Component):
-    """A module whose weights are computed of two modules of one shape, each with its LoRAs; what it
-    has of a Component is the first's.
+    """A module whose weights are computed from two modules of one shape, each with its LoRAs; its
+    fields as a Component are those of the first.
 
     `scales` are (beginning of a weight's name, factor of the first, factor of the second); of
     several that fit, the first counts.
@@ -72,7 +72,7 @@ class ModelRecipe:
     """A UNet with LoRAs and patches; `scheduler` holds the noise table and the kind of prediction
     it was trained for.
 
-    `latent_scale` is what a VAE's latent is multiplied by to become what the UNet was trained on.
+    `latent_scale` times a VAE's latent is what the UNet was trained on.
     """
 
     unet: Component
@@ -126,7 +126,7 @@ class VaeRecipe:
 
 @dataclass(frozen=True, slots=True)
 class ControlNetRecipe:
-    """A ControlNet. `types`: which kinds of reference a ControlNet for several is told it gets.
+    """A ControlNet. `types`: the kinds of reference that one for several kinds is told it gets.
     `base`: the UNet that the file's weights are differences to.
     """
 
@@ -165,9 +165,7 @@ class ControlUse:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A text as one text encoder or two take it; `text_2` is for the second, where it is another
-    one.
-    """
+    """A text for one text encoder or two; `text_2` is for the second, where it is another one."""
 
     clip: ClipRecipe
     text: str
@@ -215,12 +213,12 @@ class Given:
 
 
 Encoding = Prompt | Joined | Averaged | Zeroed | Given
-"""How a text encoding comes about; computed when a sampler needs it."""
+"""Recipe of a text encoding; computed when a sampler needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What SDXL is told of picture sizes, in pixels; None is the size that is sampled. Its refiner
+    """The picture sizes that SDXL is told, in pixels; None is the size that is sampled. Its refiner
     is told a score, no target.
     """
 
@@ -246,8 +244,8 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class MaskUse:
-    """Where a conditioning acts and how strongly. `bounds`: the model sees only the box around the
-    mask.
+    """Limits a conditioning to a mask, at a strength. `bounds`: the model sees only the box around
+    the mask.
     """
 
     mask: Picture  # [B, H, W]
@@ -257,8 +255,8 @@ class MaskUse:
 
 @dataclass(frozen=True, slots=True)
 class Concatenated:
-    """What a model with more input channels sees beside the noisy latent: a latent (as on wires)
-    and, for inpainting, a mask (1 = repaint).
+    """The input of a model with more channels beside the noisy latent: a latent (as on wires) and,
+    for inpainting, a mask (1 = repaint).
 
     Without a mask an inpainting model sees a blank picture, all of it to be repainted.
     """
@@ -289,14 +287,14 @@ Conditioning = tuple[ConditioningEntry, ...]
 
 
 def digest(recipe: object) -> str:
-    """SHA-256 of a recipe's repr, which is complete: frozen dataclasses of strings and numbers, a
-    picture's digest for its pixels.
+    """Computes the SHA-256 of a recipe's repr, which is complete: frozen dataclasses of strings and
+    numbers, a picture's digest for its pixels.
     """
     return hashlib.sha256(repr(recipe).encode()).hexdigest()
 
 
 def tensor_digest(tensor: Tensor) -> str:
-    """SHA-256 of a tensor's shape, type and bytes."""
+    """Computes the SHA-256 of a tensor's shape, type and bytes."""
     import torch
 
     data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
@@ -305,8 +303,8 @@ def tensor_digest(tensor: Tensor) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rrdb:
-    """RRDBNet: `unshuffle` pixels of a side go into channels first, then each of `doublings`
-    doubles the size.
+    """RRDBNet: it moves `unshuffle` pixels of a side into channels first, then doubles the size
+    `doublings` times.
     """
 
     features: int
@@ -331,7 +329,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class UpscaleModelRecipe:
-    """A network that enlarges pictures; `names` leads from the network's own names to those in the
+    """A network that enlarges pictures; `names` maps the network's own names to those in the
     file.
     """
 

@@ -1,5 +1,5 @@
-"""What sampling and the VAE took in one run, collected from its events. Knows nothing of engines
-and devices.
+"""Collects the times of sampling and the VAE in one run from its events. Must not know engines and
+devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RunStats:
     """Figures of a run that are printed, in seconds; `samplers` in the order in which they ended,
     `vae` for each use.
 
-    Any thread may tell events.
+    Any thread may report events.
     """
 
     samplers: list[Sampled] = field(default_factory=list)
@@ -38,7 +38,7 @@ class RunStats:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Of all samplers on the devices that advanced them: load, prepare and denoise; and of the
+        """Sums load, prepare and denoise of all samplers on the devices that advanced them, and the
         VAE.
         """
         return {
@@ -50,5 +50,5 @@ class RunStats:
 
     @property
     def predicted(self) -> float | None:
-        """Seconds of sampling as planned; None where nothing was sampled."""
+        """Sums the planned seconds of sampling; None where nothing was sampled."""
         return sum(program.prediction.planned for program in self.programs if program.prediction) if self.samplers else None

@@ -1,5 +1,5 @@
-"""Which run, node and pack the code of a pack is working for: context variables that the graph run
-and the pack loader set.
+"""Tells a pack's code the run, node and pack that it works for: context variables that the graph
+run and the pack loader set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from katz_graph.errors import RunError
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A node at work: the services of its run, its id in the graph, the pack that its type is from,
+    """A running node: the services of its run, its id in the graph, the pack that its type is from,
     and numbers for graphs it builds.
     """
 
@@ -33,8 +33,8 @@ _running: ContextVar[Running | None] = ContextVar("katz_graph_running", default=
 
 @contextmanager
 def running(context: Context, node: str = "", pack: str = "") -> Iterator[None]:
-    """What a node does inside reaches this run: progress bars, folders, model calls. Async nodes
-    keep it through their awaits.
+    """Makes a node's code reach this run: progress bars, folders, model calls. Async nodes keep it
+    through their awaits.
     """
     token = _running.set(Running(context, node, pack))
     try:
@@ -45,7 +45,7 @@ def running(context: Context, node: str = "", pack: str = "") -> Iterator[None]:
 
 @contextmanager
 def acting_as(pack: str) -> Iterator[None]:
-    """What happens inside is the work of this pack, on behalf of the node that runs now."""
+    """Counts what happens inside as the work of this pack, on behalf of the node that runs now."""
     now = _running.get()
     token = _running.set(None if now is None else replace(now, pack=pack))
     try:
@@ -55,7 +55,7 @@ def acting_as(pack: str) -> Iterator[None]:
 
 
 def staying(result: Any) -> Any:
-    """What a node gave; if it is awaitable, one that awaits it as the node that runs now."""
+    """Returns a node's result; an awaitable is awaited as the node that runs now."""
     return _awaited(result, _running.get()) if inspect.isawaitable(result) else result
 
 
@@ -68,12 +68,12 @@ async def _awaited(awaitable: Awaitable[Any], now: Running | None) -> Any:
 
 
 def current() -> Running | None:
-    """The node that runs now; None while packs are loaded or described."""
+    """Returns the running node; None while packs are loaded or described."""
     return _running.get()
 
 
 def current_context(purpose: str) -> Context:
-    """The services of the run. RunError where no node runs."""
+    """Returns the services of the run. RunError where no node runs."""
     now = _running.get()
     if now is None:
         raise RunError(f"{purpose} only works while a node runs")

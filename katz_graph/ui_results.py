@@ -1,5 +1,5 @@
-"""What output nodes have for editors and clients beside their outputs: files as `/view` serves
-them, and texts.
+"""Makes the results of output nodes for editors and clients: files as `/view` serves them, and
+texts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Place = Literal["output", "temp"]
 
 
 def with_ui(result: Result, **ui: Sequence[Any]) -> Result:
-    """What `run` returns: typed as its result alone, because only the graph run sees the rest."""
+    """Adds `ui` to a result; typed as the result alone, as only the graph run sees the rest."""
     return cast(Result, WithUi(result, ui))
 
 
@@ -26,7 +26,7 @@ def place_folder(context: Context, place: Place) -> Path:
 
 
 def announced(context: Context, place: Place, paths: Iterable[Path]) -> list[dict[str, str]]:
-    """Announces each file as soon as it is written; all of them as clients name them."""
+    """Announces each file as soon as it is written; returns all of them as clients name them."""
     root = place_folder(context, place).resolve()
     entries = []
     for path in paths:

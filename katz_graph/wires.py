@@ -1,5 +1,5 @@
-"""What flows on wires: one name per socket type, with the Python type behind it. Importing this
-never imports torch.
+"""Names the socket types of wires, with the Python type behind each. Importing this never imports
+torch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CELL = 8  # pixels of a picture along one side of a latent cell
 
 @dataclass(frozen=True, slots=True)
 class Socket:
-    """The name under which a wire type is known in workflow files and in the editor."""
+    """Names a wire type in workflow files and in the editor."""
 
     name: str
 
 
 class LatentSamples(TypedDict, total=False):
-    """A latent as packs know it. The samples are the VAE's own, not multiplied by its scaling
-    factor.
+    """A latent as ComfyUI packs hold it. The samples are the VAE's own, not multiplied by its
+    scaling factor.
     """
 
     samples: Tensor  # [B, C, H/8, W/8]: a cell is CELL pixels wide and high

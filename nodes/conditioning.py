@@ -1,4 +1,4 @@
-"""Prompts, and what is done with conditionings: joined, averaged, limited to parts of the schedule."""
+"""Encodes prompts, and joins, averages and limits conditionings to parts of the schedule."""
 
 from __future__ import annotations
 
@@ -121,13 +121,13 @@ class ConditioningSetTimestepRange(Node, category="advanced/conditioning"):
 
 
 def mapped(conditioning: Conditioning, change: Callable[[ConditioningEntry], ConditioningEntry]) -> Conditioning:
-    """Every entry changed."""
+    """Changes every entry."""
     return tuple(change(entry) for entry in conditioning)
 
 
 def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
-    """The encoding. InputError when a chain of nodes, each of which doubles it, made it too large
-    to compute.
+    """Returns the encoding. InputError when a chain of nodes, each of which doubles it, made it too
+    large to compute.
     """
     if parts(encoding) > MOST_TEXTS:
         raise InputError(f"the conditioning is put together from more than {MOST_TEXTS} texts; use fewer")
@@ -135,7 +135,7 @@ def _bounded(encoding: Joined | Averaged) -> Joined | Averaged:
 
 
 def _single(conditioning: Conditioning, node: str, context: Context) -> ConditioningEntry:
-    """The first entry; a warning where there are more, an error where there is none."""
+    """Returns the first entry; warns where there are more, and raises where there is none."""
     if not conditioning:
         raise InputError(f"{node}, conditioning_from: the conditioning is empty; link a CLIPTextEncode")
     if len(conditioning) > 1:

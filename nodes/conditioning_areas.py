@@ -1,4 +1,4 @@
-"""Conditionings limited to a part of the picture: an area, or a mask."""
+"""Limits conditionings to a part of the picture: an area, or a mask."""
 
 from __future__ import annotations
 

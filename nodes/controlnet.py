@@ -1,4 +1,4 @@
-"""ControlNets on conditionings."""
+"""Applies ControlNets to conditionings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The denoising loop opened up: begin and end of a step, the parts of a UNet, ControlNets,
-guidance, and switches between them.
+"""Opens up the denoising loop: begin and end of a step, the parts of a UNet, ControlNets, guidance,
+and switches between them.
 
 Nodes with a stage are executed by the planner's program, inside a step region; their `run` only
 says what goes in and out.

@@ -1,4 +1,4 @@
-"""Changes to what flows between the blocks of a UNet, inside a step region."""
+"""Changes the features between the blocks of a UNet, inside a step region."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What custom samplers are made of besides sampler and schedule: noise, and guiders."""
+"""Makes noise and guiders for custom samplers, beside sampler and schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures from and to files, made from nothing, and their transparency."""
+"""Reads, writes and makes pictures, and their transparency."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _content(context: Context, name: str) -> str:
 
 
 def _saved(images: Image, context: Context, place: Place, prefix: str) -> Image:
-    """The pictures themselves, once they are written."""
+    """Returns the pictures themselves, once they are written."""
     from katz_graph.files.images import save_images
 
     paths = save_images(images, place_folder(context, place), prefix, context.metadata)
@@ -80,7 +80,7 @@ class SaveImageWebsocket(Node, category="api/image", output=True):
     """Send PNG files to the client that asked for this run, and write none."""
 
     def fingerprint(self, context: Context) -> float:
-        """Equal to nothing: a client gets its pictures however often it asks."""
+        """Returns a value equal to nothing: a client gets its pictures however often it asks."""
         return float("nan")
 
     def run(self, images: Image, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""Batches of pictures: joined, repeated, cut and counted anew."""
+"""Joins, repeats, cuts and rebatches pictures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Pictures changed in place of their pixels: inverted, blended, blurred, sharpened, laid over one
-another, reduced to edges.
+"""Changes the pixels of pictures in place: inverts, blends, blurs, sharpens, lays over one another,
+reduces to edges.
 """
 
 from __future__ import annotations

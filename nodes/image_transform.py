@@ -1,4 +1,4 @@
-"""Pictures in other sizes and positions: scaled, cut, turned, and continued at their borders."""
+"""Scales, cuts and turns pictures, and continues them at their borders."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class ImageStitch(Node, category="image/transform"):
         return self.direction in ("right", "left")
 
     def _matched(self, image: Tensor, other: Tensor) -> Tensor:
-        """The picture as high as the other one, or as wide where they lie above one another."""
+        """Resizes the picture to the other's height, or width where they lie above one another."""
         from katz_graph.files.images import resize
 
         height, width = image.shape[1:3]

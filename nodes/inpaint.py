@@ -1,5 +1,5 @@
-"""Conditionings of models that take a picture beside the noisy latent: inpainting, and editing by
-instruction.
+"""Makes conditionings of models that take a picture beside the noisy latent: inpainting, and
+editing by instruction.
 """
 
 from __future__ import annotations

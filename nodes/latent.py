@@ -1,4 +1,4 @@
-"""Latents: empty ones, masks on them, batches of them, and files."""
+"""Makes empty latents, masks and batches of latents, and reads and writes their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Latents changed: resized, turned, cut, mixed and laid over one another. Sizes and places are in
+"""Resizes, turns, cuts, mixes latents and lays them over one another. Sizes and places are in
 pixels of the picture.
 """
 

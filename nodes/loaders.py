@@ -1,4 +1,4 @@
-"""Where models enter a graph. What comes out are recipes: nothing is loaded before something runs."""
+"""Loads models into a graph as recipes: nothing is loaded before something runs."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class LoraLoaderModelOnly(Node, category="loaders"):
 
 
 def _control_net(context: Context, name: str) -> Path:
-    """Its file or folder; what a URL names is fetched when it is not there yet."""
+    """Returns its file or folder; fetches what a URL names when it is not there yet."""
     place = context.folders.resolve("controlnet", name)
     if is_url(name) and not place.exists():
         context.warn(f"{shown(name)} is fetched to {place}")

@@ -1,4 +1,4 @@
-"""Masks: made, cut, grown, combined, and from and to pictures. 1 is where something is to be done."""
+"""Makes, cuts, grows and combines masks. 1 is where something is to be done."""
 
 from __future__ import annotations
 

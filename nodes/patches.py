@@ -1,5 +1,5 @@
-"""What changes a model besides LoRAs: how it is sampled and guided, FreeU, and merges of two
-models. All of it is recipes.
+"""Changes a model besides LoRAs: sampling, guidance, FreeU, and merges of two models. All of it is
+recipes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain values as nodes, so that several inputs can share one; and any value as text."""
+"""Gives plain values as nodes, so that several inputs can share one; and any value as text."""
 
 from __future__ import annotations
 

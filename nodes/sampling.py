@@ -1,4 +1,4 @@
-"""Samplers. Each stands for a step region and is replaced by it before planning."""
+"""Samples latents. Each node stands for a step region and is replaced by it before planning."""
 
 from __future__ import annotations
 

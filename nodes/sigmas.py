@@ -1,4 +1,4 @@
-"""Noise levels and samplers as values on wires, for the samplers that take them."""
+"""Gives noise levels and samplers as values on wires, for the samplers that take them."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ class SetFirstSigma(Node, category=SIGMAS):
 
 
 def _choice(node: Node, name: str) -> SamplerChoice:
-    """The sampler with the node's knobs as its options."""
+    """Returns the sampler with the node's knobs as its options."""
     return SamplerChoice(name, tuple((option, value) for option, value in node.model_dump().items() if option != "noise_device"))
 
 

@@ -1,4 +1,4 @@
-"""Text joined, cut, compared and searched."""
+"""Joins, cuts, compares and searches text."""
 
 from __future__ import annotations
 

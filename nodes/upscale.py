@@ -1,4 +1,4 @@
-"""Pictures enlarged by a network."""
+"""Enlarges pictures by a network."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _enlarged(model: UpscaleModel, picture: Tensor, context: Context) -> Tensor:
 
 
 def _in_tiles_of(side: int, model: UpscaleModel, picture: Tensor, context: Context) -> Tensor | None:
-    """None when memory does not suffice and smaller tiles are worth a try; what was made is gone by
-    then. OutOfMemory when they are not.
+    """Enlarges in tiles. None when memory does not suffice and smaller tiles are worth a try; what
+    was made is gone by then. OutOfMemory when they are not.
     """
     from katz_graph.errors import OutOfMemory
     from katz_graph.picture.tiles import in_tiles

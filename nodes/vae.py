@@ -1,4 +1,4 @@
-"""Pictures to latents and back, through a VAE."""
+"""Converts pictures to latents and back, through a VAE."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _tile(side: int, overlap: int) -> Tile:
 
 
 def with_mask(node: Node, pixels: Image, mask: Mask, context: Context) -> tuple[Tensor, Tensor]:
-    """The colours [B, H, W, 3] and the mask [b, H, W] in their size, both in whole cells."""
+    """Returns the colours [B, H, W, 3] and the mask [b, H, W] in their size, in whole cells."""
     from katz_graph.files.images import resize
 
     height, width = pixels.shape[1:3]
@@ -96,7 +96,7 @@ def with_mask(node: Node, pixels: Image, mask: Mask, context: Context) -> tuple[
 
 
 def whole_cells(node: Node, picture: Tensor, context: Context) -> Tensor:
-    """[B, H, W, C] cropped around the centre to sides that are multiples of 8."""
+    """Crops [B, H, W, C] around the centre to sides that are multiples of 8."""
     name, (height, width) = type(node).__name__, picture.shape[1:3]
     if height < CELL or width < CELL:
         raise InputError(f"{name}: the picture is {width}x{height}, expected at least {CELL}x{CELL}")
@@ -108,8 +108,8 @@ def whole_cells(node: Node, picture: Tensor, context: Context) -> Tensor:
 
 
 def _grown(mask: Tensor, by: int) -> Tensor:
-    """[B, H, W] -> 1 wherever a square of `by` pixels around holds some of the mask, which is
-    rounded; shifted by half a pixel if even.
+    """Marks pixels 1 wherever a square of `by` pixels around holds some of the mask [B, H, W],
+    which is rounded; shifted by half a pixel if even.
     """
     import torch
 

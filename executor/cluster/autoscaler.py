@@ -1,6 +1,4 @@
-"""Has the pool of ControlNets do what the rule of replication decides: loads replicas ahead of
-need, drops idle ones.
-"""
+"""Loads replicas of ControlNets ahead of need and drops idle ones, as `Replicas` decides."""
 
 from __future__ import annotations
 
@@ -18,7 +16,9 @@ SERVICE = {"replicate": "load_control_net", "drop": "drop_control_net"}
 
 
 class Autoscaler:
-    """Looks after a fleet whose pool has several members, from threads of its own, until `close`."""
+    """Applies the changes of a router whose pool has several members, from threads of its own,
+    until `close`.
+    """
 
     def __init__(self, fleet: Router, cluster: Cluster) -> None:
         self._fleet, self._cluster = fleet, cluster
@@ -29,7 +29,7 @@ class Autoscaler:
             self._looking.start()
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Have changes made, one after the other; one that fails is as if it had not been decided."""
+        """Applies changes one by one, in a thread; one that fails counts as not decided."""
         for change in changes:
             if not self._closing.is_set():
                 self._working.submit(self._make, change)

@@ -1,8 +1,8 @@
-"""Several workers as one: carries programs out on them, again where one was lost, and answers for
-what happened.
+"""Drives several workers as one: carries out programs on them, again where one was lost, and
+returns results or errors.
 
-The driver's side of the messages that `serve` obeys. It is not involved in a step: workers send
-each other what they compute.
+The driver's side of the messages that `worker.main.serve` obeys. Takes no part in a step: workers
+send each other what they compute.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
 
 
 class Cluster:
-    """Workers by device. `devices` and `links` are what the planner is told; whoever measures them
-    fills them in.
+    """Carries out requests and calls on workers, by device. `devices` and `links` are for the
+    planner; whoever measures them fills them in.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Cluster:
         self._supervisor = Supervisor(launchers, self._heard, self._vanished, self._appeared, self._given_up, spares, patience)
 
     def start(self) -> None:
-        """Start all workers and connect them with each other. RunError when one cannot be started;
-        nothing is left then.
+        """Starts all workers and connects them with each other. RunError when one cannot be
+        started; all are closed then.
         """
         try:
             for name, connection in self._supervisor.start().items():
@@ -84,15 +84,15 @@ class Cluster:
         return self._assignments
 
     def shares_memory(self, source: str, target: str) -> bool:
-        """Whether what goes from one device to another stays in the memory of one host."""
+        """Returns whether transfers between two devices stay in the memory of one host."""
         return self._network.shares_memory(source, target)
 
     def pids(self) -> Mapping[str, int | None]:
-        """Processes by device, spares included; None where one runs on another host."""
+        """Returns process ids by device, spares included; None where one runs on another host."""
         return self._supervisor.pids()
 
     def close(self) -> None:
-        """Fail what is under way, end all workers."""
+        """Fails what is under way and ends all workers."""
         with self._lock:
             self._closed = True
             asked: list[Future[Any]] = [request.future for request in self._requests.values()]
@@ -106,8 +106,8 @@ class Cluster:
                 outbox.close()
 
     def _send(self, device: str, kind: str, body: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """To a worker that is there; to one that is gone nothing can be said, and whoever noticed
-        tells. The lock is held.
+        """Sends to a worker that is there. A message to one that is gone is dropped: whoever
+        noticed reports the loss. The lock is held.
         """
         if (connection := self._connections.get(device)) is not None:
             connection.send(kind, body, descriptors)
@@ -138,7 +138,7 @@ class Cluster:
                 self._requests.pop(request.name, None)
 
     def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
-        """Done again by the worker that replaces one that was lost."""
+        """Calls a service on a worker; again on its replacement where the worker was lost."""
         tries = 1
         with cancellation(context) as cancelled:
             while True:
@@ -154,9 +154,9 @@ class Cluster:
                     self._end_call(identifier)
 
     def call_all(self, what: str, seconds: float) -> None:
-        """Have something done by all workers at once, but not by those that take the places of lost
-        ones. What takes longer than `seconds` goes on, and a worker is done with it before it does
-        what is asked of it later. Their first error, when all have been asked.
+        """Calls a service on all workers at once, but not on replacements of lost ones. Calls that
+        take longer than `seconds` go on; a worker ends its call before it does what is asked of it
+        later. Raises their first error, when all have been asked.
         """
         with self._lock:
             self._check_open()
@@ -176,14 +176,14 @@ class Cluster:
             self._calls.pop(identifier, None)
 
     def _end_call(self, identifier: int) -> None:
-        """Forget a call; have the worker do so where it has not begun with it."""
+        """Forgets a call, and has the worker drop it where it has not begun."""
         with self._lock:
             device, future = self._calls.pop(identifier, ("", None))
             if future is not None and not future.done():
                 self._send(device, "drop", {"id": identifier})
 
     def _ask(self, device: str, identifier: int, future: Future[Called], cancelled: Future[None], body: Mapping[str, Any]) -> None:
-        """Send a call as soon as there is a worker that will be known to be lost if it is."""
+        """Sends a call as soon as the device has a worker whose loss would be noticed."""
         while True:
             present = self._wait_for(device, cancelled)
             with self._lock:
@@ -196,8 +196,8 @@ class Cluster:
                         raise NotSerializable(f"{body['what']} on {device}: {error}") from None
 
     def _wait_for(self, device: str, cancelled: Future[None]) -> Future[None]:
-        """Until a worker has its assignment and its connections; what says that it does, until it
-        is lost.
+        """Waits until a worker has its assignment and its connections. Returns the future that
+        stands for this until the worker is lost.
         """
         with self._lock:
             present = self._present[device]
@@ -211,8 +211,8 @@ class Cluster:
     # requests
 
     def _begin(self, request: WorkerRequest) -> None:
-        """Send every worker its portion, or wait until all of them are there and connected; fail
-        where one will not be.
+        """Sends every worker its device program, or waits until all of them are there and
+        connected; fails where one will not be.
         """
         for present in (self._present[device] for device in request.devices):
             if present.done() and (error := present.exception()) is not None:
@@ -231,7 +231,7 @@ class Cluster:
             request.future.set_exception(NotSerializable(str(error)))
 
     def _try_again(self, request: WorkerRequest, why: str, bystander: bool = False) -> None:
-        """Begin a request anew; after its last try it fails, unless it was another one's fault."""
+        """Begins a request anew; fails it after its last try, unless another one was at fault."""
         self._cancel(request)
         if request.tries >= TRIES and not bystander:
             if not request.future.done():
@@ -245,7 +245,7 @@ class Cluster:
         self._begin(request)
 
     def _postpone(self, request: WorkerRequest, attempt: int) -> None:
-        """Give back what workers hold for a request, and begin it again a little later: others use
+        """Releases what workers hold for a request, and begins it again a little later: others use
         what it needs.
         """
         if request.is_current(attempt):
@@ -255,7 +255,7 @@ class Cluster:
             self._later(lambda: self._begin_waiting(request))
 
     def _begin_waiting(self, request: WorkerRequest) -> None:
-        """Begin a request that still waits, and that somebody still waits for."""
+        """Begins a request that still waits, and that somebody still waits for."""
         if request.waiting and not request.future.done() and self._requests.get(request.name) is request:
             self._begin(request)
 
@@ -266,7 +266,7 @@ class Cluster:
     # what workers say
 
     def _heard(self, name: str, kind: str, body: Mapping[str, Any]) -> None:
-        """A message of a worker."""
+        """Handles a message of a worker."""
         with self._lock:
             if kind == "fault":
                 self._blamed[name] = body.get("request") or body.get("id")
@@ -322,8 +322,8 @@ class Cluster:
             future.set_exception(_error(body))
 
     def _parted(self, name: str, body: Mapping[str, Any]) -> None:
-        """Two workers lost their connection; where both turn out to be alive it is made anew. Until
-        then no request begins on them.
+        """Connects two workers anew that lost their connection, where both turn out to be alive.
+        Until then no request begins on them.
         """
         peer, why = body["peer"], f"{name} and {body['peer']} lost their connection"
         self._network.lost(name, peer, body["generation"])
@@ -337,7 +337,7 @@ class Cluster:
         self._later(mend)
 
     def _later(self, act: Callable[[], None]) -> None:
-        """Act after some time, within which a worker that is gone is known to be: its partners
+        """Acts after a grace period, within which the loss of a worker becomes known: its peers
         notice first.
         """
 
@@ -351,14 +351,14 @@ class Cluster:
         timer.start()
 
     def _restart(self, request: WorkerRequest, attempt: int, why: str) -> None:
-        """Try again unless that happened already."""
+        """Tries again unless that happened already."""
         if request.is_current(attempt):
             self._try_again(request, why)
 
     # workers that come and go
 
     def _appeared(self, name: str, connection: Connection) -> None:
-        """A worker is there and was told nothing yet."""
+        """Sends a new worker, which was told nothing yet, its assignment."""
         with self._lock:
             if (stale := self._connections.get(name)) is not None:
                 stale.close()
@@ -366,7 +366,7 @@ class Cluster:
             self._send(name, "assign", {"assignment": self._assignments[name]})
 
     def _vanished(self, name: str, why: str) -> None:
-        """A worker was lost; another one takes its place."""
+        """Handles the loss of a worker that another one replaces."""
         with self._lock:
             if self._closed:
                 return
@@ -386,7 +386,7 @@ class Cluster:
             self._mark_present()  # others may have lacked nothing but their connections with it
 
     def _given_up(self, name: str, error: RunError) -> None:
-        """A worker was lost for good; the others go on without it."""
+        """Handles the loss of a worker for good; the others go on without it."""
         gone = DeviceGone(str(error), (name,))
         self.on_given_up(gone)
         with self._lock:
@@ -400,7 +400,7 @@ class Cluster:
             self._mark_present()
 
     def _mark_present(self) -> None:
-        """Workers that have all their connections take part; requests that waited for them begin."""
+        """Marks fully connected workers as present; begins requests that waited for them."""
         for name, present in self._present.items():
             if not present.done() and self._network.is_complete(name):
                 present.set_result(None)

@@ -1,4 +1,4 @@
-"""An engine on several workers. What cannot leave this process, functions that packs put on a
+"""Runs an engine on several workers. What cannot leave this process, functions that packs put on a
 model, runs on one device here.
 """
 
@@ -51,10 +51,9 @@ class ClusterEngine(DeviceEngine):
     """Starts a worker for each assignment, with `launchers` by device name or one process each, and
     measures what the planner has to know.
 
-    `cache` keeps what was measured; `link`: what links are said to be, instead of measuring;
-    `spares`: one worker waits, loaded, to stand in for one that is lost; `ahead`: what those of
-    this host are forked from, which loads already. RunError when a worker does not start; nothing
-    is left then.
+    `cache` keeps measurements; `link` stands for all links, instead of measuring; `spares`: one
+    loaded worker waits to replace a lost one; `ahead`: the fork server of this host's workers,
+    which loads already. RunError when a worker does not start; all are closed then.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class ClusterEngine(DeviceEngine):
         self.opened.close()
 
     def _launchers(self, assignments: Sequence[WorkerConfig], ahead: Ahead | None) -> Mapping[str, Launcher]:
-        """Processes of this host; those with as many threads are forked from one."""
+        """Makes launchers of processes here; workers with equal threads share a fork server."""
         servers = {} if ahead is None else {ahead.server.threads: ahead.server}
         for one in assignments:
             if one.threads not in servers:
@@ -107,12 +106,12 @@ class ClusterEngine(DeviceEngine):
         return {one.name: Spawn(servers[one.threads], entry_for(one.device)) for one in assignments}
 
     def measure(self, again: bool = False) -> None:
-        """Learn the rates of the devices, from what was kept or by measuring."""
+        """Learns the rates of the devices, from the store or by measuring."""
         self.places = survey(list(self.cluster.assignments), lambda *asked: self.cluster.call(*asked).value, self._store, again)
         self._learn()
 
     def _learn(self) -> None:
-        """Tell the planner what the store knows. Workers that share a device share its memory,
+        """Tells the planner what the store knows. Workers that share a device share its memory,
         unless each was given its part.
         """
         found = {place.name: place.device(self._store) for place in self.places}
@@ -125,26 +124,24 @@ class ClusterEngine(DeviceEngine):
         return min(found[other].memory_bytes for other in sharing) / len(sharing)
 
     def _seat(self, name: str) -> tuple[str, str]:
-        """Where a worker computes: a host and what torch calls the device there."""
+        """Returns a worker's host, and torch's name for its device there."""
         host = next(place.host for place in self.places if place.name == name)
         return host, self.cluster.assignments[name].device
 
     def measured_links(self, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
-        """As they are now; those of shared memory as they were when one was first measured on this
-        host, unless `again`.
+        """Measures the links; those of shared memory stay as first measured on this host, unless
+        `again`.
         """
         return known_links(self.cluster, self._store, again)
 
     def plan(self, region: Region, after: str = "emit") -> Program:
-        """As for a request that came now."""
+        """Plans as for a request that came now."""
         if opaque_functions(region):
             return self._here().plan(region, after)
         return plan_region(region, self._resources_of(self._fleet.preview()), after)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        """On the devices that the fleet admits it to; several threads may have requests carried out
-        at once.
-        """
+        """Samples on the devices of a lease; several threads may call at once."""
         if functions := opaque_functions(region):
             return self._sampled_here(region, context, f"{', '.join(functions)} cannot be sent to workers")
         ticket = self._fleet.admit(region)
@@ -171,8 +168,8 @@ class ClusterEngine(DeviceEngine):
         self._learn()
 
     def profile(self, region: Region, context: Context) -> list[StageTime]:
-        """Measure every stage of a region on every device, alone and while all work. Later plans
-        know.
+        """Measures every stage of a region on every device, alone and while all work. Later plans
+        use the times.
         """
         if opaque_functions(region):
             return self._here().profile(region, context)
@@ -181,8 +178,8 @@ class ClusterEngine(DeviceEngine):
         return measured
 
     def unload(self) -> None:
-        """Have all workers let go of their models. For when nothing runs: what needs one afterwards
-        loads it again.
+        """Unloads the models of all workers. For when nothing runs: later requests load theirs
+        again.
 
         Returns after UNLOADING seconds at most; workers that need longer get on with it. RunError
         of a worker that could not.
@@ -213,8 +210,8 @@ class ClusterEngine(DeviceEngine):
 def _seated(
     assignments: Sequence[WorkerConfig], launchers: Mapping[str, Launcher] | None, ahead: Ahead | None
 ) -> tuple[list[WorkerConfig], Claim]:
-    """Processes of this host that compute on processors, and wait for each other, get some for
-    themselves where there are enough.
+    """Claims processors for workers of this host that compute on the CPU and wait for each other,
+    where there are enough.
     """
     here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in assignments]
     seats = [one.threads if is_here and one.device == "cpu" else 0 for one, is_here in zip(assignments, here, strict=True)]

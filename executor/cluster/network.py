@@ -1,5 +1,5 @@
-"""Which workers are connected with which: a connection for every two, each with a generation, made
-anew when one of them was replaced.
+"""Connects every two workers. A connection has a generation and is made anew when one of its
+workers was replaced.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class _Pair:
 
 
 class Network:
-    """Workers without an address are on this host: they get sockets without a name, and shared
-    memory. Others meet over TCP, at the address that each has for the others, and move tensors by
-    torch.distributed.
+    """Decides how workers are connected, and tracks which are. Workers without an address are on
+    this host: they get sockets without a name, and shared memory. Others meet over TCP, at the
+    address that each has for the others, and move tensors by torch.distributed.
     """
 
     def __init__(self, names: Sequence[str], addresses: Mapping[str, str] | None = None) -> None:
@@ -38,7 +38,7 @@ class Network:
         self._there: set[str] = set()
 
     def joined(self, name: str, send: Send) -> None:
-        """A worker has its assignment: connect it with those that have theirs."""
+        """Connects a worker that has its assignment with those that have theirs."""
         self._there.add(name)
         for first, second in self._pairs:
             if name in (first, second) and {first, second} <= self._there:
@@ -51,14 +51,14 @@ class Network:
                 state.connected = 0
 
     def lost(self, name: str, peer: str, generation: int) -> None:
-        """Two workers lost their connection, or one of them has ended, which will be known soon."""
+        """Marks a connection as lost: it broke, or a worker has ended, which will be known soon."""
         state = self._pairs[self._pair(name, peer)]
         if state.generation == generation:
             state.connected = 0
 
     def parted(self, name: str, peer: str, generation: int, send: Send) -> bool:
-        """Two workers lost their connection. True when both are there and it was the latest: then
-        it is made anew.
+        """Connects two workers anew that lost their connection. True when both are there and it was
+        the latest; else nothing is done.
         """
         first, second = pair = self._pair(name, peer)
         if self._pairs[pair].generation != generation or not {first, second} <= self._there:
@@ -67,7 +67,7 @@ class Network:
         return True
 
     def heard(self, name: str, kind: str, body: Mapping[str, Any], send: Send) -> None:
-        """An answer to `connect`, `listen` or `dial`."""
+        """Handles an answer to `connect`, `listen` or `dial`."""
         state = self._pairs[self._pair(name, body["peer"])]
         if body["generation"] != state.generation:
             return
@@ -80,7 +80,7 @@ class Network:
             send(body["peer"], "dial", {**told, **addresses})
 
     def unmet(self, name: str, body: Mapping[str, Any], send: Send) -> bool:
-        """Two workers did not find each other; they try again. False when they did so too often."""
+        """Has two workers that did not meet try again. False when they failed too often."""
         pair = self._pair(name, body["peer"])
         state = self._pairs[pair]
         if body["generation"] == state.generation and set(pair) <= self._there:
@@ -97,12 +97,12 @@ class Network:
         return (name, peer) if (name, peer) in self._pairs else (peer, name)
 
     def connects(self, names: Sequence[str]) -> bool:
-        """Whether these are there and connected with each other."""
+        """Returns whether these workers are there and connected with each other."""
         among = (state for pair, state in self._pairs.items() if set(pair) <= set(names))
         return set(names) <= self._there and all(state.connected == 2 for state in among)
 
     def is_complete(self, name: str) -> bool:
-        """Whether a worker is connected with all that are there."""
+        """Returns whether a worker is connected with all that are there."""
         concerned = [(pair, state) for pair, state in self._pairs.items() if name in pair and set(pair) <= self._there]
         return name in self._there and all(state.connected == 2 for _, state in concerned)
 

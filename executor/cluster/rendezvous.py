@@ -1,5 +1,5 @@
-"""How two workers get connected where the driver cannot hand them a connection: one listens, the
-other dials, both with a token.
+"""Connects two workers where the driver cannot hand them a connection: one listens, the other
+dials, both with a token.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Met = Callable[[str, int, Connection, Bulk], None]
 
 
 def listen(tell: Tell, met: Met, body: Mapping[str, Any]) -> None:
-    """Open a port at this worker's `address`, tell it, and wait for the peer in a thread. A failure
-    is told as `unmet`.
+    """Opens a port at this worker's `address`, announces it, and waits for the peer in a thread.
+    Reports a failure as `unmet`.
     """
 
     def meet() -> None:
@@ -37,7 +37,7 @@ def listen(tell: Tell, met: Met, body: Mapping[str, Any]) -> None:
 
 
 def dial(tell: Tell, met: Met, body: Mapping[str, Any]) -> None:
-    """Connect to the peer that listens, in a thread. A failure is told as `unmet`."""
+    """Connects to the peer that listens, in a thread. Reports a failure as `unmet`."""
 
     def meet() -> None:
         connection = handshake.dial(body["peer_address"], body["port"], body["token"], MEETING)

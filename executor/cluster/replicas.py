@@ -1,5 +1,5 @@
-"""Which members of a pool hold which ControlNets: one rule, on a clock that is given. It only
-decides, and knows nothing of processes.
+"""Decides which members of a pool hold which ControlNets: one rule, on a clock that is given. Must
+not know processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Queues = Mapping[str, Mapping[Hashable, float]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Load a ControlNet on a member, or let it go there."""
+    """Loads a ControlNet on a member, or drops it there."""
 
     kind: Literal["replicate", "drop"]
     control: Hashable
@@ -26,8 +26,8 @@ class Change:
 
 @dataclass(slots=True)
 class _Placed:
-    """A ControlNet's replicas, the oldest first, with the times of their last work; and since when
-    its queue is long.
+    """Tracks a ControlNet's replicas, the oldest first, with the times of their last work; and
+    since when its queue is long.
     """
 
     used: dict[str, float] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class _Placed:
 
 
 class Replicas:
-    """The placement of a pool's ControlNets.
+    """Places the ControlNets of a pool.
 
     A ControlNet is placed on the least loaded member when it is first asked for. While something
     waits for it and even the shortest queue among its members is longer than one of its
@@ -50,13 +50,13 @@ class Replicas:
         self._placed: dict[Hashable, _Placed] = {}
 
     def holders(self, control: Hashable) -> tuple[str, ...]:
-        """The members that hold it, the one that has held it longest first."""
+        """Returns the members that hold a ControlNet, the one that has held it longest first."""
         placed = self._placed.get(control)
         return () if placed is None else tuple(placed.used)
 
     def route(self, control: Hashable, queues: Queues) -> str:
-        """The member that a new session goes to: of those that hold the ControlNet the one with the
-        shortest queue in seconds.
+        """Returns the member that a new session goes to: of those that hold the ControlNet the one
+        with the shortest queue in seconds.
         """
         placed = self._placed.setdefault(control, _Placed())
         member = self._least_loaded(placed.used or self._members, queues)
@@ -64,11 +64,11 @@ class Replicas:
         return member
 
     def note(self, control: Hashable, member: str) -> None:
-        """A session of a ControlNet runs on a member that somebody else chose."""
+        """Records a session of a ControlNet on a member that somebody else chose."""
         self._placed.setdefault(control, _Placed()).used[member] = self._clock()
 
     def observe(self, queues: Queues, evaluation_seconds: Mapping[Hashable, float]) -> tuple[Change, ...]:
-        """What should change now. It is taken as done; call `lost` for a member where it failed."""
+        """Returns the changes to make, taken as made; call `lost` for a member where one failed."""
         now = self._clock()
         for control, placed in self._placed.items():
             for member in placed.used:
@@ -81,8 +81,8 @@ class Replicas:
         return (*self._replicated(queues, now), *self._dropped(now))
 
     def lost(self, member: str, control: Hashable | None = None) -> None:
-        """A member holds a ControlNet no longer, or (None) nothing any longer: it died, or its
-        memory was needed.
+        """Forgets a ControlNet on a member, or (None) all of them: the member died, or its memory
+        was needed.
         """
         for name in [control] if control is not None else list(self._placed):
             if name in self._placed:
@@ -96,8 +96,8 @@ class Replicas:
         return waits and min(_load(member, queues) for member in holders) > evaluation_seconds[control]
 
     def _replicated(self, queues: Queues, now: float) -> list[Change]:
-        """One ControlNet of a crowded member at a time, the one with most work waiting first: the
-        others see whether that was enough.
+        """Replicates one ControlNet of a crowded member at a time, the one with most work waiting
+        first: the others see whether that was enough.
         """
         changes: list[Change] = []
         settling: set[str] = set()  # members whose queues a change is about to alter
@@ -133,5 +133,5 @@ class Replicas:
 
 
 def _load(member: str, queues: Queues) -> float:
-    """Seconds of work that wait at a member."""
+    """Sums the seconds of work that wait at a member."""
     return sum(queues.get(member, {}).values())

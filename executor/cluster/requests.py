@@ -1,6 +1,7 @@
-"""Books a request that workers carry out: its devices, its attempt, and what came back.
+"""Keeps the state of a request that workers carry out: its devices, its attempt, and what came
+back.
 
-Plain bookkeeping, told by `cluster`; sends nothing itself.
+Plain bookkeeping for `driver`; sends nothing itself.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ TRIES = 2  # attempts at a request before it fails
 
 
 class WorkerLost(RunError):
-    """A worker ended, or did not answer, while it had a part in something. `bystander`: something
-    else is known to have ended it.
+    """Reports that a worker ended, or did not answer, while it had a part in something.
+    `bystander`: something else is known to have ended it.
     """
 
     def __init__(self, message: str, devices: tuple[str, ...] = (), bystander: bool = False) -> None:
@@ -31,18 +32,18 @@ class WorkerLost(RunError):
 
 
 class DeviceGone(RunError):
-    """A device's worker was lost, or cannot be reached, and gets no successor: whatever needs the
-    device fails until all start anew.
+    """Reports that a device's worker was lost, or cannot be reached, and gets no successor:
+    whatever needs the device fails until all start anew.
     """
 
 
 class NotSerializable(RunError):
-    """Something of a request cannot leave this process."""
+    """Reports that something of a request cannot leave this process."""
 
 
 @dataclass(slots=True)
 class WorkerRequest:
-    """A program on its way through the workers. Guarded by the lock of whoever keeps it."""
+    """Tracks a program on its way through the workers. Guarded by its keeper's lock."""
 
     name: str
     program: Program
@@ -65,7 +66,7 @@ class WorkerRequest:
         return tuple(self.program.instructions)
 
     def again(self) -> None:
-        """Forget what an attempt brought, and begin the next."""
+        """Forgets what an attempt brought, and begins the next."""
         self.attempt += 1
         self.waiting = False
         self.ready.clear()
@@ -76,7 +77,7 @@ class WorkerRequest:
         return attempt == self.attempt and not self.waiting and not self.future.done()
 
     def finished(self, device: str, timing: Timing, latents: tuple[Tensor, Tensor] | None) -> bool:
-        """Book a part that is done; True when it was the last."""
+        """Records a part that is done; True when it was the last."""
         self.timings[device] = timing
         self.latents = latents or self.latents
         return set(self.timings) == set(self.devices)

@@ -1,7 +1,7 @@
-"""Decides the devices of each of several requests: a lane of base devices, and for each ControlNet
+"""Assigns devices to concurrent requests: a replica group of base devices, and for each ControlNet
 a member of their pool.
 
-Only decides; `cluster_engine` asks before it plans and tells what became of it. Katz, section 5:
+Only decides; `cluster.engine` asks before it plans and reports what became of it. Katz, section 5:
 ControlNets as a service of their own.
 """
 
@@ -22,8 +22,8 @@ from katz_graph.recipe import ControlNetRecipe
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """What a request may use: devices, and pins by stage and operation. `sessions`: seconds that an
-    evaluation of it asks of each ControlNet on a member of the pool.
+    """Holds what a request may use: devices, and pins by stage and operation. `sessions`: seconds
+    that one of its evaluations asks of each ControlNet on a member of the pool.
     """
 
     devices: tuple[str, ...]
@@ -34,10 +34,12 @@ class Lease:
 
 
 class Router:
-    """`pins`: where stages may run; the devices of "controlnet" are a pool when no other stage may
-    run there. `lane`: base devices a request. Any thread may call. InputError for pins to devices
-    that are not there, or that no lane can hold; then one lane has all devices when they are
-    `reduced`, some being gone.
+    """Leases replica groups to requests and routes their ControlNets to members of the pool.
+
+    `pins`: where stages may run; the devices of "controlnet" are a pool when no other stage may run
+    there. `lane`: base devices of a replica group. Any thread may call. InputError for pins to
+    devices that are not there, or that no group can satisfy; then one group has all devices when
+    they are `reduced`, some being gone.
     """
 
     def __init__(
@@ -70,12 +72,12 @@ class Router:
         self._lock = threading.Lock()
 
     def _honours(self, lane: Sequence[str]) -> bool:
-        """Whether every pinned stage has a device there."""
+        """Returns whether every pinned stage has a device there."""
         return all({*lane, *self.pool}.intersection(pinned) for pinned in self._pins.values())
 
     def admit(self, region: Region) -> Lease:
-        """A ticket on the lane with fewest requests. A request that is alone has the whole pool;
-        beside others each of its ControlNets goes to that of the holders whose queue is shortest.
+        """Leases the replica group with fewest requests. A request that is alone has the whole
+        pool; beside others each of its ControlNets goes to the holder with the shortest queue.
         """
         with self._lock:
             ticket = self._ticket()
@@ -85,7 +87,7 @@ class Router:
             return ticket
 
     def preview(self) -> Lease:
-        """What a request would get that came now, and alone. Changes nothing."""
+        """Returns the lease of a request that came now, and alone. Changes nothing."""
         with self._lock:
             return self._ticket()
 
@@ -97,14 +99,14 @@ class Router:
         return Lease(devices, pins, lane)
 
     def _routed(self, region: Region) -> dict[str, tuple[str, ...]]:
-        """Both branches of guidance ask the same member."""
+        """Pins each ControlNet to one member; both branches of guidance ask the same one."""
         queues = self._queues()
         uses = {operation.id: operation.inputs["control_net"] for operation in region.operations if operation.stage in self._pooled}
         members = {recipe: self._replicas.route(recipe, queues) for recipe in dict.fromkeys(uses.values())}
         return {name: (members[recipe],) for name, recipe in uses.items()}
 
     def planned(self, ticket: Lease, program: Program) -> tuple[Change, ...]:
-        """Note what a request will ask of the pool; what should change in it now."""
+        """Records what a request will ask of the pool; returns the changes to make in it now."""
         number = commonest_variant(program)
         operations = {operation.id: operation for variant in program.variants for operation in variant.operations}
         sessions: dict[tuple[str, ControlNetRecipe], float] = {}
@@ -120,13 +122,13 @@ class Router:
         return self.observe()
 
     def dismiss(self, ticket: Lease) -> tuple[Change, ...]:
-        """A request has ended, however it did."""
+        """Ends the lease of a request, however it ended; returns the changes to make now."""
         with self._lock:
             self._tickets.remove(ticket)
         return self.observe()
 
     def observe(self) -> tuple[Change, ...]:
-        """What the rule of replication has changed by now."""
+        """Returns the changes that the rule of replication makes now."""
         with self._lock:
             steps: dict[Hashable, float] = {}
             for ticket in self._tickets:
@@ -135,14 +137,14 @@ class Router:
             return self._replicas.observe(self._queues(), steps)
 
     def lost(self, member: str, control: Hashable | None = None) -> None:
-        """A member of the pool holds a ControlNet no longer, or, as it was replaced or has let go
-        of all, none.
+        """Forgets a ControlNet on a member of the pool, or all of them, as it was replaced or has
+        let go of all.
         """
         with self._lock:
             self._replicas.lost(member, control)
 
     def _queues(self) -> dict[str, dict[Hashable, float]]:
-        """Seconds of work that all sessions of a member ask of it in one evaluation each."""
+        """Sums the seconds that all sessions of a member ask of it in one evaluation each."""
         queues: dict[str, dict[Hashable, float]] = {member: {} for member in self.pool}
         for ticket in self._tickets:
             for (member, recipe), seconds in ticket.sessions.items():

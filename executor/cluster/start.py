@@ -27,12 +27,12 @@ def start_workers(
     ahead: Ahead | None = None,
     dtype: str = AUTO,
 ) -> ClusterEngine:
-    """A worker for each device, all `like` one: processes of this host, or Ray actors. RunError
-    when one does not start; close the engine.
+    """Starts a worker for each device, all `like` one: processes of this host, or Ray actors.
+    RunError when one does not start; the caller closes the engine.
 
-    `spares`: on every host another one waits, to stand in for one that is lost. `ahead`: what
-    processes of this host are forked from, which loads already. `dtype` as `--dtype` has it;
-    InputError where the devices cannot compute in it.
+    `spares`: on every host another worker waits to replace a lost one. `ahead`: the fork server of
+    this host's workers, which loads already. `dtype` as for `--dtype`; InputError where the devices
+    cannot compute in it.
     """
     if devices.launcher == "spawn":
         assignments = assigned({one.name: one.device for one in devices.choices}, like, dtype)
@@ -61,8 +61,8 @@ def start_workers(
 
 
 def assigned(devices: Mapping[str, str], like: WorkerConfig, dtype: str = AUTO) -> list[WorkerConfig]:
-    """One for each device, `devices`: names -> what torch calls them there; all compute in one
-    number format.
+    """Assigns a worker to each device; all compute in one number format. `devices`: names ->
+    torch's names there.
     """
     common = dtype_for(devices.values(), dtype)
     return [replace(like, name=name, device=device, dtype=common) for name, device in devices.items()]

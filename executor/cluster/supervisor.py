@@ -1,7 +1,7 @@
 """Keeps a worker running for every device: notices within seconds that one is gone and replaces it,
 at once where a spare waits.
 
-Knows nothing of what workers do; who uses it assigns, connects and feeds them.
+Must not know what workers do; its user assigns, connects and feeds them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SPARE = "spare"
 
 
 class Supervisor:
-    """Workers by the name of their device; equal launchers mean one host, which has one spare. A
-    context manager.
+    """Keeps workers by the name of their device; equal launchers mean one host, which has one
+    spare. A context manager.
 
     Callbacks come from threads and have to be short: `on_message(name, kind, body)`; `on_lost(name,
     reason)` when a worker died or froze; `on_replaced(name, connection)` when another one stands
@@ -64,8 +64,8 @@ class Supervisor:
         self.close()
 
     def start(self) -> Mapping[str, Connection]:
-        """Start all workers at once and wait until they are ready. RunError says which one did not
-        start and why; nothing is left then.
+        """Starts all workers at once and waits until they are ready. RunError says which one did
+        not start and why; all are closed then.
         """
         atexit.register(self.close)
         try:
@@ -85,7 +85,7 @@ class Supervisor:
             raise
 
     def connection(self, name: str) -> Connection:
-        """The connection to a device's worker of now. RunError when it has none, or not yet again."""
+        """Returns the connection to a device's current worker. RunError when it has none now."""
         with self._changed:
             if name in self._failures:
                 raise self._failures[name]
@@ -99,14 +99,14 @@ class Supervisor:
             return {name: worker.state for name, worker in self._workers.items()}
 
     def pids(self) -> dict[str, int | None]:
-        """Processes by device, and of spares that wait."""
+        """Returns process ids by device, and of spares that wait."""
         with self._changed:
             waiting = {f"{SPARE} {number}": spare for number, spare in enumerate(self._spares.values()) if spare.state == "ready"}
             return {name: worker.pid for name, worker in {**self._workers, **waiting}.items()}
 
     def close(self) -> None:
-        """End all workers: ask, wait a little, kill. May be called more than once, and from an exit
-        handler.
+        """Ends all workers: asks, waits a little, kills. May be called more than once, and from an
+        exit handler.
         """
         self._closing.set()
         with self._changed:
@@ -127,7 +127,7 @@ class Supervisor:
             atexit.unregister(self.close)
 
     def _launch(self, name: str, launcher: Launcher, background: bool = False) -> WorkerHandle:
-        """Start a worker; the lock is held."""
+        """Starts a worker; the lock is held."""
         worker = WorkerHandle(name, launcher, self._patience, self._ready, self._heard, self._ended, background)
         self._all = [known for known in self._all if not known.join(0.0)] + [worker]
         worker.start()
@@ -160,8 +160,8 @@ class Supervisor:
                 self._stands_in(worker)
 
     def _has_place(self, worker: WorkerHandle) -> bool:
-        """Whether one that got ready serves a device. A spare takes the place of one that still
-        starts, which is the spare from then on; the lock is held.
+        """Returns whether a worker that got ready serves a device. A spare takes the place of one
+        that still starts, which becomes the spare; the lock is held.
         """
         if self._spares.get(worker.launcher) is not worker:
             return self._workers.get(worker.name) is worker
@@ -198,9 +198,7 @@ class Supervisor:
         self._replace(worker, reason)
 
     def _replace(self, lost: WorkerHandle, reason: str) -> None:
-        """Put the spare in the place of a lost worker, else start another one, unless that was in
-        vain too often.
-        """
+        """Replaces a lost worker by the spare or a new one, unless that failed too often."""
         name, now = lost.name, time.monotonic()
         with self._changed:
             deaths = self._deaths[name] = [when for when in self._deaths[name] if when > now - self._patience.within] + [now]

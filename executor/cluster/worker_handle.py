@@ -1,5 +1,5 @@
-"""One worker from its launch to its end: a thread that launches it and reads, a thread that pings.
-Knows nothing of other workers.
+"""Manages one worker from its launch to its end: one thread launches it and reads, another sends
+heartbeats. Must not know other workers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ BURIAL_TIMEOUT = 10.0  # seconds that a killed process may take to give back its
 
 @dataclass(frozen=True, slots=True)
 class WorkerPatience:
-    """Seconds: to start, between pings, of silence until a worker is suspect and until it counts as
-    frozen, to stop when asked.
+    """Sets the timeouts of a worker in seconds: to start, between pings, of silence until it is
+    suspect and until it counts as frozen, to stop when asked.
 
-    One that died `deaths` times `within` so many seconds is not replaced again, nor one of which
-    `barren` in a row did not get ready.
+    A worker that died `deaths` times `within` so many seconds is not replaced again, nor one of
+    which `barren` in a row did not get ready.
     """
 
     start: float = 120.0
@@ -42,8 +42,8 @@ PATIENCE = WorkerPatience()
 
 
 class WorkerHandle:
-    """A worker. `on_ready` and `on_message` are called from its reading thread, and `on_ended` as
-    the last, once, with the reason.
+    """Launches a worker, reads its messages and watches its heartbeat. Calls `on_ready` and
+    `on_message` from its reading thread, and `on_ended` as the last, once, with the reason.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class WorkerHandle:
         self._thread = threading.Thread(target=self._live, name=f"katz-reader-{name}", daemon=True)
 
     def start(self) -> None:
-        """Launch it. Who may have to end it has to know it before: Ctrl-C comes at any moment."""
+        """Launches it. Whoever may end it must know it before: Ctrl-C comes at any moment."""
         self._thread.start()
 
     @property
@@ -92,13 +92,13 @@ class WorkerHandle:
         return None if self._launched is None else self._launched.pid
 
     def stop(self) -> None:
-        """Ask it to end; one that still starts is ended."""
+        """Asks it to end; ends one that still starts."""
         if self.state == "starting":
             self.end("it was not needed any more")
         self._stopping.set()
 
     def end(self, reason: str = "") -> None:
-        """Kill it; the reading thread does the rest. Without a reason it tells what it finds."""
+        """Kills it; the reading thread does the rest, and without a reason finds one."""
         with self._lock:
             self._reason = self._reason or reason
             launched = self._launched
@@ -107,18 +107,18 @@ class WorkerHandle:
             launched.connection.shut_down()
 
     def join(self, timeout: float) -> bool:
-        """Whether everything of it is gone, after at most `timeout` seconds."""
+        """Waits at most `timeout` seconds; returns whether everything of it is gone."""
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def check(self) -> None:
-        """Count its silence, every `WorkerPatience.ping` seconds; end it when that, or its start,
+        """Counts its silence, every `WorkerPatience.ping` seconds; ends it when that, or its start,
         is too long.
 
         Bytes that arrive are signs of life, and so are bytes that it takes while a ping waits
-        behind a long message. A frozen worker's socket still swallows short messages, which is why
-        those do not count.
+        behind a long message. Short messages are none: a frozen worker's socket still swallows
+        them.
         """
         connection, launched, heartbeat = self.connection, self._launched, self._heartbeat
         heartbeat.tick()
@@ -167,7 +167,7 @@ class WorkerHandle:
         launched.connection.close()
 
     def _read(self, connection: Connection) -> str:
-        """Messages until the connection ends; why it did."""
+        """Handles messages until the connection ends; returns why it did."""
         try:
             while True:
                 kind, body = connection.receive()

@@ -1,5 +1,5 @@
-"""Calls the functions of nodes with what their inputs come to: values of links, hidden values,
-lists taken apart, blocked runs left out.
+"""Calls the functions of nodes with their resolved inputs: values of links, hidden values, lists
+taken apart, blocked runs left out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Arguments = dict[str, Any]
 
 
 class Calls:
-    """How one run calls its nodes."""
+    """Calls the nodes of one run."""
 
     def __init__(self, states: States, context: Context, cache: ResultCache, tasks: Tasks, hidden: HiddenInputs) -> None:
         self._states, self._context, self._cache, self._tasks, self._hidden = states, context, cache, tasks, hidden
 
     def run(self, node: NodeState) -> list[Any]:
-        """What each of its runs gives: outputs, an expansion, either with ui, the blocker that it
-        met, or an awaitable of one of these.
+        """Runs a node. Each of its runs gives outputs, an expansion, either with ui, the blocker
+        that it met, or an awaitable of one of these.
         """
         kind = node.type
         missing = next((name for name, declared in kind.inputs.items() if declared.required and name not in node.inputs), None)
@@ -42,7 +42,7 @@ class Calls:
             return [blocker_in(values) or staying(kind.run(self._context, values)) for values in self._arguments(node, self._values(node))]
 
     def needs(self, node: NodeState) -> list[str]:
-        """The names that a lazy node asks for."""
+        """Returns the names that a lazy node asks for."""
         kind = node.type
         assert kind.needs is not None
         wanted: list[str] = []
@@ -53,7 +53,7 @@ class Calls:
         return wanted
 
     def fingerprint(self, node: NodeState, early: bool) -> Any:
-        """What the fingerprint says, `early` without values of links."""
+        """Takes the fingerprint of a node, `early` without values of links."""
         kind = node.type
         assert kind.fingerprint is not None
         values = self._known(node, kind.fingerprint_linked) if early else self._values(node)
@@ -62,17 +62,17 @@ class Calls:
         return found[0] if len(found) == 1 else found
 
     def _known(self, node: NodeState, without_links: bool) -> Arguments:
-        """What is known of the inputs before anything runs: literals; links are left out, or None."""
+        """Returns the inputs known before anything runs: literals; links are left out, or None."""
         literals = {name: value for name, value in node.inputs.items() if not isinstance(value, Link)}
         return literals if without_links else dict.fromkeys(name for name, _ in node.links) | literals
 
     def region_inputs(self, region: RegionNodes) -> list[dict[Link, Any]]:
-        """The values that enter a step region, for each run of it."""
+        """Returns the values that enter a step region, for each run of it."""
         entering = {link: output_of(self._states, link) for link in region.inputs}
         return per_element(entering) if _any_listed(entering) else [entering]
 
     def warnings(self, node: NodeState, results: Sequence[Any]) -> Iterator[str]:
-        """What the person should know of a node that has run."""
+        """Yields what the user should know of a node that has run."""
         if node.warning:
             yield node.warning
         if not results and node.type.is_output:
@@ -81,8 +81,8 @@ class Calls:
             yield f"got an empty list for {empty}, so there was nothing to do"
 
     def _values(self, node: NodeState) -> Arguments:
-        """Every input's value or `Listed`; a linked knob is held to its check; lazy links that were
-        not asked for are None.
+        """Resolves every input to its value or `Listed`, and checks linked knobs; lazy links that
+        were not asked for are None.
         """
         declared = node.type.inputs
         unasked = set(node.lazy_links())
@@ -100,7 +100,7 @@ class Calls:
         return values
 
     def _arguments(self, node: NodeState, values: Arguments, instance: bool = True) -> list[Arguments]:
-        """The arguments of each run: one for whole lists, else one per element."""
+        """Returns the arguments of each run: one for whole lists, else one per element."""
         kind = node.type
         if kind.takes_lists:
             calls = [{name: list(elements(value)) for name, value in values.items()}]
@@ -118,7 +118,7 @@ class Calls:
 
 
 def blocker_in(values: Mapping[Any, Any]) -> ExecutionBlocker | None:
-    """The first blocker among the inputs of a run, also inside whole lists."""
+    """Returns the first blocker among the inputs of a run, also inside whole lists."""
     for value in values.values():
         if type(value) is ExecutionBlocker:
             return value
@@ -130,8 +130,8 @@ def blocker_in(values: Mapping[Any, Any]) -> ExecutionBlocker | None:
 
 
 def outputs_of(kind: NodeType, results: Sequence[Any]) -> Outputs:
-    """One value, or `Listed`, per output of what the runs of a node gave. RunError for what is not
-    as the type declares.
+    """Joins the results of a node's runs to one value, or `Listed`, per output. RunError for what
+    is not as the type declares.
     """
     rows = [expected_outputs(kind, result) for result in results]
     if len(rows) == 1 and not any(kind.gives_lists):
@@ -141,7 +141,7 @@ def outputs_of(kind: NodeType, results: Sequence[Any]) -> Outputs:
 
 
 def expected_outputs(kind: NodeType, result: Any) -> Outputs:
-    """One value per output; all blocked where the run met a blocker."""
+    """Returns one value per output; all blocked where the run met a blocker."""
     expected = len(kind.outputs)
     if isinstance(result, ExecutionBlocker):
         return (result,) * expected
@@ -154,7 +154,7 @@ def expected_outputs(kind: NodeType, result: Any) -> Outputs:
 
 
 def ui_of(results: Sequence[Any]) -> dict[str, list[Any]] | None:
-    """What the runs of a node have for editors, joined by kind."""
+    """Joins what the runs of a node have for editors, by kind."""
     shown: dict[str, list[Any]] | None = None
     for result in results:
         if isinstance(result, WithUi):
@@ -165,7 +165,7 @@ def ui_of(results: Sequence[Any]) -> dict[str, list[Any]] | None:
 
 
 def is_per_node(kind: NodeType) -> bool:
-    """Whether equal nodes of this type have results of their own."""
+    """Returns whether equal nodes of this type have results of their own."""
     return kind.per_node or UNIQUE_ID in kind.hidden.values()
 
 

@@ -1,4 +1,4 @@
-"""The services of one run of a graph, as nodes see them."""
+"""Provides the services of one run of a graph to its nodes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _ignore(_: Any) -> None:
 
 @dataclass(slots=True)
 class RunContext:
-    """What a graph run needs from outside. `types` are the built-in nodes unless others are given.
-    `files`, `warnings` and `measured` collect what the run said.
+    """Carries what a graph run needs from outside. `types` are the built-in nodes unless others are
+    given. `files`, `warnings` and `measured` collect what the run reported.
 
     Any thread may cancel it. `previews`: samplers show pictures as they go on, at most four a
     second.
@@ -78,7 +78,7 @@ class RunContext:
         self.on_picture(picture)
 
     def cancel(self) -> None:
-        """Have the run end soon: what it waits for is waited for no longer."""
+        """Cancels the run: it ends soon, and waits no longer for what it waits for."""
         with self._lock:
             self._cancelled = True
             waiting = list(self._on_cancel.values())

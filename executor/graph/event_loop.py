@@ -1,8 +1,8 @@
-"""The event loop of one graph run, in the thread of the caller. It turns between nodes, so that
-asynchronous ones overlap with the others.
+"""Runs the event loop of one graph run, in the thread of the caller. It turns between nodes, so
+that asynchronous ones overlap with the others.
 
 While a node that is not asynchronous runs, no loop is running: its code may start one of its own.
-Knows nothing of graphs.
+Must not know graphs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Done = Callable[[], Any]  # gives the result of something finished, or raises wh
 
 
 class Tasks:
-    """What was started and is not finished. The run hears of tasks that nobody awaits; waiting ends
-    when it is cancelled.
+    """Runs the asynchronous tasks of one graph run. The run hears of failed tasks that nobody
+    awaits; waiting ends when it is cancelled.
     """
 
     def __init__(self, context: Context) -> None:
@@ -37,7 +37,7 @@ class Tasks:
         return bool(self._running or self._finished)
 
     def start(self, owner: Any, values: Sequence[Any]) -> None:
-        """Await all that is awaitable among `values` together; `finished` gives `owner` back with a
+        """Awaits all awaitables among `values` together; `finished` gives `owner` back with a
         function that has all results.
         """
         task = self._task(values)
@@ -45,22 +45,22 @@ class Tasks:
         task.add_done_callback(lambda done: self._end(owner, done))
 
     def finished(self) -> tuple[Any, Done] | None:
-        """An owner whose tasks are over, once; None when there is none."""
+        """Returns an owner whose tasks are over, once; None when there is none."""
         return self._finished.popleft() if self._finished else None
 
     def turn(self) -> None:
-        """Let what is ready go on up to its next await."""
+        """Lets what is ready go on up to its next await."""
         if self._running and self._loop is not None:
             self._loop.call_soon(self._loop.stop)
             self._run_forever(self._loop)
 
     def wait(self) -> None:
-        """Wait until something finishes."""
+        """Waits until something finishes."""
         if self._loop is not None:
             self._run_while(self._loop, lambda: bool(self._running and not self._finished))
 
     def settle(self, value: Any) -> Any:
-        """The result of an awaitable, waited for now; anything else as it is."""
+        """Waits for an awaitable and returns its result; returns anything else as it is."""
         if not inspect.isawaitable(value):
             return value
         task, loop = self._task([value]), self.open()
@@ -69,7 +69,7 @@ class Tasks:
         return _result(task)[0]
 
     def close(self) -> None:
-        """Cancel whatever is left, also what nodes started and left behind."""
+        """Cancels whatever is left, also what nodes started and left behind."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -93,7 +93,7 @@ class Tasks:
         return loop.create_task(_all(values, pending))
 
     def open(self) -> asyncio.AbstractEventLoop:
-        """The loop, made when it is first needed. RunError where this thread runs one already."""
+        """Returns the loop, made at first need. RunError where this thread runs one already."""
         if self._loop is None:
             with suppress(RuntimeError):
                 asyncio.get_running_loop()
@@ -103,7 +103,7 @@ class Tasks:
         return self._loop
 
     def _run_while(self, loop: asyncio.AbstractEventLoop, waiting: Callable[[], bool]) -> None:
-        """Until whoever ends the waiting, or cancels the run, has stopped the loop."""
+        """Runs the loop until whoever ends the waiting, or cancels the run, has stopped it."""
 
         def stop() -> None:
             with suppress(RuntimeError):  # it is closed: the run is over

@@ -1,6 +1,4 @@
-"""Expansions: their nodes beside those of the graph that they were made in, and what their outputs
-come to.
-"""
+"""Puts the nodes of expansions beside those of their graph, and resolves their outputs."""
 
 from __future__ import annotations
 
@@ -28,8 +26,8 @@ class Splicer:
         self._made = 0
 
     def put(self, node: NodeState, results: Sequence[Any]) -> list[NodeState]:
-        """Make the nodes of what `node` expands to, one result for each of its runs; returns those
-        that it has to wait for.
+        """Makes the nodes that `node` expands to, from one result for each of its runs; returns
+        those that it has to wait for.
         """
         rows: list[Outputs] = []
         parts: list[NodeState] = []
@@ -44,8 +42,8 @@ class Splicer:
         return roots + [part for part in parts if part.kind is not None and part.kind.is_output]
 
     def _spliced(self, node: NodeState, expansion: Expansion) -> tuple[Outputs, list[NodeState]]:
-        """Links to ids that are not the expansion's own lead outside. RunError when a run has made
-        too many nodes.
+        """Makes the nodes of one expansion. Links to ids that are not its own lead outside.
+        RunError when a run has made too many nodes.
         """
         self._made += len(expansion.graph.nodes)
         if self._made > MOST:
@@ -73,9 +71,9 @@ class Splicer:
         return {inner: self.new_id(origin, last_part(inner)) for inner in expansion.graph.nodes}
 
     def new_id(self, origin: str, part: str) -> str:
-        """`<node of the file>.<last part of the id in the expansion>`, numbered `#2` and on when it
-        is taken: a loop that builds its ids from those of the round before does not make them
-        longer.
+        """Makes `<node of the file>.<last part of the id in the expansion>`, numbered `#2` and on
+        when it is taken: a loop that builds its ids from those of the round before does not make
+        them longer.
         """
         name = identifier = f"{origin}.{part}"
         while identifier in self._states or identifier in self._given:
@@ -86,8 +84,8 @@ class Splicer:
 
 
 def delivered(states: States, node: NodeState) -> list[Outputs]:
-    """The values of the outputs of a node's expansions. What is linked to an output that gives
-    lists is its list.
+    """Returns the values of the outputs of a node's expansions. What is linked to an output that
+    gives lists is its list.
     """
     assert node.expanded is not None
     gives = (*node.type.gives_lists, *(False for _ in node.type.outputs))

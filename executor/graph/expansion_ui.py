@@ -1,5 +1,5 @@
-"""What nodes inside the expansion of a node have for editors, kept with its result so that it can
-be given again.
+"""Keeps what nodes inside an expansion have for editors with the result of the node that expanded,
+so that it can be given again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """A node of an expansion. `part` is the last part of its id; `origin` the node of the file that
-    it is shown as, where that is not the one that it was made for; `inner` are those of its own
-    expansion.
+    """Holds what a node of an expansion has for editors. `part` is the last part of its id;
+    `origin` the node of the file that it is shown as, where that is not the one that it was made
+    for; `inner` are those of its own expansion.
     """
 
     part: str
@@ -27,12 +27,12 @@ class Shown:
 
 
 def last_part(identifier: str) -> str:
-    """Of the id of a node of an expansion, without its number."""
+    """Returns the last part of the id of a node of an expansion, without its number."""
     return identifier.rsplit(".", 1)[-1].partition("#")[0]
 
 
 def shown_by(node: NodeState) -> tuple[Shown, ...]:
-    """The nodes of its expansions that have something for editors, or something inside them has."""
+    """Returns the nodes of its expansions that have, or hold inside, something for editors."""
     return tuple(
         Shown(
             part=last_part(part.id),
@@ -47,8 +47,8 @@ def shown_by(node: NodeState) -> tuple[Shown, ...]:
 
 
 def with_inner(shown: Sequence[Shown], made_for: str, there: Container[str]) -> Iterator[tuple[Shown, str, str]]:
-    """Each that has something for editors, with the node of the file that it was made for and that
-    it is shown as; `there` are ids of the file.
+    """Yields each that has something for editors, with the node of the file that it was made for
+    and that it is shown as; `there` are ids of the file.
     """
     pending = [(one, made_for) for one in reversed(shown)]
     while pending:

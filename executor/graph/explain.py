@@ -1,4 +1,4 @@
-"""Why a node ran: what is different from the run before."""
+"""Explains why a node ran: what is different from the run before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from katz_graph.messages import show
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What decided the result of each node of the file in one run."""
+    """Records what decided the result of each node of the file in one run."""
 
     calls: Mapping[str, NodeCall] = field(default_factory=dict)
     signatures: Mapping[str, Signature | None] = field(default_factory=dict)  # of the nodes that were needed
@@ -22,7 +22,7 @@ class History:
 
 
 def explain(identifier: str, now: History, before: History, kept: str) -> str:
-    """One phrase; `kept` is the cache's policy."""
+    """Explains in one phrase why a node ran; `kept` is the cache's policy."""
     if identifier not in before.signatures:
         return "new"
     call, former = now.calls[identifier], before.calls[identifier]

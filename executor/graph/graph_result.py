@@ -1,4 +1,4 @@
-"""What a run of a graph gave, and what of it failed."""
+"""Holds the result of a graph run, and what of it failed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from katz_graph.messages import listed
 
 @dataclass(frozen=True, slots=True)
 class GraphResult:
-    """The outputs of the targets that were reached, what nodes have for editors, and an error for
-    each node that failed.
+    """Holds the outputs of the targets that were reached, what nodes have for editors, and an error
+    for each node that failed.
 
     An output of several values is a `Listed`. `blocked` are reached targets that did not run
     because a node upstream said so.
@@ -27,8 +27,8 @@ class GraphResult:
     blocked: tuple[str, ...] = ()
 
     def raise_failures(self) -> None:
-        """One error for all that failed: InputError if no target was reached and only wrong input
-        stood in the way, else RunError.
+        """Raises one error for all that failed: InputError if no target was reached and only wrong
+        input stood in the way, else RunError.
         """
         if not self.refused:
             return

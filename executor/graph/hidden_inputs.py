@@ -1,5 +1,5 @@
-"""What nodes of other conventions may ask the run for besides their inputs: their id, the workflow,
-and the graph as it grows.
+"""Gives nodes of ComfyUI packs what they may ask the run for besides their inputs: their id, the
+workflow, and the graph as it grows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ UNIQUE_ID, PROMPT, DYNPROMPT, EXTRA_PNGINFO = "UNIQUE_ID", "PROMPT", "DYNPROMPT"
 
 
 class HiddenInputs:
-    """The hidden values of one run. `prompt` and what else pictures carry come from the metadata of
-    its context.
+    """Provides the hidden values of one run. `prompt` and what else pictures carry come from the
+    metadata of its context.
     """
 
     def __init__(self, states: States, file: Graph, context: Context) -> None:
         self._states, self._file, self._context = states, file, context
 
     def value(self, kind: str, node: NodeState) -> Any:
-        """None for what there is not here, such as keys to other services."""
+        """Returns a hidden value; None for what is not here, such as keys to other services."""
         match kind:
             case "UNIQUE_ID":
                 return node.id
@@ -53,7 +53,7 @@ class HiddenInputs:
 
 
 class DynamicPrompt:
-    """The graph of a run with what was made by expansions, in the ecosystem's terms: nodes as in
+    """Shows the graph of a run, with what was made by expansions, in ComfyUI's terms: nodes as in
     the API format, links as lists.
     """
 
@@ -67,7 +67,7 @@ class DynamicPrompt:
         return node_id in self._states
 
     def get_node(self, node_id: str) -> dict[str, Any]:
-        """KeyError where there is none."""
+        """Returns a node as in the API format. KeyError where there is none."""
         call = self._states[node_id].call
         inputs = {name: [value.node, value.output] if isinstance(value, Link) else value for name, value in call.inputs.items()}
         return {"class_type": call.type, "inputs": inputs} | ({"_meta": {"title": call.title}} if call.title else {})
@@ -83,7 +83,7 @@ class DynamicPrompt:
         return None if state is None or state.parent is None else state.parent.id
 
     def get_real_node_id(self, node_id: str) -> str:
-        """The node of the file that it was made by."""
+        """Returns the node of the file that made this one."""
         state = self._states.get(node_id)
         while state is not None and state.parent is not None:
             state = state.parent
@@ -100,5 +100,5 @@ def _parsed(text: Any) -> Any:
 
 
 def sees_graph(hidden: Mapping[str, str]) -> bool:
-    """Whether a node's code can look at other nodes, and so link to them."""
+    """Returns whether a node's code can look at other nodes, and so link to them."""
     return DYNPROMPT in hidden.values()

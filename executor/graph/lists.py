@@ -1,4 +1,4 @@
-"""Several values on one output, and how a node that knows nothing of lists is run over them: once
+"""Puts several values on one output, and maps a node that knows nothing of lists over them, once
 per element.
 """
 
@@ -13,26 +13,26 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Several values, or none, on one output. A single one stands there as it is, so that ordinary
-    nodes never meet this.
+    """Holds several values, or none, on one output. A single one stands there as it is, so that
+    ordinary nodes never meet this.
     """
 
     values: tuple[Any, ...]
 
 
 def elements(value: Any) -> Sequence[Any]:
-    """The values on an output."""
+    """Returns the values on an output."""
     return value.values if isinstance(value, Listed) else (value,)
 
 
 def joined(values: Sequence[Any]) -> Any:
-    """Values for one output."""
+    """Joins values for one output."""
     return values[0] if len(values) == 1 else Listed(tuple(values))
 
 
 def per_element(inputs: Mapping[Key, Any]) -> list[dict[Key, Any]]:
-    """The inputs of each run of a node: as many as the longest list has, of shorter ones the last
-    again. None where a list is empty.
+    """Returns the inputs of each run of a node: as many as the longest list has, of shorter ones
+    the last again. There are no runs where a list is empty.
     """
     columns = {name: elements(value) for name, value in inputs.items()}
     if not all(columns.values()):

@@ -1,6 +1,4 @@
-"""Which values of a run may still be read, by counting who holds them; what nobody holds is let go.
-Linear over a run.
-"""
+"""Frees the values of a run that nothing may read any more: reference counts, linear over a run."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from katz_graph.graph import NodeCall
 
 
 def hold_sources(states: States, node: NodeState) -> None:
-    """A node that was entered may read its sources."""
+    """Adds a reference to each source of a node that was entered: it may read them."""
     for _, link in node.links:
         if (source := states.get(link.node)) is not None:
             source.holders += 1
@@ -20,7 +18,7 @@ def hold_sources(states: States, node: NodeState) -> None:
 
 
 def hold_upstream(states: States, node: NodeState) -> None:
-    """The code of a node that sees the graph may link an expansion to whatever is upstream of it."""
+    """Adds a reference to all nodes upstream: code that sees the graph may link to them."""
     found: dict[str, NodeState] = {}
     pending = [node]
     while pending:
@@ -34,7 +32,9 @@ def hold_upstream(states: States, node: NodeState) -> None:
 
 
 def end_reading(states: States, node: NodeState) -> None:
-    """A node has read all that it ever will: it lets go of its sources, and of what else it held."""
+    """Drops the references of a node that has read all that it ever will, to its sources and to
+    what else it held.
+    """
     pending = [node]
     while pending:
         reader = pending.pop()
@@ -48,8 +48,8 @@ def end_reading(states: States, node: NodeState) -> None:
 
 
 def let_go(nodes: Iterable[NodeState]) -> list[NodeState]:
-    """One holder less of each. Values that nobody holds any more are freed; returns the nodes that
-    now never need to run.
+    """Decrements reference counts, frees values at zero. Returns nodes that now never
+    need to run.
     """
     unneeded = []
     for node in nodes:
@@ -64,14 +64,14 @@ def let_go(nodes: Iterable[NodeState]) -> list[NodeState]:
 
 
 def free(node: NodeState) -> None:
-    """Let the outputs of a finished node go."""
+    """Frees the outputs of a finished node."""
     if not node.failed:
         node.outputs, node.freed = None, True
     _forget_literals(node)
 
 
 def wanted_again(node: NodeState) -> bool:
-    """Whether the outputs of a node were let go; if so it is as if it had not run."""
+    """Resets a node whose outputs were freed, as if it had not run; returns whether they were."""
     if not node.freed:
         return False
     node.freed = node.finished = node.wanted = node.blocked = False
@@ -80,8 +80,8 @@ def wanted_again(node: NodeState) -> bool:
 
 
 def hold_again(states: States, node: NodeState) -> None:
-    """A node that was over, or that nobody needed, is to run after all. InputError when what it
-    would read is gone.
+    """Restores the references of a node that was over, or that nobody needed, and is to run after
+    all. InputError when what it would read is gone.
     """
     if node.has_read:
         if node.made:
@@ -90,7 +90,7 @@ def hold_again(states: States, node: NodeState) -> None:
 
 
 def _forget_literals(node: NodeState) -> None:
-    """Values that stand in an expansion would live as long as the run."""
+    """Drops the literals of a node in an expansion, which would live as long as the run."""
     if node.made:
         node.call = NodeCall(node.call.type, dict(node.links), node.call.title)
         node.inputs = node.call.inputs

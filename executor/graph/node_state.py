@@ -1,4 +1,4 @@
-"""One node while its graph runs: what it is, what it waits for, what came of it."""
+"""Holds the state of one node in a graph run: what it is, what it waits for, what came of it."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class NodeState:
 
     @property
     def made(self) -> bool:
-        """Whether it stands in an expansion."""
+        """Returns whether the node stands in an expansion."""
         return self.parent is not None
 
     def enter(self) -> None:
-        """Fill in which inputs take part: all that are declared, of the others what the type wants
-        to have.
+        """Selects the inputs that take part: all that are declared, and of the others those that
+        the type wants.
         """
         self.entered = True
         self.inputs = self.call.inputs
@@ -83,13 +83,13 @@ class NodeState:
         self.links = [(name, value) for name, value in self.inputs.items() if isinstance(value, Link)]
 
     def lazy_links(self) -> Iterator[str]:
-        """Lazy inputs that are linked and have not been asked for."""
+        """Yields the lazy inputs that are linked and have not been asked for."""
         if self.kind is not None and self.kind.needs is not None:
             declared = self.kind.inputs
             yield from (name for name, _ in self.links if name in declared and declared[name].lazy and name not in self.asked)
 
     def read_inputs(self) -> Mapping[str, Any]:
-        """The inputs that decide the result: all but lazy links that were not asked for."""
+        """Returns the inputs that decide the result: all but lazy links that were not asked for."""
         left_out = set(self.lazy_links())
         return {name: value for name, value in self.inputs.items() if name not in left_out} if left_out else self.inputs
 
@@ -108,7 +108,7 @@ def source_of(states: States, link: Link) -> NodeState:
 
 
 def output_of(states: States, link: Link) -> Any:
-    """The value, or `Listed`, that a link delivers, once its source is finished."""
+    """Returns the value, or `Listed`, that a link delivers, once its source is finished."""
     source = source_of(states, link)
     outputs = source.outputs or ()
     if not 0 <= link.output < len(outputs):

@@ -1,5 +1,5 @@
-"""Calls nodes that stand inside of a step region: as a graph calls them elsewhere, but one value an
-input, and nobody sees their ui.
+"""Calls nodes inside a step region as a graph calls them elsewhere, but with one value per input,
+and without their ui.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from katz_graph.scope import acting_as
 
 
 class RegionCalls:
-    """Those of one request on one device: the object that a node keeps between its calls lives as
-    long.
+    """Calls the nodes of one request on one device. The object that a node keeps between its calls
+    lives as long.
     """
 
     def __init__(self, context: Context) -> None:
@@ -29,7 +29,7 @@ class RegionCalls:
         self._objects: dict[str, Any] = {}
 
     def call(self, operation: Operation, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """One value per output. Errors name the node."""
+        """Calls a node; returns one value per output. Errors name the node."""
         name = f"node {operation.id} ({operation.type})"
         try:
             return self._called(operation, inputs)

@@ -16,7 +16,7 @@ from katz_graph.messages import node_name
 
 
 class NodeReporter:
-    """Speaks for the run of `file` over `states`; `cache` knows what the run before was like."""
+    """Reports on the run of `file` over `states`; `cache` has the history of the run before."""
 
     def __init__(self, file: Graph, states: States, cache: ResultCache, listener: Listener | None) -> None:
         self._file, self._states, self._cache, self._listener = file, states, cache, listener
@@ -37,7 +37,7 @@ class NodeReporter:
         self._report(NodeFailed(node.id, node.origin, node.call.type, node.why, error))
 
     def shown(self, identifier: str, shown: Shown, made_for: str, origin: str) -> None:
-        """Report again what a node inside the expansion of a cached node has for editors."""
+        """Reports again what a node inside the expansion of a cached node has for editors."""
         self._report(NodeDone(identifier, origin, shown.type, cached=True, why=f"made by node {made_for}", ui=shown.ui))
 
     def _report(self, event: Event) -> None:
@@ -45,11 +45,11 @@ class NodeReporter:
             self._listener(event)
 
     def is_done(self, node: NodeState) -> bool:
-        """Whether an equal node was done in this run."""
+        """Returns whether an equal node was done in this run."""
         return node.signature in self._done_by
 
     def name(self, node: NodeState) -> str:
-        """How messages call a node; one of an expansion by the node of the file, too."""
+        """Names a node for messages; one of an expansion by the node of the file, too."""
         own = node_name(node.id, node.call.type, node.call.title)
         if not node.made:
             return own
@@ -71,7 +71,7 @@ class NodeReporter:
         return "same inputs as before" if other is None else f"same inputs as node {other}"
 
     def history(self, identifiers: Iterable[str]) -> History:
-        """What decided the results of nodes of the file, for the explanations of the next run."""
+        """Returns what decided the results of these nodes, to explain the next run."""
         nodes = [node for identifier in identifiers if (node := self._states.get(identifier)) is not None and node.entered]
         return History(
             self._file.nodes,

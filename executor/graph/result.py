@@ -1,5 +1,5 @@
 """Turns an exception of a node into one line that names the node. The cause stays attached for
-those who debug.
+debugging.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def node_failure(name: str, error: BaseException) -> KatzError:
-    """The error of the node called `name`: InputError and OutOfMemory stay so, all else is a
-    RunError; `__cause__` is the original.
+    """Returns the error of the node called `name`: InputError and OutOfMemory stay so, all else is
+    a RunError; `__cause__` is the original.
     """
     if isinstance(error, (KeyboardInterrupt, Cancelled)):
         return error if isinstance(error, Cancelled) else Cancelled("cancelled")
@@ -37,7 +37,7 @@ def _kind(error: BaseException) -> type[KatzError]:
 
 
 def in_words(error: BaseException) -> str:
-    """An exception as one phrase."""
+    """Describes an exception in one phrase."""
     return "; ".join(_lines(error))
 
 
@@ -59,8 +59,8 @@ def _lines(error: BaseException) -> list[str]:
 
 
 def _foreign(error: BaseException) -> str:
-    """Type and message of an exception that nobody wrote for people, and the line of code that
-    raised it.
+    """Describes an exception that nobody wrote for users: its type and message, and the line of
+    code that raised it.
     """
     message = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
     frames = traceback.extract_tb(error.__traceback__)

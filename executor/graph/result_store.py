@@ -1,5 +1,5 @@
-"""Results of nodes by signature, and which of them are kept. Several runs may share them at once.
-Knows nothing of graphs.
+"""Caches results of nodes by signature, and evicts them by policy. Several runs may share them at
+once. Must not know graphs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Policy = Literal["classic", "lru", "none"]
 
 @dataclass(frozen=True, slots=True)
 class ResultEntry:
-    """One node's outputs and what it has for editors. `parts` are the signatures of the nodes that
-    it expanded to: they are kept as long as it is. `shown`: what nodes inside its expansion have
-    for editors. `files`: those that editors are told of, which it wrote.
+    """Holds one node's outputs and what it has for editors. `parts` are the signatures of the nodes
+    that it expanded to: they are kept as long as it is. `shown`: what nodes inside its expansion
+    have for editors. `files`: those that editors are told of, which it wrote.
     """
 
     outputs: tuple[Any, ...]
@@ -35,14 +35,14 @@ class ResultEntry:
     files: tuple[Path, ...] = ()
 
     def lost(self) -> Path | None:
-        """A file of it that is there no more: the result has to be made again."""
+        """Returns a file of the entry that is gone, so that the result has to be made again."""
         return next((file for file in self.files if not file.is_file()), None)
 
 
 class Results:
-    """`classic` keeps what the graphs of the last `runs` runs use, and what runs that are under way
-    have touched; `lru` the `limit` used last; `none` nothing. `touched`: the set that a run is
-    `under_way` with.
+    """Stores results. `classic` keeps what the graphs of the last `runs` runs use, and what runs
+    that are under way have touched; `lru` the `limit` used last; `none` nothing. `touched`: the set
+    that a run is `under_way` with.
     """
 
     def __init__(self, policy: Policy, limit: int = 0, runs: int = 1) -> None:
@@ -78,7 +78,7 @@ class Results:
 
     @contextmanager
     def under_way(self, touched: set[Signature]) -> Iterator[None]:
-        """What a run asks for inside with this set stays until it is over, whatever other runs end
+        """Keeps what a run asks for inside with this set until it is over, whatever other runs end
         before.
         """
         with self._lock:
@@ -90,8 +90,8 @@ class Results:
                 self._under_way = [other for other in self._under_way if other is not touched]
 
     def end_run(self, used: Collection[Signature]) -> None:
-        """A run is over; `used` are the signatures of its whole graph, whether they were asked for
-        or not.
+        """Ends a run, after which `classic` evicts. `used` are the signatures of its whole graph,
+        whether they were asked for or not.
         """
         if self.policy != "classic":
             return
@@ -117,12 +117,11 @@ __all__ = ["ResultCache", "ResultEntry"]
 
 
 class ResultCache:
-    """`classic` drops after each run what the graphs of the last `runs` do not use; `lru` keeps the
-    `limit` used last; `none` nothing.
+    """Caches results for successive runs. `classic` drops after each run what the graphs of the
+    last `runs` do not use; `lru` keeps the `limit` used last; `none` nothing.
 
     The object of a node stays while the node is in the graph of each run, unless nothing is kept.
-    Runs that go on at the same time each need a cache of their own, made by `beside`; its results
-    are shared.
+    Runs at the same time each need a cache of their own, made by `beside`; its results are shared.
     """
 
     def __init__(self, policy: Policy = "classic", limit: int = 0, runs: int = 1) -> None:
@@ -134,7 +133,7 @@ class ResultCache:
 
     @classmethod
     def parse(cls, text: str, runs: int = 1) -> ResultCache:
-        """`classic`, `none`, or `lru:N`."""
+        """Parses `classic`, `none`, or `lru:N`."""
         name, _, limit = text.partition(":")
         if name == "lru" and limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit) > 0:
             return cls("lru", int(limit))
@@ -143,7 +142,7 @@ class ResultCache:
         raise InputError(f"cache policy {text!r} is not known; choose classic, lru:N (N results) or none")
 
     def beside(self) -> ResultCache:
-        """One with the same results, and with a history and objects of its own."""
+        """Returns a cache with the same results, and with a history and objects of its own."""
         other = ResultCache(self.policy)
         other._results = self._results
         return other
@@ -166,12 +165,12 @@ class ResultCache:
         self._results.put(signature, entry, self._touched)
 
     def clear(self) -> None:
-        """Forget all results, also for those beside this one."""
+        """Forgets all results, also for those beside this one."""
         self._results.clear()
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """What a run asks for inside stays until it is over, whatever runs beside it end before."""
+        """Keeps what a run asks for inside until it is over, whatever runs beside it end before."""
         self._touched = touched = set[Signature]()
         try:
             with self._results.under_way(touched):
@@ -180,7 +179,7 @@ class ResultCache:
             self._touched = None
 
     def instance(self, node: str, kind: NodeType) -> Any:
-        """The object of a node of this type, made when it is first asked for."""
+        """Returns the object of a node of this type, made when it is first asked for."""
         assert kind.instance is not None
         key = node, kind.name
         with self._lock:
@@ -189,8 +188,8 @@ class ResultCache:
             return self._instances[key]
 
     def end_run(self, used: Collection[Signature], nodes: Iterable[tuple[str, str]] = ()) -> None:
-        """A run is over; `used` are the signatures of its whole graph, whether they were asked for
-        or not, `nodes` ids and types.
+        """Ends a run; `used` are the signatures of its whole graph, whether they were asked for or
+        not, `nodes` ids and types.
         """
         with self._lock:
             if self._instances:

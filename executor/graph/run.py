@@ -45,8 +45,8 @@ __all__ = ["GraphResult", "Regions", "run_graph"]
 
 
 class Regions(Protocol):
-    """The planner's part in a run: which nodes form a step region, and the region with values for
-    what enters it.
+    """Finds the nodes of a step region, and binds the region to the values that enter it: the
+    planner's part in a run.
     """
 
     def region_nodes(self, graph: Graph, end: str) -> RegionNodes: ...
@@ -64,8 +64,8 @@ def run_graph(
     listener: Listener | None = None,
     regions: Regions = planner_region,
 ) -> GraphResult:
-    """Run `targets`, or else every output node. Failures of nodes stand in the result; Cancelled is
-    raised, also for Ctrl-C.
+    """Runs `targets`, or else every output node. Failures of nodes stand in the result; Cancelled
+    is raised, also for Ctrl-C.
     """
     registry = context.types
     outputs = [identifier for identifier, call in graph.nodes.items() if call.type in registry and registry[call.type].is_output]
@@ -135,7 +135,7 @@ class _GraphRun:
         return GraphResult(reached, self.failures, refused, self.ui, tuple(name for name in reached if self.nodes[name].blocked))
 
     def _guarded(self, node: NodeState, step: Callable[[NodeState], None]) -> None:
-        """Take a step of a node; what it raises is the node's failure."""
+        """Takes a step of a node; what it raises is the node's failure."""
         try:
             step(node)
         except (KeyboardInterrupt, Cancelled):
@@ -144,7 +144,7 @@ class _GraphRun:
             self._fail(node, error)
 
     def _advance(self, node: NodeState) -> None:
-        """Take a node whose sources are finished one step on, until it is finished itself or waits
+        """Advances a node whose sources are finished one step, until it is finished itself or waits
         again.
         """
         if any(source.failed for source in node.sources):
@@ -172,7 +172,7 @@ class _GraphRun:
             self._settle(node, results)
 
     def _sampled(self, node: NodeState, region: RegionNodes) -> list[Any]:
-        """What the engine gives for a step region, for each set of values that enters it."""
+        """Samples a step region with the engine, for each set of values that enters it."""
         sampled: list[Any] = []
         for entering in self.calls.region_inputs(region):
             blocker = blocker_in(entering)
@@ -184,7 +184,7 @@ class _GraphRun:
         return sampled
 
     def _settle(self, node: NodeState, results: Sequence[Any]) -> None:
-        """Take what the runs of a node gave; what of it is graphs has to be run first."""
+        """Takes the results of a node's runs; those that are graphs have to be run first."""
         node.seconds = time.perf_counter() - node.began
         node.ui = ui_of(results)
         plain = [result.result if isinstance(result, WithUi) else result for result in results]
@@ -215,7 +215,7 @@ class _GraphRun:
         self._finish(node, outputs)
 
     def _files(self, node: NodeState) -> Iterator[Path]:
-        """What it, and nodes inside its expansion, wrote and show."""
+        """Yields the files that a node, and nodes inside its expansion, wrote and show."""
         inner = (shown.ui for shown, *_ in with_inner(node.shown, node.origin, self.file.nodes))
         for ui in (node.ui, *inner):
             yield from () if ui is None else written(self.context, ui)
@@ -237,7 +237,7 @@ class _GraphRun:
             heapq.heappush(self.ready, (node.order, node.id))
 
     def _demand(self, root: NodeState) -> None:
-        """Want a node, and with it what it reads, as far as that is not cached."""
+        """Demands a node, and with it what it reads, as far as that is not cached."""
         pending = [root]
 
         def want(node: NodeState) -> None:
@@ -259,7 +259,7 @@ class _GraphRun:
         return [source_of(self.nodes, value) for value in node.read_inputs().values() if isinstance(value, Link)]
 
     def _wait_for(self, node: NodeState, sources: Iterable[NodeState]) -> list[NodeState]:
-        """Let a node wait for those of its sources that are not finished; returns them, to be
+        """Lets a node wait for those of its sources that are not finished; returns them, to be
         demanded.
         """
         further = dict.fromkeys(sources)
@@ -271,7 +271,7 @@ class _GraphRun:
         return waiting
 
     def _waits_for_lazy_inputs(self, node: NodeState) -> bool:
-        """Ask a lazy node what else it wants, again and again until that is nothing."""
+        """Asks a lazy node what else it wants, again and again until that is nothing."""
         if node.region is not None or node.type.needs is None:
             return False
         while available := set(node.lazy_links()):
@@ -290,8 +290,8 @@ class _GraphRun:
         return False
 
     def _is_cached(self, node: NodeState) -> bool:
-        """Whether a node that could be signed only now, or whose equal was done in this run, has a
-        kept result.
+        """Returns whether a node that could be signed only now, or whose equal was done in this
+        run, has a kept result.
         """
         if node.late:
             sign_late(self.nodes, node, self.calls)
@@ -316,8 +316,8 @@ class _GraphRun:
         return True
 
     def _expand(self, node: NodeState, results: Sequence[Any]) -> None:
-        """Put the nodes of expansions beside the others and let `node` wait for their outputs, and
-        for those that run for their effect.
+        """Puts the nodes of expansions beside the others and lets `node` wait for their outputs,
+        and for those that run for their effect.
         """
         roots = self.splicer.put(node, results)
         for root in roots:
@@ -338,8 +338,8 @@ class _GraphRun:
         self._finish(node, None)
 
     def _fail_cycles(self) -> None:
-        """Nothing is ready, and yet nodes wait: they stand in a cycle, or behind one. Its first
-        node that an expansion made is to blame.
+        """Fails nodes that wait while nothing is ready: they stand in a cycle, or behind one. The
+        cycle's first node that an expansion made is to blame.
         """
         stuck = [node for node in self.nodes.values() if node.wanted and not node.finished]
         waits = {node.id: [source.id for source in node.sources if not source.finished] for node in stuck}

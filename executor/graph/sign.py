@@ -1,5 +1,5 @@
-"""Gives the nodes of a run their signatures: before it where that is possible, else (late) when the
-values are there.
+"""Computes each node's signature, its cache key, before the run; of late nodes when their values
+are there.
 
 Late are lazy nodes, whose result is decided by what they ask for only; nodes whose fingerprint
 needs a linked knob; and what reads them.
@@ -24,8 +24,8 @@ OWN_ID = "the node's own id"  # an input that no node can have
 
 
 def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
-    """Enter and sign a node and all that it may read, sources first. Linear over all calls; a cycle
-    is left unsigned.
+    """Enters and signs a node and all that it may read, sources first. Linear over all calls; a
+    cycle is left unsigned.
     """
     stack = [root]
     while stack:
@@ -43,7 +43,7 @@ def sign_upstream(states: States, root: NodeState, calls: Calls) -> None:
 
 
 def sign_late(states: States, node: NodeState, calls: Calls) -> None:
-    """Sign a node that waited for values, now that everything it reads is finished."""
+    """Signs a node that waited for values, now that everything it reads is finished."""
     if node.region is not None:
         _sign_members(states, node.region)
     node.late = False
@@ -73,8 +73,8 @@ def _is_knob(node: NodeState, name: str) -> bool:
 
 
 def _fingerprinted(node: NodeState, calls: Calls, early: bool) -> bool:
-    """Take the fingerprint; False, and never cached, when it fails. If the node then runs all the
-    same, the person is told.
+    """Takes the fingerprint; False, and never cached, when it fails. If the node then runs all the
+    same, the user is told.
     """
     try:
         node.fingerprint = calls.fingerprint(node, early)
@@ -88,7 +88,7 @@ def _fingerprinted(node: NodeState, calls: Calls, early: bool) -> bool:
 
 
 def _sign_members(states: States, region: RegionNodes) -> None:
-    """Nodes inside a step region never run on their own: all their inputs decide."""
+    """Signs the nodes inside a step region by all their inputs, as they never run on their own."""
     for member in region.members:
         node = states[member]
         if node.late and member != region.end:
@@ -97,7 +97,7 @@ def _sign_members(states: States, region: RegionNodes) -> None:
 
 
 def _sign(states: States, node: NodeState, inputs: Mapping[str, Any]) -> None:
-    """A node is never cached when a source or a value cannot be told."""
+    """Signs a node. It is never cached when a source or a value cannot be told."""
     sources: dict[str, Signature] = {}
     for value in inputs.values():
         if isinstance(value, Link):

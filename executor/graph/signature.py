@@ -1,5 +1,5 @@
-"""Typed Merkle signatures: what decides a node's result, as one digest. Ids do not matter; 1, 1.0
-and true are three values.
+"""Computes typed Merkle signatures: one digest of what decides a node's result. Ids do not matter;
+1, 1.0 and true are three values.
 
 Linear: a link contributes its source's signature, never the source's ancestry.
 """
@@ -25,11 +25,11 @@ SIZE = 20  # bytes; two of 2^64 different nodes would have to meet
 
 
 class Unsignable(Exception):
-    """A value whose content cannot be told: what depends on it is never cached."""
+    """Reports a value whose content cannot be told: what depends on it is never cached."""
 
 
 def node_signature(type_: str, fingerprint: Any, inputs: Mapping[str, Any], sources: Mapping[str, Signature]) -> Signature:
-    """What decides a node's result: type, fingerprint, literals with their types, links as
+    """Hashes what decides a node's result: type, fingerprint, literals with their types, links as
     (signature of the source, output).
 
     `sources` has the signature of every node that `inputs` link to. Unsignable when a literal or
@@ -48,8 +48,8 @@ def node_signature(type_: str, fingerprint: Any, inputs: Mapping[str, Any], sour
 
 
 def value_token(value: Any) -> bytes:
-    """Bytes that are equal exactly for values of equal type and content. NaN, whoever's it is, is
-    equal to nothing, so it is Unsignable.
+    """Returns bytes that are equal exactly for values of equal type and content. NaN, whoever's it
+    is, is equal to nothing, so it is Unsignable.
     """
     if value is None:
         return b"N"
@@ -83,9 +83,7 @@ def value_token(value: Any) -> bytes:
 
 
 def _array(value: Any) -> bytes:
-    """Tensors and NumPy arrays by their bytes, and NumPy's numbers; neither library is imported for
-    it.
-    """
+    """Hashes tensors, NumPy arrays and NumPy's numbers by their bytes; imports neither library."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
@@ -102,8 +100,8 @@ def _array(value: Any) -> bytes:
 
 
 def _refuse_nan(value: Any) -> None:
-    """Unsignable for a single number that is unequal to itself. In an array of several, NaN is a
-    value like any other.
+    """Raises Unsignable for a single number that is unequal to itself. In an array of several, NaN
+    is a value like any other.
     """
     if not value.shape and bool(value != value):
         raise Unsignable(NAN)

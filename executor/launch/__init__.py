@@ -1,3 +1,3 @@
-"""Ways to get a worker that is connected to the driver: a process, a thread, a Ray actor. Know
-nothing of what workers do.
+"""Starts workers that are connected to the driver: as a process, a thread, a Ray actor. Must not
+know what workers do.
 """

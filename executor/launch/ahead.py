@@ -1,6 +1,4 @@
-"""Begins, while the driver still loads, what workers of this host need. Imports nothing heavy
-itself.
-"""
+"""Prepares this host's workers while the driver still loads. Imports nothing heavy itself."""
 
 from __future__ import annotations
 
@@ -14,9 +12,9 @@ from katz_graph.executor.worker.affinity import claim_seats
 
 
 class Ahead:
-    """For the devices that are served by processes of this host: what those are forked from, which
-    has begun to load, and the processors that they have for themselves, until `close`. `server`: a
-    fork server that runs already; without one, this starts one.
+    """Starts a fork server, which begins to load, and claims processors for the devices that
+    processes of this host serve, until `close`. `server`: a fork server that runs already; without
+    one, this starts one.
     """
 
     def __init__(self, devices: DeviceList, threads: int, server: ForkServer | None = None) -> None:

@@ -11,5 +11,5 @@ ENTRY_ON_GPU = f"{MODULE}:work_on_gpu"
 
 
 def entry_for(device: str) -> str:
-    """The one for a device; `device` as torch calls it."""
+    """Returns the entry for a device; `device` as torch calls it."""
     return ENTRY_ON_GPU if device.startswith("cuda") else ENTRY

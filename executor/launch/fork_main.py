@@ -1,8 +1,8 @@
-"""The main program of a fork server: load what workers need, then make each of them by forking, as
-the driver asks.
+"""Runs a fork server: loads what workers need, then makes each of them by forking, as the driver
+asks.
 
 Only a process that is one thread, and in which nothing has touched CUDA, can be forked. Where a
-library has done otherwise, what is forked begins anew as `worker_main`, and loads for itself.
+library has done otherwise, the fork begins anew as `worker_main`, and loads for itself.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ForkLoop:
         self._await(life, lambda: self._let_go(pid, running, life))
 
     def _forked(self, entry: str, connected: int, output: int, life: int) -> int | None:
-        """The number of a process that becomes a worker; None where there can be none."""
+        """Forks a process that becomes a worker; returns its number, or None."""
         alone = _is_alone()
         try:
             pid = os.fork()
@@ -99,8 +99,8 @@ class ForkLoop:
         _tell(life, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status)
 
     def _let_go(self, pid: int, running: int, life: int) -> None:
-        """The driver is gone, or has no more use for a process: kill what is left of its session,
-        and collect it, now or when it has ended: the kernel may hold it up.
+        """Kills what is left of a process's session when the driver is gone, or has no more use for
+        it. Collects the process, now or when it has ended: the kernel may hold it up.
         """
         kill_session(pid)
         self._awaited.unregister(life)
@@ -111,14 +111,14 @@ class ForkLoop:
             self._collect(pid, running)
 
     def _collect(self, pid: int, running: int) -> None:
-        """Of a process that has ended."""
+        """Collects a process that has ended."""
         os.waitid(os.P_PID, pid, os.WEXITED)
         with suppress(KeyError):
             self._awaited.unregister(running)
         os.close(running)
 
     def _become(self, entry: str, connected: int, output: int, life: int, alone: bool) -> NoReturn:
-        """Be a worker."""
+        """Becomes a worker."""
         try:
             os.setsid()
             for number in (1, 2):
@@ -144,14 +144,14 @@ class ForkLoop:
 
 
 def _is_gone(life: int) -> bool:
-    """Whether the driver has let go of what it asked for."""
+    """Returns whether the driver has let go of what it asked for."""
     asked = select.poll()
     asked.register(life, select.POLLRDHUP)
     return bool(asked.poll(0))
 
 
 def _is_alone() -> bool:
-    """Whether this process is one thread; one that has just ended may be there for a moment."""
+    """Returns whether this process is one thread; waits a moment for one that just ended."""
     for _ in range(LOOKS):
         if len(list(THREADS.iterdir())) == 1:
             return True
@@ -160,15 +160,13 @@ def _is_alone() -> bool:
 
 
 def _has_touched_cuda() -> bool:
-    """Whether CUDA, which no process inherits, was initialised in the one that this one was forked
-    from.
-    """
+    """Returns whether CUDA, which no process inherits, was initialised in the parent process."""
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda._is_in_bad_fork())
 
 
 def _tell(life: int, number: int) -> None:
-    """First which process it is, at last how that ended."""
+    """Tells the driver a number: first which process it is, at last how that ended."""
     with suppress(OSError):  # it was let go
         os.write(life, str(number).encode())
 

@@ -1,5 +1,5 @@
-"""A process of this host that loads once what workers need, and makes each of them by forking: they
-begin at once, and share its memory.
+"""Starts a process of this host that loads once what workers need, and makes each of them by
+forking: they begin at once, and share its memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ForkServer:
     """Loads `module` for processes that compute with `threads`, from `begin` or the first `fork`
     on, until `close`; a context manager.
 
-    `prefix`: a command that starts it, say `ip netns exec a`; what is forked is where that is.
+    `prefix`: a command that starts it, say `ip netns exec a`; its forks are where that is.
     `control`: a connection to a fork server that another process started, which ends when its last
     connection does. `echo` gets the lines that it prints while it loads. Any thread may ask. When
-    it is lost, what it had forked goes on, and another one takes its place.
+    it is lost, its forks go on, and another one takes its place.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ForkServer:
         self.close()
 
     def begin(self) -> int:
-        """Start the fork server unless it runs. Returns the descriptor of the connection to it,
+        """Starts the fork server unless it runs. Returns the descriptor of the connection to it,
         which a child may inherit. OSError when the process cannot be started.
         """
         with self._lock:
@@ -63,9 +63,9 @@ class ForkServer:
             return (self._control or self._start()).fileno()
 
     def fork(self, entry: str) -> Forked:
-        """A process that runs `entry` (module:function) as soon as all is loaded. It has a session
-        of its own, so that Ctrl-C reaches the driver alone, and ends when the connection does.
-        OSError when there can be none.
+        """Forks a process that runs `entry` (module:function) as soon as all is loaded. It has a
+        session of its own, so that Ctrl-C reaches the driver alone, and ends when the connection
+        does. OSError when there can be none.
         """
         with ExitStack() as ours, ExitStack() as theirs:
             connected, its_end = _pair(ours, theirs, socket.SOCK_STREAM)
@@ -78,7 +78,7 @@ class ForkServer:
             return Forked(connected, output, life)
 
     def close(self) -> None:
-        """End it. What it has forked goes on, and nobody sees any more how that ends."""
+        """Ends the fork server. Its forks go on, and nobody sees any more how they end."""
         with self._lock:
             self._end()
 
@@ -115,8 +115,8 @@ class ForkServer:
 
 
 class Forked:
-    """A process that a fork server makes: the driver's end of the connection to it, what it prints,
-    and how it is.
+    """Controls a process that a fork server makes: the driver's end of the connection to it, its
+    output, and its state.
 
     Its number means this process until `let_go`, and no other one, whenever it ended: the server
     collects it only then.
@@ -132,15 +132,15 @@ class Forked:
 
     @property
     def pid(self) -> int | None:
-        """None while the server still loads."""
+        """Returns the process id; None while the server still loads."""
         with self._lock:
             self._look()
             return self._pid
 
     @property
     def code(self) -> int | None:
-        """The exit status, or the signal that killed it as a negative number; None before, and
-        where the server was lost.
+        """Returns the exit status, or the signal that killed it as a negative number; None before,
+        and where the server was lost.
         """
         with self._lock:
             self._look()
@@ -148,13 +148,13 @@ class Forked:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or cannot be made, or nobody can tell as the server was lost."""
+        """Returns whether it ended, cannot be made, or cannot be seen as the server was lost."""
         with self._lock:
             self._look()
             return self._is_over
 
     def kill(self) -> None:
-        """End it at once, with what it started in its session; where it is not made yet, before
+        """Ends it at once, with what it started in its session; where it is not made yet, before
         that. Does not wait.
         """
         with self._lock:
@@ -167,7 +167,7 @@ class Forked:
                 kill_session(self._pid)
 
     def let_go(self) -> None:
-        """Have it collected, and killed before where it is not over."""
+        """Has it collected, and killed before where it is not over."""
         with self._lock:
             self._look()
             self._let_go()
@@ -177,7 +177,7 @@ class Forked:
         self._life.close()
 
     def _look(self) -> None:
-        """Take what the server told: first the number, at last the exit status; the lock is held."""
+        """Reads what the server told: the number, at last the exit status; the lock is held."""
         while True:
             try:
                 told = self._life.recv(LONGEST)

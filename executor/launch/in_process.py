@@ -1,4 +1,4 @@
-"""Workers as threads of this process, with the same messages as elsewhere. They share its
+"""Starts workers as threads of this process, with the same messages as elsewhere. They share its
 interpreter lock and its death.
 """
 
@@ -16,7 +16,7 @@ from katz_graph.executor.transport.connection import Connection
 
 @dataclass(frozen=True, slots=True)
 class InProcess:
-    """`entry` is what a worker runs on its end of the connection."""
+    """Starts worker threads; each runs `entry` on its end of the connection."""
 
     entry: Callable[[Connection], None] = work
 
@@ -30,8 +30,8 @@ class InProcess:
 
 
 class Thread:
-    """A worker thread; killing it ends its connection, on which it returns after the unit that
-    runs.
+    """Controls a worker thread; killing it ends its connection, on which it returns after the unit
+    that runs.
     """
 
     def __init__(self, name: str, connection: Connection, theirs: Connection, entry: Callable[[Connection], None]) -> None:

@@ -1,4 +1,4 @@
-"""Workers as Ray actors, on the machines of a Ray cluster. Ray finds a place, starts and ends them;
+"""Starts workers as Ray actors, on the machines of a Ray cluster. Ray places, starts and ends them;
 everything else goes over a connection of ours that the actor opens to the driver, and the
 supervisor replaces what is lost.
 
@@ -36,7 +36,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class RayPlace:
-    """Where an actor can stand. `device` is what torch calls it there: Ray shows an actor its own
+    """Names a place for an actor. `device` is what torch calls it there: Ray shows an actor its own
     GPU only.
     """
 
@@ -46,8 +46,8 @@ class RayPlace:
 
 
 class RayCluster:
-    """The cluster at `address`; without one, that which Ray finds, else a small one on this machine
-    until `close`. A context manager.
+    """Connects to the cluster at `address`; without one, to that which Ray finds, else starts a
+    small one on this machine until `close`. A context manager.
 
     When the driver is killed, our workers end at once, and two agents of a small cluster after the
     minute that Ray gives them.
@@ -83,7 +83,7 @@ class RayCluster:
         self.close()
 
     def places(self, number: int = 0) -> tuple[RayPlace, ...]:
-        """The first `number` places, see `find_places`."""
+        """Returns the first `number` places, see `find_places`."""
         import ray
 
         return find_places(ray.nodes(), number)
@@ -92,7 +92,7 @@ class RayCluster:
         return RayLauncher(place, threads, self.entry or entry_for(place.device), self._closing)
 
     def close(self) -> None:
-        """End starts that wait, and leave the cluster; one that was started here ends."""
+        """Ends starts that wait, and leaves the cluster; one that was started here ends."""
         import ray
 
         self._closing.set()
@@ -101,9 +101,9 @@ class RayCluster:
 
 
 def find_places(nodes: Sequence[Mapping[str, Any]], number: int = 0) -> tuple[RayPlace, ...]:
-    """Every GPU, or where there is none a CPU of every machine: all devices of a run compute in one
-    number format, and with a processor among them that is float32. `number` other than 0: so many,
-    first GPUs, then a CPU of every machine without one, then further CPUs.
+    """Returns every GPU, or where there is none a CPU of every machine: all devices of a run
+    compute in one number format, and with a processor among them that is float32. `number` other
+    than 0: so many, first GPUs, then a CPU of every machine without one, then further CPUs.
 
     `nodes` as `ray.nodes()` tells them. InputError when there are fewer.
     """
@@ -137,7 +137,7 @@ class RayLauncher:
         return self.place.device == "cpu"  # an actor holds its GPU from its start on
 
     def launch(self, name: str, background: bool = False) -> Actor:
-        """Start an actor and wait until it has connected; one in the background claims no CPU, as
+        """Starts an actor and waits until it has connected; one in the background claims no CPU, as
         it stands in for one that does.
 
         RunError when it fails or does not connect in time.
@@ -174,7 +174,7 @@ class RayLauncher:
 
 
 class WorkerActor:
-    """What Ray runs: connects to the driver, serves, and ends when told to and with the driver. Ray
+    """Runs in Ray: connects to the driver, serves, and ends when told to and with the driver. Ray
     tells the driver of an error.
     """
 
@@ -188,7 +188,7 @@ class WorkerActor:
 
 
 class Actor:
-    """A worker in a Ray actor, as the driver holds it."""
+    """Controls a worker in a Ray actor, for the driver."""
 
     pid = None
 
@@ -218,7 +218,7 @@ class Actor:
 
 
 def how_it_ended(work: Any) -> str:
-    """In one line, why an actor's work is over; that nothing is known while it is not."""
+    """Says in one line why an actor's work is over; that nothing is known while it is not."""
     import ray
 
     if not ray.wait([work], timeout=0)[0]:

@@ -1,4 +1,4 @@
-"""Workers as processes on this host, connected by a socket pair."""
+"""Starts workers as processes on this host, connected by a socket pair."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def to_standard_error(line: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """`server` makes the processes, which run `entry`; `echo` gets what they print."""
+    """Starts worker processes: `server` makes them to run `entry`; `echo` gets their output."""
 
     server: ForkServer
     entry: str = ENTRY
@@ -34,7 +34,7 @@ class Spawn:
 
 
 class WorkerProcess:
-    """A worker process."""
+    """Controls a worker process."""
 
     def __init__(self, name: str, forked: Forked, echo: Callable[[str], None]) -> None:
         self.connection = Connection(forked.connected)
@@ -49,7 +49,7 @@ class WorkerProcess:
         return not self._forked.is_over
 
     def kill(self) -> None:
-        """SIGKILL to its whole session: a process that a pack started ends with it."""
+        """Sends SIGKILL to its whole session: a process that a pack started ends with it."""
         self._forked.kill()
 
     def wait(self, timeout: float) -> bool:

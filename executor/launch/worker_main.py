@@ -1,5 +1,5 @@
-"""The main program of a worker process: end with the driver, set the threads, then import what is
-heavy and serve.
+"""Runs a worker process: ends with the driver, sets the threads, then imports what is heavy and
+serves.
 
 Imports nothing heavy itself: that the process ends with its driver has to hold while torch is being
 imported.
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def begin() -> tuple[socket.socket, int, str]:
-    """Get ready to import and to compute; the connection, the threads, and what to import."""
+    """Prepares to import and compute; returns the connection, the threads, and what to import."""
     threads, imported, descriptor = sys.argv[1:]
     ignore_signals()
     prepare_to_compute(int(threads))
@@ -36,7 +36,7 @@ def begin() -> tuple[socket.socket, int, str]:
 
 
 def run_worker(entry: str, connected: socket.socket) -> NoReturn:
-    """Call `entry` (module:function) with the connection; this process ends with either."""
+    """Calls `entry` (module:function) with the connection; this process ends with either."""
     try:
         end_with(connected.fileno())
         serve = pkgutil.resolve_name(entry)

@@ -27,7 +27,7 @@ REPEATS = 9
 
 
 def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
-    """What measured costs are valid for: the hardware, and what decides how it is used."""
+    """Names what measured costs are valid for: the hardware, and what decides how it is used."""
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     else:
@@ -36,8 +36,8 @@ def device_key(device: torch.device, dtype: torch.dtype, threads: int) -> str:
 
 
 def calibrated(name: str, device: torch.device, dtype: torch.dtype, store: CostStore, again: bool = False) -> Device:
-    """The device for the planner, working alone with this process's threads: as the store knows it,
-    else its rates are measured and kept.
+    """Returns the device for the planner, working alone with this process's threads: as the store
+    knows it, else its rates are measured and kept.
 
     `again` measures them whatever was kept.
     """
@@ -48,13 +48,13 @@ def calibrated(name: str, device: torch.device, dtype: torch.dtype, store: CostS
 
 
 def measure(device: torch.device, dtype: torch.dtype, stretch: float = 0.0) -> tuple[float, float, float, float]:
-    """Floating-point operations a second, bytes a second, seconds a kernel, bytes a second from the
-    host's pinned memory (inf where the device computes in it): on the kinds of work that UNets
-    consist of.
+    """Measures floating-point operations a second, bytes a second, seconds a kernel, and bytes a
+    second from the host's pinned memory (inf where the device computes in it), on the kinds of work
+    that UNets consist of.
 
-    Those of an undisturbed moment; with `stretch` those of the better moments (the first quartile:
-    others may use the machine too) of so many seconds for each kind of work, so that devices which
-    begin at the same time do the same kind all along.
+    The rates are those of an undisturbed moment; with `stretch` those of the better moments (the
+    first quartile: others may use the machine too) of so many seconds for each kind of work, so
+    that devices which begin at the same time do the same kind all along.
     """
     convolution = nn.Conv2d(WIDE, WIDE, 3, padding=1).to(device, dtype)
     large = torch.randn(1, WIDE, LARGE, LARGE, device=device, dtype=dtype)
@@ -77,8 +77,8 @@ def _from_host(target: Tensor) -> Callable[[], object]:
 
 
 def contention(alone: Rates, together: Rates) -> Contention:
-    """From what a device does alone and while its neighbours do the same, both measured with the
-    same `stretch`.
+    """Computes contention from a device's rates alone and while its neighbours do the same, both
+    measured with the same `stretch`.
     """
     return Contention(
         max(1.0, alone.flops_per_second / together.flops_per_second), max(1.0, alone.bytes_per_second / together.bytes_per_second)
@@ -103,7 +103,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _processor() -> str:
-    """The processor's model as Linux tells it, else its architecture."""
+    """Returns the processor's model as Linux tells it, else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

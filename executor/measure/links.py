@@ -1,4 +1,6 @@
-"""Times transfers between two workers: one asks, the other answers, both as units of their turns."""
+"""Times transfers between two workers, and computes a link's latency and bandwidth from them. One
+worker asks, the other answers, both as units of their fair queues.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ TIMEOUT = 60.0  # seconds for a transfer
 
 
 class Partner(Protocol):
-    """A worker as far as its connections and its device go."""
+    """Gives access to a worker's connections and its device."""
 
     @property
     def mailbox(self) -> Mailbox: ...
@@ -45,7 +47,7 @@ class Partner(Protocol):
 
 
 def ask(worker: Partner, peer: str, attempt: int) -> NetworkLink:
-    """The link to a peer that runs `answer` with the same number."""
+    """Measures the link to a peer that runs `answer` with the same number."""
     numbers = iter(range(1 << 30))
 
     def there_and_back(size: int) -> float:
@@ -66,7 +68,7 @@ def ask(worker: Partner, peer: str, attempt: int) -> NetworkLink:
 
 
 def answer(worker: Partner, peer: str, attempt: int) -> None:
-    """Answer each transfer when all of it is on this worker's device, until nothing comes with one."""
+    """Answers each transfer when all of it is on this worker's device, until one brings nothing."""
     number = 0
     while (payload := _wait(worker, Address(REQUEST, attempt, "ask", number))) is not None:
         on_device(payload, worker.models.device)
@@ -91,16 +93,16 @@ def _wait(worker: Partner, address: Address) -> Any:
 
 
 def shared_between(source: str, target: str) -> str:
-    """What the store calls the shared memory between two devices, as torch calls them: copies off
-    and onto GPUs are part of it.
+    """Returns the store's name of the shared memory between two devices, as torch calls them:
+    copies off and onto GPUs are part of it.
     """
     kinds = [torch.device(device).type for device in (source, target)]
     return SHARED_MEMORY if kinds == ["cpu", "cpu"] else f"{SHARED_MEMORY}, {kinds[0]} to {kinds[1]}"
 
 
 def known_links(cluster: Cluster, store: CostStore, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
-    """Every direction between two devices. Shared memory is measured once on a host for each two
-    kinds of devices, unless `again`; what goes over a network each time.
+    """Returns the links in every direction between two devices. Shared memory is measured once on a
+    host for each two kinds of devices, unless `again`; what goes over a network each time.
     """
     links: dict[tuple[str, str], NetworkLink] = {}
     host = socket.gethostname()
@@ -142,13 +144,13 @@ BUDGET = 3.0  # seconds of transfers after which the fewest repeats are enough
 
 
 def measure_link(probe: Probe) -> NetworkLink:
-    """Latency: the median of small messages. Bandwidth: how much longer a long transfer takes than
-    one of a quarter of its size.
+    """Measures latency, the median of small messages, and bandwidth: how much longer a long
+    transfer takes than one of a quarter of its size.
 
-    Shapers let a bucket of bytes through at full speed before they hold to their rate. Sizes grow
-    until a transfer takes 50 ms, which empties the bucket, and the long transfers follow each other
-    without a pause in which it would fill. A bucket that holds several of the long transfers counts
-    as the link's own speed.
+    Shapers let a token bucket of bytes through at full speed before they hold to their rate. Sizes
+    grow until a transfer takes 50 ms, which empties the bucket, and the long transfers follow each
+    other without a pause in which it would fill. A bucket that holds several of the long transfers
+    counts as the link's own speed.
     """
     latency = statistics.median(probe(FEW) for _ in range(REPEATS))
     size = SMALLEST

@@ -28,8 +28,8 @@ Samples = Mapping[tuple[str, int], Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class StageTime:
-    """Seconds of one call of a stage, for `members` branches at once, on a device. None: not
-    measured.
+    """Holds the seconds of one call of a stage, for `members` branches at once, on a device. None:
+    not measured.
 
     `roofline` is what the device's rates predict.
     """
@@ -45,10 +45,10 @@ class StageTime:
 def profile_region(
     region: Region, workers: Workers, places: Sequence[MeasuredDevice], store: CostStore, context: Context
 ) -> list[StageTime]:
-    """Run a sampler on each device by itself, then on all of a host at once, with equal stages one
+    """Runs a sampler on each device by itself, then on all of a host at once, with equal stages one
     by one and as one call.
 
-    Keeps the times in the store, in place of those that were known, and tells them.
+    Keeps the times in the store, in place of those that were known, and returns them.
     """
     counts = Counts(store)
     programs = {place.name: _both_ways(region, place.device(store), counts) for place in places}
@@ -69,7 +69,7 @@ def profile_region(
 
 
 def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
-    """What is known of the calls of some programs on a device, each kind of call once."""
+    """Returns the known times of the calls of some programs on a device, each kind of call once."""
     times: dict[tuple[str, int], StageTime] = {}
     for program in programs:
         for call in (*program.before_calls, *(call for calls in program.calls for call in calls)):
@@ -82,7 +82,7 @@ def stage_times(device: Device, programs: Sequence[Program]) -> list[StageTime]:
 
 
 def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
-    """Seconds without those that find processors and caches cold: of a first evaluation, or of the
+    """Drops the samples that find processors and caches cold: of a first evaluation, or of the
     first call where there is no other.
     """
     return [seconds for evaluation, seconds in timed if evaluation > 0] or [seconds for _, seconds in timed[1:]]
@@ -93,8 +93,8 @@ def _both_ways(region: Region, device: Device, counts: Counts) -> list[Program]:
 
 
 def _at_once(members: Sequence[MeasuredDevice], run: Callable[[MeasuredDevice, Context], Samples], context: Context) -> list[Samples]:
-    """One run on each, begun together. Who ends early begins anew, so that the others are disturbed
-    until they end.
+    """Runs on each device, begun together. A device that ends early begins anew, so that the others
+    are disturbed until they end.
     """
     repeated = RunContext(context.engine, context.folders, context.output_directory, types=context.types)
     going = {place.name for place in members}
@@ -120,7 +120,7 @@ def _at_once(members: Sequence[MeasuredDevice], run: Callable[[MeasuredDevice, C
 
 
 def _keep(store: CostStore, places: Sequence[MeasuredDevice], samples: Sequence[Samples], together: int) -> None:
-    """Devices with equal keys count together; what was known before does not."""
+    """Stores samples. Devices with equal keys count together; what was known before does not."""
     by_key = sorted(zip(places, samples, strict=True), key=lambda pair: pair[0].key)
     for key, group in groupby(by_key, key=lambda pair: pair[0].key):
         for number, (_, measured) in enumerate(group):

@@ -1,5 +1,5 @@
 """Keeps measured costs of devices, stages and links, and counted work of models, in a SQLite file
-that processes share. Knows neither torch nor how to measure.
+that processes share. Must know neither torch nor how to measure.
 
 The file only saves time: whatever is wrong with it, what was measured in this process holds here,
 and one warning is logged at most.
@@ -49,9 +49,9 @@ create table if not exists formulas (key text not null, formula text not null, p
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a device does when it is alone: operations a second, bytes a second, seconds that the
-    start of a kernel takes, and bytes a second that come from the host's pinned memory to its own
-    (inf: it is the same).
+    """Holds the rates of a device that works alone: operations a second, bytes a second, seconds
+    that the start of a kernel takes, and bytes a second that come from the host's pinned memory to
+    its own (inf: it is the same).
     """
 
     flops_per_second: float
@@ -62,8 +62,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """How many times as long arithmetic and memory traffic take while the host's other devices do
-    the same; at least 1.
+    """Holds how many times as long arithmetic and memory traffic take while the host's other
+    devices do the same; at least 1.
     """
 
     arithmetic: float = 1.0
@@ -71,8 +71,8 @@ class Contention:
 
 
 class CostStore:
-    """Measured costs by device key (`calibrate.device_key`), from the file in a cache folder; with
-    None they last as long as the store.
+    """Keeps measured costs by device key (`measure.device.device_key`), with the file in a cache
+    folder; with None they last as long as the store.
 
     `together` counts the devices of one host that work at the same time: 1 is alone. A store sees
     what the file held when it was opened, and what it keeps itself. Threads may share one.
@@ -91,7 +91,7 @@ class CostStore:
                 self._warn(error)
 
     def rates(self, device: str) -> Rates | None:
-        """The rates of a device; None when they were never measured."""
+        """Returns the rates of a device; None when they were never measured."""
         rows = self._read("select flops, bytes, kernel, bus from rates where device = ?", device)
         return Rates(*rows[0]) if rows else None
 
@@ -100,8 +100,8 @@ class CostStore:
         self._write("insert or replace into rates values (?, ?, ?, ?, ?)", [row])
 
     def contention(self, host: str, device: str, together: int) -> Contention | None:
-        """How `together` equal devices of a host slow each other down; None when that was never
-        measured.
+        """Returns how `together` equal devices of a host slow each other down; None when that was
+        never measured.
         """
         query = "select arithmetic, memory from contention where host = ? and device = ? and together = ?"
         rows = self._read(query, host, device, together)
@@ -112,14 +112,16 @@ class CostStore:
         self._write("insert or replace into contention values (?, ?, ?, ?, ?)", [row])
 
     def stages(self, device: str, together: int = 1) -> dict[CostKey, float]:
-        """Seconds of single calls alone, and while `together` devices work, for a planner's Device."""
+        """Returns seconds of single calls, alone and while `together` devices work, for a
+        Device.
+        """
         query = "select key, members, together, seconds from stages where device = ? and together in (1, ?)"
         return {(key, members, count > 1): seconds for key, members, count, seconds in self._read(query, device, together)}
 
     def record(
         self, device: str, samples: Mapping[tuple[str, int], Sequence[float]], together: int = 1, replace: bool = False
     ) -> dict[CostKey, float]:
-        """Keep what single calls took, by cost key and members; returns their medians.
+        """Keeps the seconds of single calls, by cost key and members; returns their medians.
 
         Earlier runs weigh in by their number of samples, at most 20, unless `replace`.
         """
@@ -139,9 +141,7 @@ class CostStore:
         return {(key, members, together > 1): seconds for (key, members), (seconds, _) in medians.items()}
 
     def link(self, source: str, target: str, transport: str) -> NetworkLink | None:
-        """The link from one place to another as the names say that were given; None when it was
-        never measured.
-        """
+        """Returns the link between two named places; None when it was never measured."""
         query = "select bytes, latency from links where source = ? and target = ? and transport = ?"
         rows = self._read(query, source, target, transport)
         return NetworkLink(*rows[0]) if rows else None
@@ -152,12 +152,12 @@ class CostStore:
 
     @property
     def has_formulas(self) -> bool:
-        """Whether any work was ever counted here."""
+        """Returns whether any work was ever counted here."""
         return bool(self._read("select 1 from formulas limit 1"))
 
     def formula(self, key: str) -> str | None:
-        """What was counted of a stage of a model, as `models.counts` writes it; None when it never
-        was.
+        """Returns the counted work of a stage of a model, as `models.costs.counts` writes it; None
+        when it was never counted.
         """
         rows = self._read("select formula from formulas where key = ?", key)
         return str(rows[0][0]) if rows else None
@@ -175,8 +175,8 @@ class CostStore:
         memory_bytes: float = math.inf,
         torch_name: str = "cpu",
     ) -> Device:
-        """A device for the planner, one of `together` on its host. KeyError when its rates were
-        never measured.
+        """Returns a device for the planner, one of `together` on its host. KeyError when its rates
+        were never measured.
         """
         rates = self.rates(key)
         if rates is None:
@@ -202,7 +202,7 @@ class CostStore:
             return self._memory.execute(query, values).fetchall()
 
     def _write(self, statement: str, rows: Sequence[tuple[str | float, ...]]) -> None:
-        """Into memory, and in one short transaction into the file."""
+        """Writes to memory, and in one short transaction to the file."""
         with self._lock:
             with self._memory:
                 self._memory.executemany(statement, rows)

@@ -1,5 +1,5 @@
 """Measures the devices of a set of workers, alone and all of a host at once, where the store does
-not know them yet.
+not know them yet; estimates resources where there are no workers.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ STRETCH = 0.4  # seconds for each kind of work when the devices of a host are me
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDevice:
-    """Where costs of a device are kept, and what it says of itself: its key, its host, and how many
-    devices of that host there are.
+    """Holds where costs of a device are kept, and what it says of itself: its key, its host, and
+    how many devices of that host there are.
     """
 
     name: str
@@ -47,14 +47,14 @@ class MeasuredDevice:
     torch_name: str
 
     def device(self, store: CostStore) -> Device:
-        """The device as the planner sees it, with all that the store knows now."""
+        """Returns the device as the planner sees it, with all that the store knows now."""
         return store.device(self.name, self.key, self.dtype, self.host, self.together, self.memory_bytes, self.torch_name)
 
 
 def survey(
     names: Sequence[str], call: Call, store: CostStore, again: bool = False, hosts: Mapping[str, str] | None = None
 ) -> list[MeasuredDevice]:
-    """Ask every device what it is, and measure what the store does not know of it, or everything
+    """Asks every device what it is, and measures what the store does not know of it, or everything
     with `again`.
 
     `hosts` says which devices share a machine, where their own answer would not (network
@@ -104,9 +104,11 @@ PAGEABLE = 6e9  # bytes a second that copies between GPUs and memory of programs
 
 
 def estimated(devices: Mapping[str, str], dtype: torch.dtype, cache: Path | None, link: NetworkLink | None, choices: Choices) -> Resources:
-    """`devices`: names -> what torch calls them; all compute in `dtype`. `link`: what all links are
-    said to be; else shared memory, which where it was not measured holds at half the rate of the
-    slower device's copies, or of those off and onto GPUs.
+    """Estimates the resources of devices without workers.
+
+    `devices`: names -> what torch calls them; all compute in `dtype`. `link` stands for all links;
+    else shared memory, which where it was not measured holds at half the rate of the slower
+    device's copies, or of those off and onto GPUs.
     """
     host, store = socket.gethostname(), CostStore(cache)
     for device in dict.fromkeys(devices.values()):

@@ -43,7 +43,7 @@ class Recorder:
 
 
 def form_of(value: Any) -> Hashable:
-    """What two values have in common whose tensors may take each other's places."""
+    """Returns the form of a value: tensors of values of equal form may take each other's places."""
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype, value.device
     if is_dataclass(value) and not isinstance(value, type):

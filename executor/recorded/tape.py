@@ -27,12 +27,14 @@ FROM_PYTHON = {aten.lift_fresh, aten.lift_fresh_copy, aten.lift}
 
 
 class NotRecordable(RuntimeError):
-    """A call does what no recorded call can do."""
+    """Reports that a call does what no recorded call can do."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Operation:
-    """`made`: the static tensors that it writes; none where it works in place."""
+    """Holds one operation of a recorded call. `made`: the static tensors that it writes; none where
+    it works in place.
+    """
 
     function: Any
     arguments: tuple[Any, ...]
@@ -41,8 +43,8 @@ class _Operation:
 
 
 class Tape:
-    """`call` on static copies of the tensors of `given`; weights are those of `module`, where they
-    lie. NotRecordable names the operation.
+    """Records `call` on static copies of the tensors of `given`; weights are those of `module`,
+    where they lie. NotRecordable names the operation.
 
     `strict`: before each replay all that was made on the way is overwritten with NaN, and so are
     outputs once they are taken: a value of an earlier replay that is read is seen in the result.
@@ -60,7 +62,7 @@ class Tape:
         self._made = [*recording.allocated, *(tensor for operation in self._operations for tensor in operation.made)]
 
     def replay(self, given: Any) -> Any:
-        """The outputs for other tensors of the same form."""
+        """Returns the outputs for other tensors of the same form."""
         for static, tensor in zip(self._inputs, tensors_of(given), strict=True):
             static.copy_(tensor)
         if self._strict:

@@ -1,3 +1,3 @@
-"""How values get from process to process: an explicit vocabulary, checked lengths, no pickle. Knows
-nothing about what they are for.
+"""Moves values from process to process: an explicit vocabulary, checked lengths, no pickle. Must
+not know what they are for.
 """

@@ -1,5 +1,5 @@
-"""How the tensors of messages between two workers travel. The headers, and with them the order, are
-the connection's.
+"""Moves the tensors of messages between two workers. The headers, and with them the order, are the
+connection's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Transfer = Callable[[], None]
 
 
 class Bulk(Protocol):
-    """One way to move tensors, for both directions between two workers.
+    """Moves tensors in both directions between two workers.
 
     `take` makes the message independent of the tensors it was given, unless the transfer that it
     returns is carried out at once; a `slow` one is carried out by a thread of the peer. `receive`
@@ -33,13 +33,11 @@ class Bulk(Protocol):
     def receive(self, message: Message) -> tuple[bytes, list[Tensor]]: ...
 
     def close(self) -> None:
-        """Wake up whoever sends or receives; nothing can be sent after."""
+        """Wakes up whoever sends or receives; nothing can be sent after."""
 
 
 class Inline:
-    """Tensors within the messages: for links that have nothing else, and for tensors that are
-    small.
-    """
+    """Sends tensors within the messages: for links with nothing else, and for small tensors."""
 
     slow = True
 
@@ -56,8 +54,8 @@ class Inline:
 
 
 def fields(message: Message, kind: str, *types: type) -> Any:
-    """The body of a message of this kind, a list of values of these types. ProtocolError for any
-    other.
+    """Returns the body of a message of this kind, a list of values of these types. ProtocolError
+    for any other.
     """
     body = message.body
     if message.kind != kind or not isinstance(body, list) or [type(value) for value in body] != list(types):

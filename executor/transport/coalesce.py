@@ -1,5 +1,5 @@
-"""Several tensors in one block of bytes, each at an aligned place, so that a message's body is one
-transfer.
+"""Packs several tensors into one block of bytes, each at an aligned place, so that a message's body
+is one transfer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ALIGNMENT = 64  # bytes, a cache line
 
 
 def size_of(lengths: Sequence[int]) -> int:
-    """Bytes of the block for tensors of these bytes."""
+    """Returns the bytes of the block for tensors of these bytes."""
     return sum(_padded(length) for length in lengths)
 
 
@@ -25,7 +25,7 @@ def lengths_of(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def fill(block: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy tensors, contiguous or not and from any device, into a flat uint8 block of
+    """Copies tensors, contiguous or not and from any device, into a flat uint8 block of
     `size_of(lengths_of(tensors))` bytes.
     """
     lengths = lengths_of(tensors)
@@ -35,7 +35,7 @@ def fill(block: Tensor, tensors: Sequence[Tensor]) -> None:
 
 
 def parts(block: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Views of a block, one per tensor. ProtocolError where they do not fit."""
+    """Returns views of a block, one per tensor. ProtocolError where they do not fit."""
     if min(lengths, default=0) < 0 or size_of(lengths) > block.numel():
         raise ProtocolError(f"a message tells of {sum(lengths)} bytes of tensors in a block of {block.numel()}")
     places = accumulate((_padded(length) for length in lengths), initial=0)
@@ -43,7 +43,7 @@ def parts(block: Tensor, lengths: Sequence[int]) -> list[Tensor]:
 
 
 def coalesced(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-    """A new block with these tensors in it."""
+    """Makes a new block with these tensors in it."""
     block = torch.empty(size_of(lengths_of(tensors)), dtype=torch.uint8, device=device)
     fill(block, tensors)
     return block

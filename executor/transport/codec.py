@@ -1,8 +1,7 @@
-"""Values as msgpack and tensors beside it. Types survive exactly; what is not in the vocabulary is
-refused with the path to it.
+"""Encodes values as msgpack, with tensors beside it. Types survive exactly; what is not in the
+vocabulary is refused with the path to it.
 
-Knows nothing about sockets: a tensor's bytes travel as its transport likes and come back as flat
-buffers.
+Must not know sockets: a tensor's bytes travel as its transport likes and come back as flat buffers.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType({str(one): one for one in 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A value on its way: the header says everything but the contents of its tensors, each of which
-    stands here once.
+    """Holds an encoded value: the header says everything but the contents of its tensors, each of
+    which stands here once.
     """
 
     header: bytes
@@ -37,14 +36,14 @@ class Encoded:
 
 
 def encode(value: Any) -> Encoded:
-    """Take a value apart. TypeError names the type that cannot be sent and where it stands."""
+    """Encodes a value. TypeError names the type that cannot be sent and where it stands."""
     encoder = _Encoder()
     header = pack(encoder.pack(value))
     return Encoded(header, tuple(encoder.tensors))
 
 
 def decode(header: bytes | memoryview, buffers: Sequence[Tensor]) -> Any:
-    """The value again; its tensors are views of `buffers`: flat uint8 tensors with the bytes of
+    """Decodes a value; its tensors are views of `buffers`: flat uint8 tensors with the bytes of
     `Encoded.tensors`, see `as_bytes`.
 
     Raises ProtocolError where the header is damaged or does not fit the buffers.
@@ -58,7 +57,7 @@ def decode(header: bytes | memoryview, buffers: Sequence[Tensor]) -> Any:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """A tensor's elements in order as a flat uint8 tensor, without a copy where it is contiguous."""
+    """Returns a tensor's elements in order as flat uint8, without a copy where contiguous."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
 
 
@@ -69,7 +68,7 @@ class _Encoder:
         self._path: list[str] = []
 
     def pack(self, value: Any) -> Any:
-        """Scalars as they are; everything else as a list that begins with what it is."""
+        """Packs scalars as they are; everything else as a list that begins with what it is."""
         kind: type = type(value)
         if kind in _PLAIN:
             return value

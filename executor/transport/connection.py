@@ -1,5 +1,5 @@
-"""Messages over a stream socket: a kind, a body, and the bytes of its tensors. Knows nothing about
-what messages mean.
+"""Sends and receives messages over a stream socket: a kind, a body, and the bytes of its tensors.
+Must not know what messages mean.
 
 A frame is a prefix (magic, length of the header, number of tensors, number of descriptors), the
 tensors' lengths, the header, the tensors. File descriptors, over UNIX sockets, travel with the
@@ -36,7 +36,7 @@ _TIMEOUT = struct.Struct("@ll")  # a timeval
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What came. Who takes the descriptors closes them."""
+    """Holds a received message. Whoever takes the descriptors closes them."""
 
     kind: str
     body: Any
@@ -45,8 +45,8 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A message ready to be sent: its header, the bytes of its tensors that have any, and all their
-    lengths.
+    """Holds a message ready to be sent: its header, the bytes of its tensors that have any, and all
+    their lengths.
     """
 
     header: bytes
@@ -55,10 +55,11 @@ class Frame:
 
 
 class Connection:
-    """One end of a connected stream socket. Any thread may send; one thread receives.
+    """Sends and receives messages at one end of a connected stream socket. Any thread may send; one
+    thread receives.
 
-    `tensor_limit`: bytes of tensors that a message may bring. `send_timeout`: seconds after which
-    one that takes nothing counts as gone. `sent` and `received` count bytes, also of messages that
+    `tensor_limit`: bytes of tensors that a message may bring. `send_timeout`: seconds after which a
+    peer that takes nothing counts as gone. `sent` and `received` count bytes, also of messages that
     are still under way.
     """
 
@@ -79,13 +80,13 @@ class Connection:
         return self._socket.fileno()
 
     def send(self, kind: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
-        """Send a message as a whole. Closed when the other side is gone, TypeError for a body that
+        """Sends a message as a whole. Closed when the other side is gone, TypeError for a body that
         cannot be sent.
         """
         self.transmit(self.frame(kind, body), descriptors)
 
     def frame(self, kind: str, body: Any = None) -> Frame:
-        """A message as it will be sent. TypeError for a body that cannot be, or is too large."""
+        """Makes a message ready to be sent. TypeError where it cannot be, or is too large."""
         encoded = encode([kind, body])
         payloads = [as_bytes(tensor.cpu()).numpy().data for tensor in encoded.tensors]
         if len(encoded.header) > LARGEST_HEADER or sum(map(len, payloads)) > self._tensor_limit or len(payloads) > MOST_TENSORS:
@@ -93,7 +94,7 @@ class Connection:
         return Frame(encoded.header, [payload for payload in payloads if len(payload)], [len(payload) for payload in payloads])
 
     def transmit(self, frame: Frame, descriptors: Sequence[int] = ()) -> None:
-        """Send a message as a whole. Closed when the other side is gone."""
+        """Sends a frame as a whole. Closed when the other side is gone."""
         prefix = PREFIX.pack(MAGIC, len(frame.header), len(frame.lengths), len(descriptors))
         lengths = struct.pack(f"<{len(frame.lengths)}Q", *frame.lengths)
         start = memoryview(prefix + lengths + frame.header)
@@ -118,8 +119,8 @@ class Connection:
                 buffers[first] = buffers[first][sent:]
 
     def receive(self) -> tuple[str, Any]:
-        """The next message's kind and body. Closed at the end; ProtocolError for damage, and for
-        descriptors, which nobody asked for.
+        """Returns the next message's kind and body. Closed at the end; ProtocolError for damage,
+        and for descriptors, which nobody asked for.
         """
         message = self.receive_message()
         if message.descriptors:
@@ -128,7 +129,7 @@ class Connection:
         return message.kind, message.body
 
     def receive_message(self) -> Message:
-        """The next message with its descriptors. After an error the connection is shut down."""
+        """Returns the next message with its descriptors; shuts down after an error."""
         descriptors: list[int] = []
         try:
             return self._receive(descriptors)
@@ -164,7 +165,7 @@ class Connection:
         raise ProtocolError("a message has no kind")
 
     def _fill(self, target: memoryview, descriptors: list[int], room: int = 0) -> None:
-        """Read all of `target`, and the descriptors that come with it and have `room`."""
+        """Reads all of `target`, and the descriptors that come with it and have `room`."""
         while target:
             count, ancillary, flags, _ = self._socket.recvmsg_into([target], room, socket.MSG_CMSG_CLOEXEC)
             self.received += count
@@ -180,16 +181,14 @@ class Connection:
             target = target[count:]
 
     def shut_down(self) -> None:
-        """End both directions: whoever sends or receives here or there gets Closed. The socket
+        """Ends both directions: whoever sends or receives here or there gets Closed. The socket
         itself stays until `close`.
         """
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give the socket back; threads that use the connection are waited for before, after
-        `shut_down`.
-        """
+        """Closes the socket; after `shut_down`, and after the threads that use it have ended."""
         self.shut_down()
         self._socket.close()
 

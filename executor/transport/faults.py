@@ -1,11 +1,11 @@
-"""What can go wrong between two processes. Whoever owns the connection turns it into something that
-a person reads.
+"""Defines the faults between two processes. Whoever owns the connection turns them into something
+that a user reads.
 """
 
 
 class Closed(Exception):
-    """The other side is gone, or this side was closed."""
+    """Reports that the other side is gone, or this side was closed."""
 
 
 class ProtocolError(Exception):
-    """The other side sent what no program of ours sends; the connection is of no more use."""
+    """Reports bytes that no program of ours sends; the connection is of no more use."""

@@ -1,5 +1,5 @@
-"""Connections over TCP, where anybody may knock: both sides prove that they know a token before
-anything else is read.
+"""Authenticates connections over TCP, where anybody may knock: both sides prove that they know a
+token before anything else is read.
 
 Each side answers the other's random bytes with an HMAC of both; what a side answers says whether it
 listens or dials, so that it cannot be echoed. The token keeps strangers out; it does not hide what
@@ -21,8 +21,8 @@ TIMEOUT = 10.0  # seconds for all of it
 
 
 def authenticate(connected: socket.socket, token: bytes, listens: bool, timeout: float = TIMEOUT) -> None:
-    """Prove each other's token. ProtocolError where the other side's is another one, Closed where
-    it ends or says nothing in time.
+    """Proves the token to the other side, and has it prove the same. ProtocolError where its token
+    is another one, Closed where it ends or says nothing in time.
     """
     deadline = time.monotonic() + timeout
     own = os.urandom(NONCE)
@@ -40,14 +40,14 @@ def authenticate(connected: socket.socket, token: bytes, listens: bool, timeout:
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """A listening socket at one address of this machine; port 0 takes a free one."""
+    """Opens a listening socket at one address of this machine; port 0 takes a free one."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, port), family=family)
 
 
 def accept(listener: socket.socket, token: bytes, timeout: float = TIMEOUT) -> Connection:
-    """The next one that knows the token; who does not is turned away. Closed when nobody came in
-    time.
+    """Returns the next connection that knows the token; others are turned away. Closed when none
+    came in time.
     """
     deadline = time.monotonic() + timeout
     while (left := deadline - time.monotonic()) > 0:
@@ -66,7 +66,7 @@ def accept(listener: socket.socket, token: bytes, timeout: float = TIMEOUT) -> C
 
 
 def dial(host: str, port: int, token: bytes, timeout: float = TIMEOUT) -> Connection:
-    """Connect to a listener. Closed where there is none, ProtocolError where its token is another
+    """Connects to a listener. Closed where there is none, ProtocolError where its token is another
     one.
     """
     try:

@@ -1,4 +1,4 @@
-"""Where values that other devices computed wait for the job that reads them. Knows nothing about
+"""Keeps values that other devices computed until the job that reads them takes them. Must not know
 how they came.
 """
 
@@ -16,8 +16,8 @@ REMEMBERED = 4096  # discarded requests of which latecomers are still recognised
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An output of an operation as one evaluation of one attempt at a request made it; evaluation
-    None: before the loop.
+    """Names an output of an operation as one evaluation of one attempt at a request made it;
+    evaluation None: before the loop.
     """
 
     request: str
@@ -28,7 +28,7 @@ class Address:
 
 
 class Mailbox:
-    """Values by address. Any thread may call; `notify` is called after every value that came,
+    """Keeps values by address. Any thread may call; `notify` is called after every value that came,
     without a lock held.
     """
 
@@ -39,7 +39,7 @@ class Mailbox:
         self._discarded: OrderedDict[str, float] = OrderedDict()  # request -> its last attempt of which nothing is wanted
 
     def put(self, address: Address, value: Any) -> None:
-        """Keep a value until it is taken; one for an attempt that was discarded is dropped."""
+        """Keeps a value until it is taken; one for an attempt that was discarded is dropped."""
         with self._lock:
             if address.attempt <= self._discarded.get(address.request, -1):
                 return
@@ -47,7 +47,7 @@ class Mailbox:
         self._notify()
 
     def take(self, address: Address) -> Any:
-        """The value, which then is no longer here. KeyError where none is."""
+        """Removes and returns a value. KeyError where there is none."""
         with self._lock:
             return self._values.pop(address)
 
@@ -56,7 +56,7 @@ class Mailbox:
             return address in self._values
 
     def discard(self, request: str, attempt: int | None = None) -> None:
-        """Drop what came, and what still comes, for a request: for all its attempts, or for those
+        """Drops what came, and what still comes, for a request: for all its attempts, or for those
         up to `attempt`.
         """
         last = math.inf if attempt is None else attempt

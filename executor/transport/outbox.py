@@ -1,6 +1,4 @@
-"""Messages that wait for their turn on a connection, so that whoever sends waits for nobody. Knows
-nothing about what they mean.
-"""
+"""Queues messages for a connection, so that senders never wait. Must not know their meaning."""
 
 from __future__ import annotations
 
@@ -29,14 +27,14 @@ class Outbox:
         self._thread.start()
 
     def send(self, kind: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
-        """Take a message over. Descriptors may be closed afterwards. TypeError for a body that
-        cannot be sent.
+        """Queues a message. Descriptors may be closed afterwards. TypeError for a body that cannot
+        be sent.
         """
         frame = self._connection.frame(kind, body)
         self._waiting.put((frame, tuple(os.dup(descriptor) for descriptor in descriptors)))
 
     def close(self) -> None:
-        """Send nothing more after what waits now; what is on its way ends with the connection."""
+        """Sends nothing more after what waits now; what is on its way ends with the connection."""
         self._waiting.put(None)
 
     def _run(self) -> None:

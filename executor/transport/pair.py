@@ -1,5 +1,5 @@
-"""Tensors between two workers by torch.distributed: groups of two without a world around them, gloo
-on CPUs and NCCL on GPUs.
+"""Moves tensors between two workers by torch.distributed: groups of two without a world around
+them, gloo on CPUs and NCCL on GPUs.
 
 A group belongs to one generation of a connection: when one side dies, both go, and the next
 generation comes up beside them.
@@ -28,8 +28,8 @@ BackendName = Literal["gloo", "nccl"]
 
 
 class PairGroups:
-    """Both directions between two workers, a group for each: NCCL carries out what one group is
-    asked for in one order.
+    """Moves tensors in both directions between two workers, with a group for each: NCCL carries out
+    what one group is asked for in one order.
 
     A header over the connection announces every body, so a receive waits only for one that is on
     its way: a timeout is a fault, and the end of the pair. What waits in a group when this is
@@ -91,12 +91,12 @@ def join(
     backend: BackendName = "gloo",
     device: torch.device = CPU,
 ) -> PairGroups:
-    """Form the groups with the other side of `connection`, which calls this too, before anything
+    """Forms the groups with the other side of `connection`, which calls this too, before anything
     else is sent there.
 
-    One side `hosts` the meeting place. `address` is this side's own, an IP address or a name, at
-    which the other one reaches it; gloo listens there, or on `interface`. Takes up to `timeout`
-    seconds, which also is what a transfer may take. Closed where it fails.
+    One side `hosts` the rendezvous. `address` is this side's own, an IP address or a name, at which
+    the other one reaches it; gloo listens there, or on `interface`. Takes up to `timeout` seconds,
+    which also is what a transfer may take. Closed where it fails.
     """
     limit = timedelta(seconds=timeout)
     try:
@@ -111,7 +111,7 @@ def join(
 
 
 def _host(connection: Connection, address: str, limit: timedelta) -> Store:
-    """A store that listens at this address only, announced to the other side."""
+    """Opens a store that listens at this address only, and announces it to the other side."""
     with socket.create_server((address, 0)) as listener:
         port = listener.getsockname()[1]
         store = TCPStore(address, port, None, True, limit, wait_for_workers=False, master_listen_fd=listener.detach())

@@ -1,5 +1,5 @@
-"""Another worker, as one worker sees it: values go out by address and come into the mailbox. Knows
-nothing about what they are.
+"""Exchanges values with another worker: they go out by address and come into the mailbox. Must not
+know what they are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ JOIN = 5.0  # seconds that a thread gets to end
 
 
 class Peer:
-    """A connection with another worker. `on_lost(name, why)` is called once, from a thread of the
-    peer, unless it was closed here first.
+    """Sends values to another worker, and receives its values. `on_lost(name, why)` is called once,
+    from a thread of the peer, unless it was closed here first.
 
     What is sent first arrives first. Tensors arrive on the CPU (or where `bulk` receives) and may
     share memory with the sender's pool.
@@ -43,7 +43,7 @@ class Peer:
             thread.start()
 
     def send(self, address: Address, value: Any) -> None:
-        """Send a value; it may be changed afterwards. Waits for nothing but the copy, or on a slow
+        """Sends a value; it may be changed afterwards. Waits for nothing but the copy, or on a slow
         link for one of `QUEUED` places.
 
         Closed when the peer is gone, TypeError for what cannot be sent, RunError where there is no
@@ -68,7 +68,7 @@ class Peer:
         raise Closed(f"the connection with {self.name} has ended")
 
     def close(self) -> None:
-        """End the connection and the threads. What was sent but is not out yet may be lost. Nobody
+        """Ends the connection and the threads. What was sent but is not out yet may be lost. Nobody
         is told.
         """
         self._end()
@@ -104,7 +104,7 @@ class Peer:
                 self._on_lost(self.name, why)
 
     def _end(self) -> bool:
-        """Stop all traffic. True the first time."""
+        """Stops all traffic. True the first time."""
         with self._ending:
             if self._ended.is_set():
                 return False
@@ -116,7 +116,7 @@ class Peer:
         return True
 
     def _wake_sender(self) -> None:
-        """Empty the queue and put the end in it."""
+        """Empties the queue and puts the end in it."""
         while True:
             try:
                 return self._queue.put_nowait(None)

@@ -1,4 +1,5 @@
-"""Tensors between processes of one host through anonymous shared memory: one copy in, none out.
+"""Moves tensors between processes of one host through anonymous shared memory: one copy in, none
+out.
 
 A segment is a memory file without a name, passed over the connection once and then used again and
 again; it is gone with the last process that has it. Its first bytes say whether it is in use: the
@@ -36,7 +37,7 @@ USED, FREE = 1, 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemorySegment:
-    """A mapped memory file. The file descriptor is not needed for it to stay."""
+    """Maps a memory file. The file descriptor is not needed for it to stay."""
 
     number: int
     capacity: int  # bytes of data
@@ -47,12 +48,12 @@ class MemorySegment:
         return self.memory[0] == FREE
 
     def array(self, length: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """The first `length` bytes of the data."""
+        """Returns the first `length` bytes of the data."""
         return np.frombuffer(self.memory, np.uint8, length, HEAD)
 
 
 class SendingPool:
-    """The segments of one direction, at its sending end."""
+    """Keeps the segments of one direction, at its sending end."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -62,13 +63,13 @@ class SendingPool:
 
     @property
     def capacity(self) -> int:
-        """Bytes of all segments."""
+        """Counts the bytes of all segments."""
         return sum(segment.capacity for segment in self._segments.values())
 
     @contextmanager
     def segment(self, size: int) -> Iterator[tuple[MemorySegment, int | None, list[int]]]:
-        """A segment in use, for its number to be sent; its descriptor while it is new; and the
-        numbers of segments given up.
+        """Yields a segment in use, for its number to be sent; its descriptor while it is new; and
+        the numbers of segments given up.
 
         RunError where the limit would be passed. Where the block fails the segment is free again.
         """
@@ -96,7 +97,7 @@ class SendingPool:
             self._segments.clear()
 
     def _make_room(self, size: int) -> list[int]:
-        """Give up free segments, which all are too small, where this one would not fit beside them."""
+        """Gives up free segments, all too small, where a new one would not fit beside them."""
         if self.capacity + _rounded(size) <= self._limit:
             return []
         dropped = [number for number, segment in self._segments.items() if segment.free]
@@ -126,14 +127,14 @@ class SendingPool:
 
 
 class ReceivingPool:
-    """The same segments at the receiving end."""
+    """Keeps the same segments, at the receiving end."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self._segments: dict[int, MemorySegment] = {}
 
     def add(self, number: int, descriptor: int) -> None:
-        """Map a new segment. ProtocolError for what is none, or could become smaller under its
+        """Maps a new segment. ProtocolError for what is none, or could become smaller under its
         readers.
         """
         size = os.fstat(descriptor).st_size
@@ -153,8 +154,8 @@ class ReceivingPool:
         self._segments.clear()
 
     def block(self, number: int, length: int) -> Tensor:
-        """Its first `length` bytes as a flat uint8 tensor; when it and all its views are gone the
-        segment is free.
+        """Returns a segment's first `length` bytes as a flat uint8 tensor; when it and all its
+        views are gone the segment is free.
         """
         segment = self._segments.get(number)
         if segment is None or not 0 < length <= segment.capacity:
@@ -165,8 +166,8 @@ class ReceivingPool:
 
 
 class SharedMemory:
-    """Both directions between two workers. `limit`: bytes in each; what does not fit is an error,
-    nobody waits for room.
+    """Moves tensors in both directions between two workers. `limit`: bytes in each; what does not
+    fit is an error, nobody waits for room.
     """
 
     slow = False
@@ -177,7 +178,7 @@ class SharedMemory:
 
     @property
     def capacity(self) -> int:
-        """Bytes that this side's segments take."""
+        """Counts the bytes that this side's segments take."""
         return self._sending.capacity
 
     def take(self, connection: Connection, encoded: Encoded) -> Transfer:
@@ -210,12 +211,12 @@ class SharedMemory:
         return header, parts(self._receiving.block(number, size_of(lengths)), lengths)
 
     def close(self) -> None:
-        """Let go of all segments; those with views go with the last one."""
+        """Lets go of all segments; those with views go with the last one."""
         self._sending.clear()
         self._receiving.clear()
 
 
 def _rounded(size: int) -> int:
-    """To an eighth of its power of two, so that sizes that differ little share segments."""
+    """Rounds up to an eighth of a power of two, so that similar sizes share segments."""
     step = max(1 << max(size.bit_length() - 4, 0), mmap.PAGESIZE)
     return max(-(-size // step) * step, SMALLEST)

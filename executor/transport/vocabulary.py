@@ -1,5 +1,5 @@
-"""Which dataclasses may travel between processes, by name. A name means one class, so that nothing
-else can be made from a message.
+"""Lists the dataclasses that may travel between processes, by name. A name means one class, so that
+nothing else can be made from a message.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ _CLASSES: tuple[type, ...] = (
 VOCABULARY: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind in _CLASSES})
 
 REASONS: Mapping[type, str] = MappingProxyType({patches.OpaquePatch: "it holds a function of a pack, and a function cannot be sent"})
-"""Why a class is left out on purpose."""
+"""Explains why a class is left out on purpose."""
 
 
 @cache
 def fingerprint() -> str:
-    """Of all classes and what travels of them: two sides whose fingerprints are equal understand
-    each other.
+    """Hashes the names and sent fields of all classes: two sides whose fingerprints are equal
+    understand each other.
     """
     told = sorted((name, sent_fields(kind) if is_dataclass(kind) else ()) for name, kind in VOCABULARY.items())
     return hashlib.sha256(repr(told).encode()).hexdigest()[:8]
@@ -106,5 +106,5 @@ def fingerprint() -> str:
 
 @cache
 def sent_fields(kind: type[Any]) -> tuple[str, ...]:
-    """The fields of a dataclass that travel, in the order in which they do."""
+    """Returns the fields of a dataclass that travel, in the order in which they do."""
     return tuple(field.name for field in fields(kind))

@@ -1,9 +1,10 @@
-"""Processors of this host that workers have for themselves. Two that compute on one processor,
-while another one is idle, take twice as long, and the kernel brings that about again and again
-where more threads are awake than processors are there.
+"""Claims processors of this host for workers, and keeps the processor of a waiting thread busy. Two
+workers that compute on one processor, while another one is idle, take twice as long, and the kernel
+brings that about again and again where more threads are awake than processors are there.
 
-Who keeps to a processor cannot make way for others, so this is done only where all who do it see
-each other, and where a processor's time may be used up: not in containers, and not below a quota.
+A pinned worker cannot make way for others. So processors are claimed only where all who claim them
+see each other, and where a processor's time may be used up: not in containers, and not below a
+quota.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Claim(ExitStack):
 
 
 def claim(number: int) -> Claim:
-    """So many processors that no other claim on this host holds, one of each core before two of one
-    core; none where they are not there.
+    """Claims so many processors that no other claim on this host holds, one of each core before two
+    of one core; none where they are not there.
 
     A claim is a socket's name in the kernel: nothing is left of it, however this process ends.
     """
@@ -49,14 +50,14 @@ def claim(number: int) -> Claim:
 
 
 def claim_seats(seats: Sequence[int]) -> Claim:
-    """For workers that compute with so many threads on processors, 0 where on something else: for
-    all, where there are several.
+    """Claims processors for several workers, all or none; nothing for a single one. `seats`:
+    threads of each that compute on processors, 0 where it computes on something else.
     """
     return claim(sum(seats) if sum(map(bool, seats)) > 1 else 0)
 
 
 def stay_on(processors: Sequence[int]) -> None:
-    """Keep all threads of this process on some processors, unless there are none. Nothing happens
+    """Pins all threads of this process to some processors, unless there are none. Nothing happens
     where that is not allowed.
     """
     for thread in Path("/proc/self/task").iterdir() if processors else ():
@@ -69,7 +70,7 @@ def _available() -> list[int]:
 
 
 def _has_quota() -> bool:
-    """Whether this process's control group, or one around it, has only so much processor time."""
+    """Returns whether this process's control group, or one around it, limits its time."""
     try:
         lines = GROUP.read_text().splitlines()
     except OSError:
@@ -83,7 +84,7 @@ def _has_quota() -> bool:
 
 
 def _is_limited(group: Path) -> bool:
-    """By its file of the second version of control groups, or of the first."""
+    """Returns whether a control group is limited, by its file of version 2 or 1."""
     for file, unlimited in (("cpu.max", "max"), ("cpu.cfs_quota_us", "-1")):
         with suppress(OSError):
             return not (group / file).read_text().startswith(unlimited)
@@ -91,7 +92,7 @@ def _is_limited(group: Path) -> bool:
 
 
 def _in_order(processors: Sequence[int]) -> Iterator[int]:
-    """The first of every core, then the second ones."""
+    """Yields the first processor of every core, then the second ones."""
     cores: dict[str, list[int]] = {}
     for processor in processors:
         try:
@@ -126,9 +127,10 @@ second of either the next stage takes 15 to 30 % longer than after work.
 
 
 class Awake:
-    """How long a thread that waits keeps its processor busy: for some seconds, since one that was
-    idle takes a while to be as fast again, but not where others want it. Who gives way to them gets
-    it back milliseconds after what it waited for is there; who sleeps, at once.
+    """Decides how long a waiting thread keeps its processor busy: for some seconds, since one that
+    was idle takes a while to be as fast again, but not where others want it. A thread that gives
+    way to them gets it back milliseconds after what it waited for is there; one that sleeps, at
+    once.
 
     `clock` and `used` are seconds of the wall, and of all processors by this process, whose other
     threads may well take their turn.
@@ -141,18 +143,18 @@ class Awake:
         self._resumes = self._since = self._lost = 0.0
 
     def begin(self) -> None:
-        """A wait begins."""
+        """Begins a wait."""
         self.slept()
         self._ends = self._looked + (self._seconds if self._looked >= self._resumes else 0.0)
 
     def slept(self) -> None:
-        """Nobody took what the thread did not want."""
+        """Notes that nobody took what the thread did not want."""
         self._looked = self._clock()
         self._without = self._looked - self._used()
 
     @property
     def goes_on(self) -> bool:
-        """Whether to look again instead of going to sleep."""
+        """Returns whether to look again instead of going to sleep."""
         now = self._clock()
         if now - self._looked > TAKEN and (lost := now - self._used() - self._without) > TAKEN:
             self._without += lost

@@ -1,4 +1,4 @@
-"""Waiting that ends at once when a run is cancelled. Knows nothing of what is waited for."""
+"""Ends waiting at once when a run is cancelled. Must not know what is waited for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Awaited = TypeVar("Awaited")
 
 @contextmanager
 def cancellation(context: Context | None) -> Iterator[Future[None]]:
-    """Fails with Cancelled as soon as the run is cancelled, which no context never is."""
+    """Yields a future that fails with Cancelled once the run is cancelled; never without one."""
     cancelled: Future[None] = Future()
 
     def fail() -> None:
@@ -31,7 +31,7 @@ def cancellation(context: Context | None) -> Iterator[Future[None]]:
 
 
 def unless(cancelled: Future[None], awaited: Future[Awaited]) -> Awaited:
-    """What a future comes to, unless it is cancelled first."""
+    """Waits for a future and returns its result, unless it is cancelled first."""
     both: tuple[Future[Any], ...] = (awaited, cancelled)
     try:
         wait(both, return_when=FIRST_COMPLETED)

@@ -11,7 +11,9 @@ from katz_graph.models.loading.residency import PolicyName
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Which device a worker serves, and how. One without a name stands for all workers of a run."""
+    """Configures a worker: the device that it serves, and how. One without a name stands for all
+    workers of a run.
+    """
 
     name: str = ""
     device: str = "cpu"  # as torch calls it

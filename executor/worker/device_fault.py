@@ -20,11 +20,11 @@ REFUSAL = re.compile(
     r"out of memory|ALLOC_FAILED|invalid (argument|value|configuration|device)|INVALID_VALUE|no kernel image|not[ _]supported",
     re.IGNORECASE,
 )
-"""What CUDA says of a call that it did not begin: the next one may succeed."""
+"""Matches what CUDA says of a call that it did not begin: the next one may succeed."""
 
 
 def is_device_fault(error: BaseException) -> bool:
-    """Whether an error, by itself, tells of a device that failed. Running out of memory is none."""
+    """Returns whether this error itself tells of a failed device. Out of memory is none."""
     torch = sys.modules.get("torch")
     if torch is None or isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
         return False
@@ -32,7 +32,7 @@ def is_device_fault(error: BaseException) -> bool:
 
 
 def device_fault(error: BaseException) -> str:
-    """What a device's failure was called, in one line, where an error or what led to it is one;
-    else nothing.
+    """Returns in one line the message of a device's failure, where an error or what led to it is
+    one; else nothing.
     """
     return next((first_line(one) for one in with_causes(error) if is_device_fault(one)), "")

@@ -1,5 +1,5 @@
-"""What one worker gets of a request: its device's instructions and what they name. Sent once;
-nobody is asked again while they run.
+"""Cuts out of a program what one worker needs: its device's instructions and what they name. Sent
+once; nobody is asked again while they run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from katz_graph.ir.region import SLOTS, Operation, Region
 
 @dataclass(frozen=True, slots=True)
 class DeviceProgram:
-    """`program` holds the operations, segments and instructions of `device` only; of other devices'
-    operations nothing but the ids.
+    """Holds one worker's part of a program: the operations, segments and instructions of `device`
+    only; of other devices' operations nothing but the ids.
     """
 
     device: str
@@ -21,12 +21,12 @@ class DeviceProgram:
 
     @property
     def owns(self) -> bool:
-        """Whether this device advances the sampler."""
+        """Returns whether this device advances the sampler."""
         return self.device == self.program.owner
 
 
 def device_program(program: Program, device: str) -> DeviceProgram:
-    """What `device` needs of a program that went through all passes."""
+    """Returns what `device` needs of a program that went through all passes."""
     prepared = {name for call in program.before_calls if call.device == device for name in call.operations}
     begin, end = program.region.begin, program.region.end
     needed = {"model", *(f"initial_{slot}" for slot in range(1, SLOTS + 1))}

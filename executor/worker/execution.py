@@ -1,7 +1,7 @@
-"""One request's part on one worker: its values, what is kept for later evaluations, and on one
-device the sampler.
+"""Executes one request's part on one worker: holds its values, what later evaluations need, and on
+one device the sampler.
 
-Advanced by evaluations, or by what of them can be done before something arrives, so that requests
+Advances by evaluations, or by what of them can be done before something arrives, so that requests
 can alternate.
 """
 
@@ -49,7 +49,7 @@ LOADED = (ModelRecipe, ControlNetRecipe)
 
 
 class Exchange(Protocol):
-    """How instances come from and go to other workers."""
+    """Moves instances from and to other workers."""
 
     def send(self, peer: str, instance: Instance, value: Any) -> None: ...
 
@@ -60,8 +60,8 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A call that is ready to be given tensors: its stage, the live module, and constants on the
-    device.
+    """Holds a call that is ready to be given tensors: its stage, the live module, and constants on
+    the device.
     """
 
     stage: Stage
@@ -70,7 +70,7 @@ class Bound:
 
 
 class Execution:
-    """Carries out a portion's instruction list.
+    """Carries out the instruction list of a device program.
 
     With `exchange` None there is no other device. `measure`: every call is timed by itself. It
     begins with loading what it needs, after which `on_loaded` is called; with `hold` it then waits
@@ -128,32 +128,32 @@ class Execution:
         return start_process(spec, scaled, table, self._models.device, self._models.dtype)
 
     def _wanted_set(self) -> WeightSet | None:
-        """The UNet of the loop and the LoRAs that have to be resident in it for this request to run
-        without patching.
+        """Returns the UNet of the loop and the LoRAs that have to be resident in it for this
+        request to run without patching.
         """
         models = (op.inputs.get("model") for variant in self.program.variants for op in variant.operations)
         model = next((model for model in models if isinstance(model, ModelRecipe)), None)
         return None if model is None else (model.unet, tuple(lora for lora in model.loras if lora.strength))
 
     def _unpatched(self) -> dict[Component, ModelRecipe]:
-        """The UNets that no patch instruction is for: other requests' LoRAs have to be out of them."""
+        """Returns the UNets that are not patched: other requests' LoRAs must be out of them."""
         models = [op.inputs.get("model") for variant in self.program.variants for op in variant.operations]
         patched = {model.unet for model in self._weight_sets.values()}
         return {model.unet: model for model in models if isinstance(model, ModelRecipe) and model.unet not in patched}
 
     @property
     def weight_set(self) -> WeightSet | None:
-        """Loading needs none."""
+        """Returns what must be resident for the next unit; loading needs none."""
         return self._wanted if self._loaded else None
 
     def go(self) -> None:
-        """Everybody is ready: begin."""
+        """Lets it begin, as everybody is ready."""
         self._held = False
 
     @property
     def ready(self) -> bool:
-        """Whether something can be done now: nothing keeps it, and what it has to receive next is
-        there.
+        """Returns whether something can be done now: nothing keeps it, and what it has to receive
+        next is there.
         """
         if not self._loaded:
             return True
@@ -168,7 +168,7 @@ class Execution:
         return self._exchange
 
     def step(self) -> bool:
-        """Load, the first time; then carry out instructions up to the end of an evaluation, or
+        """Loads, the first time; then carries out instructions up to the end of an evaluation, or
         until something has not arrived.
 
         True when the request is done. NoRoom, before anything is computed, while models in use by
@@ -240,7 +240,7 @@ class Execution:
         self._models.residents.with_room(f"{self._what()}, its LoRAs", partial(self._models.patch, model))
 
     def _begin(self, evaluation: int) -> None:
-        """Open an evaluation: its step, where the sampler is, and what earlier ones left."""
+        """Opens an evaluation: its step, where the sampler is, and what earlier ones left."""
         if self._opened == 0.0:
             self._opened = time.perf_counter()
         self._evaluation = evaluation
@@ -267,8 +267,8 @@ class Execution:
 
     @property
     def result(self) -> tuple[Tensor, Tensor] | None:
-        """On the device that has the sampler: the final latent [B, C, h, w], unscaled, float32 on
-        the CPU, and the denoised one that the last step began with.
+        """Returns, on the device that has the sampler, the final latent [B, C, h, w], unscaled,
+        float32 on the CPU, and the denoised one that the last step began with.
         """
         if (process := self._process) is None:
             return None
@@ -279,7 +279,7 @@ class Execution:
         return (latent / self._model.latent_scale).float().cpu()
 
     def close(self) -> None:
-        """The models of this request may go now, and its values, which an error's traceback would
+        """Releases the models of this request, and its values, which an error's traceback would
         keep for a while.
         """
         self._let_go()
@@ -287,7 +287,7 @@ class Execution:
         self._bound.clear()
 
     def _load(self) -> None:
-        """Before anything is computed, so that its time is not taken for that of the operations."""
+        """Loads models before any operation, so that operations are not charged for it."""
         started = time.perf_counter()
         try:
             self._hold()
@@ -302,7 +302,7 @@ class Execution:
             self._process = self._start()
 
     def _hold(self) -> None:
-        """Load models that stay until `close`, text encoders until all is encoded. NoRoom when
+        """Loads models that stay until `close`, text encoders until all is encoded. NoRoom when
         those of other requests take the room.
         """
         operations = [op for variant in self.program.variants for op in variant.operations] + list(self.program.before)
@@ -322,7 +322,7 @@ class Execution:
         self._held_texts.close()
 
     def _too_much(self, error: NoRoom) -> KatzError:
-        """What this request needs by itself is more than there is."""
+        """Makes the error of a request that by itself needs more than there is."""
         if error.what == CONTROL_NETS:
             return InputError(f"sampler {self.program.name}: its ControlNets together exceed the budget of a worker: {error}")
         return self._models.residents.short_of_memory(f"sampler {self.program.name}", f"its models do not fit together: {error}")
@@ -342,7 +342,7 @@ class Execution:
             self._call(call, self._operations[number], self._now)
 
     def _advance(self) -> None:
-        """Hand the prediction to the sampler."""
+        """Hands the prediction to the sampler."""
         process = self._process
         assert process is not None  # only the list of the device that owns it says so
         prediction = self._now.resolve(self._instances.variant(self._evaluation).prediction)
@@ -362,8 +362,8 @@ class Execution:
             self.timing.samples.setdefault((key, len(members)), []).append((self._evaluation, self._measured_from() - started))
 
     def _outputs(self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Of one call. A stage changes nothing, so it may be tried again where memory runs out; who
-        knows what a node of a pack does.
+        """Computes one call. A stage changes nothing, so it may be tried again where memory runs
+        out; who knows what a node of a pack does.
         """
         if call.stage == NODE:
             return self._nodes.call(members[0], {**members[0].inputs, **given})
@@ -377,14 +377,14 @@ class Execution:
         return self._models.compute(bound.stage, bound.module, {**bound.constants, **given})
 
     def _bind(self, members: Sequence[Operation]) -> Bound:
-        """Look up what is the same in every evaluation."""
+        """Looks up what is the same in every evaluation."""
         stage, inputs, batch = stage_of(members[0]), members[0].inputs, self.program.shape[0]
         rows = {name: torch.tensor([float(member.inputs[name]) for member in members]).repeat_interleave(batch) for name in stage.rows}
         constants = on_device({**stage.bound(inputs, self._loop), **rows}, self._models.device)
         return Bound(stage, self._models.module(inputs[stage.module]) if stage.module else None, constants)
 
     def _measured_from(self) -> float:
-        """Now, with nothing left to do on the device when calls are timed one by one."""
+        """Returns the time now; when calls are timed one by one, with the device idle."""
         if self._measure and self._models.device.type == "cuda":
             torch.cuda.synchronize(self._models.device)
         return time.perf_counter()

@@ -1,7 +1,7 @@
-"""Whose turn it is on a device: deficit round robin in seconds (Shreedhar and Varghese 1995),
+"""Schedules the tasks of a device: deficit round robin in seconds (Shreedhar and Varghese 1995),
 charged after the work.
 
-Knows nothing of what is done: flows are any hashable names.
+Must not know what is done: flows are any hashable names.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ SHARE = 0.05  # seconds that every waiting flow is given in a round
 
 
 class DeficitRoundRobin(Generic[Flow]):
-    """Flows take turns such that each gets an equal share of the device's seconds while it has
-    something to do.
+    """Gives each flow an equal share of the device's seconds while it has something to do.
 
     Seconds taken beyond the share are a debt that stays; a share that a flow did not use, because
-    it had nothing to do, is lost. What some flows need and others do not, and takes long to bring
-    (weights), stays for STAY times as long as bringing it took, if somebody uses it. So a flow that
-    did its share waits for no more than STAY + 1 switches and a unit of work of each other flow.
+    it had nothing to do, is lost. What only some flows need, and takes long to bring (weights),
+    stays for STAY times as long as bringing it took, if somebody uses it. So a flow that did its
+    share waits for no more than STAY + 1 switches and a unit of work of each other flow.
     """
 
     def __init__(self) -> None:
@@ -33,7 +32,7 @@ class DeficitRoundRobin(Generic[Flow]):
         self._used = 0.0  # seconds of work since, and of waiting for more
 
     def join(self, flow: Flow) -> None:
-        """A new flow begins with no debt, and last."""
+        """Adds a new flow, with no debt, and last."""
         self._flows[flow] = None
         self._credit[flow] = 0.0
 
@@ -41,7 +40,7 @@ class DeficitRoundRobin(Generic[Flow]):
         del self._flows[flow], self._credit[flow]
 
     def choose(self, ready: Iterable[Flow], preferred: Callable[[Flow], bool] = lambda flow: True) -> Flow:
-        """The next of the flows that have something to do, in turn, of those with credit.
+        """Returns the next flow in turn that has something to do, and credit.
 
         Preferred ones, for which what they need is there, come first, even in debt, as long as it
         stays.
@@ -60,8 +59,8 @@ class DeficitRoundRobin(Generic[Flow]):
         return liked[0] if liked and self._used < STAY * self._switch else able[0]
 
     def patience(self, ready: Collection[Flow], preferred: Callable[[Flow], bool], users: Collection[Flow]) -> float:
-        """Seconds to wait before one of `ready` is chosen, in case that one of `users` gets
-        something to do: those that use what is there.
+        """Returns the seconds to wait before one of `ready` is chosen, in case that one of `users`,
+        which use what is there, gets something to do.
 
         0 when a flow that is ready needs nothing else, or what is there stayed long enough. One
         waits longer for what was just brought, and longest for what the first of all flows needs:
@@ -75,12 +74,12 @@ class DeficitRoundRobin(Generic[Flow]):
         return min(left, self._switch * (new if self._used < self._switch else LINGER))
 
     def wait(self, seconds: float) -> None:
-        """Book that nothing was done for a while: what is there does not stay the longer for it."""
+        """Books idle seconds: what is there does not stay the longer for them."""
         self._used += seconds
 
     def charge(self, flow: Flow, seconds: float, switch: float = 0.0) -> None:
-        """Book what a flow took, and put it behind the others. `switch`: of those seconds, what
-        went into bringing what it needs.
+        """Charges a flow what it took, and puts it behind the others. `switch`: of those seconds,
+        what went into bringing what it needs.
         """
         self._credit[flow] = self._credit.pop(flow) - seconds
         if switch:

@@ -1,7 +1,8 @@
-"""The inside of a worker: one device's models, its turns, what arrives from other workers, and the
-requests that it has a part in.
+"""Serves one device inside a worker: its models, its fair queue, what arrives from other workers,
+and the requests that it has a part in.
 
-Told what to do in messages (`serve`); answers through `tell`. Knows nothing of how it was launched.
+Told what to do in messages (`worker.main`); answers through `tell`. Must not know how it was
+launched.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ WORK = {**SERVICES, **PROBES}  # what can be called
 
 
 class Host:
-    """Serves one device from `assign` until `close`. What fails is told; with `give_up` it ends all
+    """Serves one device from `assign` until `close`. Reports what fails; ends all by `give_up`
     where nothing more can be done here.
     """
 
@@ -81,7 +82,7 @@ class Host:
             self._tell("unusable", {"message": fault})
 
     def close(self) -> None:
-        """End after the unit that runs."""
+        """Ends after the unit that runs."""
         for _, job in list(self._parts.values()):
             job.cancel()
         for peer in self.peers.values():
@@ -90,7 +91,7 @@ class Host:
             self._worker.close()
 
     def connect(self, name: str, generation: int, connection: Connection, bulk: Bulk) -> None:
-        """Use this connection to another worker from now on, and tell."""
+        """Uses this connection to another worker from now on, and tells the driver."""
         told = {"peer": name, "generation": generation}
         if name in self.peers:  # its threads may take a moment to end, and whoever calls here has pings to answer
             threading.Thread(target=self.peers[name].close, name=f"close {name}", daemon=True).start()
@@ -98,7 +99,7 @@ class Host:
         self._announce("connected", told)
 
     def begin(self, request: str, attempt: int, portion: DeviceProgram, measure: bool, previews: bool) -> None:
-        """Load what a portion needs, tell, and wait for `go`."""
+        """Loads what a device program needs, tells the driver, and waits for `go`."""
         told = {"request": request, "attempt": attempt}
         try:
             self._begin(request, attempt, portion, measure, previews, told)
@@ -123,13 +124,13 @@ class Host:
             self._worker.wake()
 
     def cancel(self, request: str, attempt: int) -> None:
-        """Stop an attempt before its next unit; what has arrived for it, or still does, is dropped."""
+        """Stops an attempt before its next unit; drops what has arrived for it, or still does."""
         if (part := self._parts.get((request, attempt))) is not None:
             part[1].cancel()
         self.mailbox.discard(request, attempt)
 
     def call(self, identifier: int, what: str, arguments: Sequence[Any]) -> None:
-        """Do something of one unit and tell its value."""
+        """Runs a service or probe as one unit and sends its value."""
         task = Single(lambda: WORK[what](self, *arguments))
         try:
             self._calls[identifier] = job = self._worker.submit(task)
@@ -138,7 +139,7 @@ class Host:
         job.future.add_done_callback(lambda future: self._returned(identifier, task, future))
 
     def drop(self, identifier: int) -> None:
-        """Nobody waits for a call any longer: leave it out unless it has begun."""
+        """Leaves a call out unless it has begun, as nobody waits for it any longer."""
         if (job := self._calls.get(identifier)) is not None:
             job.cancel()
 
@@ -161,8 +162,8 @@ class Host:
             self._explain("failed", told, error)
 
     def _answer(self, kind: str, body: Mapping[str, Any]) -> Exception | None:
-        """Tell what was made; why not, where the message cannot be: a type that does not travel, no
-        memory for a copy, a lost device.
+        """Sends a result; returns why it cannot be sent: a type that does not travel, no memory for
+        a copy, a lost device.
         """
         try:
             self._tell(kind, body)
@@ -173,13 +174,13 @@ class Host:
         return None
 
     def _explain(self, kind: str, told: Mapping[str, Any], error: BaseException) -> None:
-        """Tell why nothing came of something. After a fault of the device this worker is of no use."""
+        """Reports why something failed. After a fault of the device this worker is of no use."""
         if fault := device_fault(error):
             return self._give_up(f"the device failed: {fault}", told)
         self._announce(kind, {**told, **_described(error)})
 
     def _announce(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Tell what the driver waits for. A worker that cannot even do that is of no use."""
+        """Sends what the driver waits for. A worker that cannot even do that is of no use."""
         try:
             self._tell(kind, body)
         except Exception as error:
@@ -190,8 +191,8 @@ class Host:
 
 
 class _Types(dict[str, NodeType]):
-    """The built-in nodes, and when another one is asked for also those of the folders that the
-    driver named.
+    """Looks up the built-in nodes, and when another one is asked for also those of the folders that
+    the driver named.
     """
 
     def __init__(self, builtin: Mapping[str, NodeType], worker: str, settings: Settings) -> None:
@@ -206,9 +207,7 @@ class _Types(dict[str, NodeType]):
 
 
 class _NoEngine:
-    """Stands where a node inside of a step region would find the engine: a worker has only a
-    device.
-    """
+    """Stands in for the engine, for nodes inside of a step region: a worker has only a device."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -218,7 +217,7 @@ class _NoEngine:
 
 
 class _RequestExchange(Exchange):
-    """One attempt at a request, as its part on this worker reaches the others."""
+    """Exchanges instances with other workers for one attempt at a request."""
 
     def __init__(self, request: str, attempt: int, mailbox: Mailbox, peers: Mapping[str, Peer]) -> None:
         self._request, self._attempt, self._mailbox, self._peers = request, attempt, mailbox, peers
@@ -248,14 +247,14 @@ def _models(assignment: WorkerConfig) -> DeviceModels:
 
 
 def _fault(device: torch.device) -> str | None:
-    """What is wrong with a device, as far as that can be told without touching it."""
+    """Says what is wrong with a device, as far as that can be told without touching it."""
     if device.type != "cuda" or (device.index or 0) < (count := torch.cuda.device_count()):
         return None
     return f"{device} does not exist; its worker sees {count} GPUs"
 
 
 def _described(error: BaseException) -> dict[str, Any]:
-    """An error as a message: errors for people keep their class, others are named."""
+    """Turns an error into a message: errors for users keep their class, others are named."""
     if isinstance(error, (KatzError, Closed)):
         return {"kind": type(error).__name__, "message": str(error)}
     if is_out_of_memory(error):

@@ -1,5 +1,5 @@
-"""A device worker: one thread that runs the tasks it holds, one unit at a time: an evaluation of a
-request, or what of it can be done before something has to arrive from another device.
+"""Runs the tasks of a device worker in one thread, one unit at a time: an evaluation of a request,
+or what of it can be done before something has to arrive from another device.
 
 Weights are patched in place, so a task runs only with its own weight set resident; the order of
 tasks is a scheduling decision.
@@ -29,42 +29,42 @@ WeightSet = tuple[Hashable, Hashable]
 
 
 class WorkUnit(Protocol):
-    """Something a worker does in units."""
+    """Runs on a worker in units."""
 
     @property
     def weight_set(self) -> WeightSet | None:
-        """What must be resident for the next unit; None when it does not matter."""
+        """Returns what must be resident for the next unit; None when it does not matter."""
 
     @property
     def ready(self) -> bool:
-        """Whether a unit can be done now; `Worker.wake` is called when that may have changed."""
+        """Returns whether a unit can be done now; `Worker.wake` is called when that may change."""
 
     @property
     def alone(self) -> bool:
-        """Whether no other worker waits for it, so that it may wait here for room."""
+        """Returns whether no other worker waits for it, so that it may wait here for room."""
 
     @property
     def uncharged(self) -> float:
-        """Seconds of the last unit that were not spent on the device, as those of loading."""
+        """Returns the seconds of the last unit that were not on the device, as loading."""
 
     @property
     def switched(self) -> float:
-        """Seconds of the last unit in which a weight set was made resident."""
+        """Returns the seconds of the last unit in which a weight set was made resident."""
 
     @property
     def result(self) -> Any: ...
 
     def step(self) -> bool:
-        """Do one unit; True when that was the last. NoRoom when it needs what others have in use;
+        """Does one unit; True when that was the last. NoRoom when it needs what others have in use;
         it then holds nothing itself.
         """
 
     def close(self) -> None:
-        """It is over, however it ended: give back what was held."""
+        """Releases what was held; the task is over, however it ended."""
 
 
 class Single:
-    """A task of one unit: a VAE call, say."""
+    """Runs a task of one unit: a VAE call, say."""
 
     weight_set = None
     ready = True
@@ -87,7 +87,7 @@ class Single:
 
 
 class DeviceJob:
-    """A submitted task, to wait for or to cancel."""
+    """Tracks a submitted task, to wait for or to cancel."""
 
     def __init__(self, task: WorkUnit, wake: Callable[[], None]) -> None:
         self.task = task
@@ -97,7 +97,7 @@ class DeviceJob:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Stop before the next unit."""
+        """Stops before the next unit."""
         self._cancelled.set()
         self._wake()
 
@@ -106,8 +106,8 @@ class DeviceJob:
         return self._cancelled.is_set()
 
     def result(self) -> Any:
-        """The task's result, or its error; Cancelled when it was cancelled. An interrupt while
-        waiting cancels it.
+        """Returns the task's result, or raises its error; Cancelled when it was cancelled. An
+        interrupt while waiting cancels it.
         """
         try:
             return self.future.result()
@@ -118,13 +118,13 @@ class DeviceJob:
             del self  # the error's traceback keeps this frame, and the future the error
 
     def succeed(self) -> None:
-        """The task is done."""
+        """Ends the task and delivers its result."""
         result = self.task.result
         self.task.close()
         self.future.set_result(result)
 
     def fail(self, error: BaseException) -> None:
-        """The task is over: give back what it held, now and not when Python's collector comes by."""
+        """Ends the task and releases what it held, now and not when Python's collector comes by."""
         with suppress(Exception):
             self.task.close()
         clear_frames(error)
@@ -134,7 +134,7 @@ class DeviceJob:
 class Worker:
     """Runs jobs until closed. `threads`: of torch, for what it computes. `awake`: seconds for which
     it keeps its processor busy while requests wait for what others send, unless others want it
-    (`awake.Awake`).
+    (`affinity.Awake`).
     """
 
     def __init__(self, name: str, threads: int, awake: float = 0.0) -> None:
@@ -160,7 +160,7 @@ class Worker:
         return job
 
     def wake(self) -> None:
-        """Look again which tasks are ready."""
+        """Looks again which tasks are ready."""
         with self._changed:
             self._note_change()
 
@@ -169,7 +169,7 @@ class Worker:
         self._changed.notify()
 
     def close(self) -> None:
-        """Cancel what is left and wait for the unit that runs."""
+        """Cancels what is left and waits for the unit that runs."""
         with self._changed:
             self._closing = True
             jobs = list(self._jobs)
@@ -187,8 +187,8 @@ class Worker:
                 del job  # nothing of it is kept while the next one is waited for
 
     def _await(self) -> DeviceJob | None:
-        """The job whose turn it is, once one has something to do; None when the worker was closed
-        and all are done.
+        """Returns the job whose turn it is, once one has something to do; None when the worker was
+        closed and all are done.
         """
         began = time.perf_counter()
         self._awake.begin()
@@ -223,7 +223,7 @@ class Worker:
         return wanted is None or self._resident.get(wanted[0], ()) == wanted[1]
 
     def _advance(self, job: DeviceJob) -> None:
-        """Do a unit of a job, and end it where that was the last or failed."""
+        """Does a unit of a job, and ends it where that was the last or failed."""
         try:
             if self._step(job):
                 self._leave(job)
@@ -253,13 +253,13 @@ class Worker:
         return done
 
     def _may_wait(self, job: DeviceJob) -> bool:
-        """Have a job wait until another ends, if there is one that will."""
+        """Has a job wait until another ends, if there is one that will."""
         with self._changed:
             job.waits = job.task.alone and any(not other.waits for other in self._jobs if other is not job)
         return job.waits
 
     def _leave(self, job: DeviceJob) -> None:
-        """It has no more turns; it may have left already."""
+        """Removes a job from the queue; it may have left already."""
         with self._changed:
             if job in self._jobs:
                 self._jobs.remove(job)
@@ -269,7 +269,7 @@ class Worker:
 
 
 def clear_frames(error: BaseException) -> None:
-    """Empty the frames of an error's traceback, and of the errors behind it. It still tells where
+    """Clears the frames of an error's traceback, and of the errors behind it. It still tells where
     they were, but keeps nothing alive.
     """
     for one in with_causes(error):

@@ -1,4 +1,6 @@
-"""A worker's main loop: messages of the driver on one connection, whatever launched the worker."""
+"""Runs a worker's main loop: obeys messages of the driver on one connection, whatever launched the
+worker.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from katz_graph.node import NodeType
 
 
 def serve(connection: Connection, types: Mapping[str, NodeType]) -> None:
-    """Say hello, then do what comes until the connection ends or `stop`. `types`: the nodes that
+    """Says hello, then does what comes until the connection ends or `stop`. `types`: the nodes that
     stand inside of regions.
     """
     outbox = Outbox(connection)
@@ -36,7 +38,7 @@ def serve(connection: Connection, types: Mapping[str, NodeType]) -> None:
 
 
 def _give_up(connection: Connection, outbox: Outbox, why: str, told: Mapping[str, Any]) -> None:
-    """Print why, for the log, and tell the driver, which ends this worker and takes another one.
+    """Prints why, for the log, and tells the driver, which ends this worker and takes another one.
     Where that cannot be told, the connection ends, and the worker with it.
     """
     print(why, file=sys.stderr, flush=True)

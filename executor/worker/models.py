@@ -1,5 +1,5 @@
-"""The live models of one device: loaded on demand, with the weight set that a recipe asks for made
-resident before they are handed out.
+"""Keeps the live models of one device: loads them on demand, and makes the weight set that a recipe
+asks for resident before it hands them out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Computing = Callable[[Stage, Any, Mapping[str, Any]], Outputs]
 `katz_graph.models.stages.Compute`.
 """
 Notes = tuple[str, ...]
-"""What a person should know of how a result came about."""
+"""Notes for the user on how a result came about."""
 
 
 def computed(stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -62,7 +62,7 @@ def computed(stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 class DeviceModels:
-    """Used by one worker thread at a time."""
+    """Loads and runs the models of one device. Used by one worker thread at a time."""
 
     def __init__(self, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, store: ModelStore | None = None) -> None:
         self.device = torch.device(device)
@@ -76,23 +76,23 @@ class DeviceModels:
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()  # by live module; a module's originals go with it
 
     def unload(self) -> None:
-        """Let go of all that is not in use."""
+        """Lets go of all that is not in use."""
         self.residents.clear()
 
     def _originals(self, module: Any) -> Iterable[Tensor]:
-        """Of the weights of a module that goes, which go too."""
+        """Forgets the originals of a module that goes; returns them, which go too."""
         sets = self._sets.pop(module, None)
         return () if sets is None else sets.originals
 
     def patch(self, recipe: ModelRecipe) -> Any:
-        """Make the LoRAs of a recipe resident in its UNet, and no others. Returns the live UNet."""
+        """Makes a recipe's LoRAs, and no others, resident in its UNet. Returns the live UNet."""
         module = self._module(recipe.unet, "unet")
         self.unet_seconds += self._resident(module, recipe.loras, "unet")
         return module
 
     def module(self, recipe: ModelRecipe | ControlNetRecipe | Encoding) -> Any:
-        """What a stage computes with: the live network of a recipe, with the weights that it has
-        now; for a text, what encodes it.
+        """Returns what a stage computes with: the live network of a recipe, with the weights that
+        it has now; for a text, what encodes it.
         """
         match recipe:
             case ModelRecipe():
@@ -104,8 +104,8 @@ class DeviceModels:
 
     @contextmanager
     def holding(self, recipe: ModelRecipe | ClipRecipe | ControlNetRecipe) -> Iterator[None]:
-        """Have the modules of a recipe in memory as long as the `with` statement lasts. NoRoom when
-        others are kept that take the room.
+        """Keeps the modules of a recipe in memory as long as the `with` statement lasts. NoRoom
+        when others are kept that take the room.
         """
         with ExitStack() as held:
             for wanted in self._loadables(recipe):
@@ -123,14 +123,14 @@ class DeviceModels:
                 yield self._loadable(encoder.encoder, part)
 
     def drop_control_net(self, recipe: ControlNetRecipe) -> None:
-        """Let it go, unless it is in use."""
+        """Drops a ControlNet, unless it is in use."""
         self.residents.drop(self._control_net(recipe).key)
 
     def _control_net(self, recipe: ControlNetRecipe) -> Loadable:
         return self.store.controlnet_of(recipe.control_net, self.device, self.dtype, recipe.base)
 
     def encode_text(self, encoding: Encoding) -> TextEncoding:
-        """[1, T, D], and pooled [1, P] where the family has it."""
+        """Encodes to [1, T, D], and pooled [1, P] where the family has it."""
         with ExitStack() as held:
             for clip in clips(encoding):
                 held.enter_context(self.holding(clip))
@@ -148,17 +148,19 @@ class DeviceModels:
         return text.encode(encoders, prompt.text, clip.last_layer, prompt.text_2, clip.learned)
 
     def decode_latent(self, recipe: VaeRecipe, samples: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
-        """[B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if asked, or where the
-        whole does not fit into memory.
+        """Decodes [B, C, h, w] unscaled -> [B, H, W, 3] in 0..1 on the CPU; in tiles if asked, or
+        where the whole does not fit into memory.
         """
         return self._by_vae(recipe, VAE_DECODE, samples, tile)
 
     def encode_image(self, recipe: VaeRecipe, pixels: Tensor, tile: Tile | None = None) -> tuple[Tensor, Notes]:
-        """[B, H, W, 3] in 0..1 -> [B, C, h, w] unscaled on the CPU; tiles as for `decode_latent`."""
+        """Encodes [B, H, W, 3] in 0..1 -> [B, C, h, w] unscaled on the CPU; tiles as for
+        `decode_latent`.
+        """
         return self._by_vae(recipe, VAE_ENCODE, pixels, tile)
 
     def _by_vae(self, recipe: VaeRecipe, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
-        """Once more, and from then on, in float32 where half precision overflows."""
+        """Runs a VAE stage; again, and from then on, in float32 where half precision overflows."""
         wanted = self._vae(recipe)
         try:
             with self.residents.using(wanted) as module:
@@ -171,8 +173,8 @@ class DeviceModels:
         return result, (*notes, "half precision overflowed, so it was redone in float32")
 
     def _done_in_parts(self, part: Component, module: Any, stage: Stage, given: Tensor, tile: Tile | None) -> tuple[Tensor, Notes]:
-        """In the largest parts that memory suffices for, as counted beforehand; in smaller ones
-        where it turns out that it does not.
+        """Computes in the largest parts that memory suffices for, as counted beforehand; in smaller
+        ones where it turns out that it does not.
         """
         batch, height, width = _sizes(module, stage, given)
         what, why = f"{stage.name.replace('vae_', 'VAE ')} of {batch} x {height} x {width} pixels", ""
@@ -197,7 +199,7 @@ class DeviceModels:
         return in_parts(work, given, parts.pictures)
 
     def _need(self, part: Component, stage: Stage, parts: Parts, size: tuple[int, int, int], value_bytes: int) -> float:
-        """Bytes for computing; counted only where it may be too much."""
+        """Returns the bytes for computing; counted only where it may be too much."""
         batch, height, width = size
         generous = surely_enough(part, parts, batch, height, width, value_bytes)
         if generous < self.residents.within_reach():
@@ -205,8 +207,8 @@ class DeviceModels:
         return needed(part, stage, parts, batch, height, width, value_bytes)
 
     def upscale(self, recipe: UpscaleModelRecipe, picture: Tensor) -> Tensor:
-        """[B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32. OutOfMemory, before
-        anything is computed, where that would not suffice.
+        """Upscales [B, 3, H, W] -> [B, 3, H·scale, W·scale] on the CPU, in float32. OutOfMemory,
+        before anything is computed, where memory would not suffice.
         """
         batch, _, height, width = picture.shape
         what = f"enlarging {batch} x {height} x {width} pixels"
@@ -223,12 +225,12 @@ class DeviceModels:
         return Loadable(key, name, lambda: size_of(recipe), lambda: load_upscaler(recipe, self.device), (recipe.file,))
 
     def _vae(self, recipe: VaeRecipe) -> Loadable:
-        """In float32 where its configuration says that half precision overflows."""
+        """Returns the VAE, in float32 where its configuration says that half overflows."""
         overflows = vae_shape(recipe).force_upcast and self.dtype == torch.float16
         return self.store.vae_of(recipe.vae, self.device, torch.float32 if overflows else self.dtype)
 
     def _module(self, part: Component, target: str) -> Any:
-        """The live UNet or text encoder."""
+        """Returns the live UNet or text encoder."""
         return self.residents.get(self._loadable(part, target))
 
     def _loadable(self, part: Component, target: str) -> Loadable:
@@ -239,7 +241,7 @@ class DeviceModels:
         return replace(made, beside=MERGING * count_values(part) if self.device.type == "cpu" else 0)
 
     def _resident(self, module: Any, loras: tuple[Lora, ...], part: str) -> float:
-        """Seconds that it took; 0 when the set was there."""
+        """Makes LoRAs resident; returns the seconds that it took, 0 when the set was there."""
         if module not in self._sets:
             self._sets[module] = WeightSets(module)
         if seconds := self._sets[module].use(loras, part):
@@ -249,9 +251,7 @@ class DeviceModels:
 
 
 def _sizes(module: Any, stage: Stage, given: Tensor) -> tuple[int, int, int]:
-    """Pictures, and their height and width in pixels. InputError when it is nothing that a VAE
-    takes.
-    """
+    """Returns pictures, height and width in pixels. InputError for what no VAE takes."""
     if stage is VAE_ENCODE:
         vae.check_pixels(given)
         return given.shape[0], given.shape[1], given.shape[2]

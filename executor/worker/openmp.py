@@ -32,9 +32,9 @@ GRAIN = 32768  # values that torch gives a thread at least
 
 
 class SpinGuard:
-    """Looks after a thread that computes with a team of `threads`, between `begin` and `rest`,
-    until `close`. Does nothing where a person has said how threads wait, and where the kernel does
-    not tell who had to do without a processor.
+    """Watches a thread that computes with a team of `threads`, between `begin` and `rest`, until
+    `close`. Does nothing where the user has said how threads wait, and where the kernel does not
+    tell who had to do without a processor.
     """
 
     def __init__(self, threads: int) -> None:
@@ -45,11 +45,11 @@ class SpinGuard:
             threading.Thread(target=self._watch, name="katz-spin-guard", daemon=True).start()
 
     def begin(self) -> None:
-        """The thread computes."""
+        """Notes that the thread computes."""
         self._computes.set()
 
     def rest(self) -> None:
-        """It does not; what happens to the processors is of no interest."""
+        """Notes that it does not; what happens to the processors is of no interest."""
         self._computes.clear()
 
     def close(self) -> None:
@@ -70,15 +70,15 @@ class SpinGuard:
 
 
 def teams_beyond(available: int, threads: int) -> int:
-    """How many idle teams as large as the one that works make for more threads than there are
-    processors; a team shares one with whoever made it.
+    """Counts the idle teams, as large as the one that works, that make for more threads than there
+    are processors; a team shares one with whoever made it.
     """
     return (available - 1) // (threads - 1) if 1 < threads <= available else 0
 
 
 def delayed() -> float:
-    """Seconds for which the threads of this process could have run and did not, all together, since
-    each began.
+    """Sums the seconds for which the threads of this process could have run and did not, since each
+    began.
     """
     nanoseconds = 0
     for thread in THREADS.iterdir():
@@ -89,7 +89,7 @@ def delayed() -> float:
 
 @contextmanager
 def idle_teams(number: int, threads: int) -> Iterator[None]:
-    """Hold teams of OpenMP's threads, which sleep, until the end of the block."""
+    """Holds teams of OpenMP's threads, which sleep, until the end of the block."""
     released = threading.Event()
     holders = [threading.Thread(target=_hold, args=(threads, released), name="katz-idle-team", daemon=True) for _ in range(number)]
     for holder in holders:
@@ -103,7 +103,7 @@ def idle_teams(number: int, threads: int) -> Iterator[None]:
 
 
 def _hold(threads: int, released: threading.Event) -> None:
-    """A thread that uses several makes a team of its own, which ends with it."""
+    """Holds a team: a thread that uses several makes one of its own, which ends with it."""
     torch.get_num_threads()  # once for every thread, it sets the number for this one
     ctypes.CDLL(None).omp_set_num_threads(threads)  # torch's own function sets that of future threads too
     torch.zeros(threads * GRAIN, dtype=torch.int8).add_(1)

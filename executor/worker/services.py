@@ -1,4 +1,4 @@
-"""What a worker does for the driver besides sampling: one unit each, on its device."""
+"""Answers the driver's calls besides sampling: one unit each, on the worker's device."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from katz_graph.recipe import ControlNetRecipe, Encoding, Tile, UpscaleModelReci
 
 
 class ServingWorker(Protocol):
-    """Whoever has the models of a device."""
+    """Gives access to the models of a device."""
 
     @property
     def models(self) -> DeviceModels: ...
 
 
 def encode_text(worker: ServingWorker, encoding: Encoding) -> TextEncoding:
-    """[1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
+    """Encodes to [1, T, D], and pooled [1, P] where the family has it; float32 on the CPU."""
     made = worker.models.encode_text(encoding)
     return TextEncoding(made.hidden.cpu().float(), None if made.pooled is None else made.pooled.cpu().float())
 
@@ -45,14 +45,14 @@ def upscale(worker: ServingWorker, model: UpscaleModelRecipe, picture: Tensor) -
 
 
 def rates(worker: ServingWorker, stretch: float = 0.0) -> tuple[float, float, float, float]:
-    """Floating-point operations a second, bytes a second, seconds a kernel, bytes a second from the
-    host; as `calibrate.measure`.
+    """Measures floating-point operations a second, bytes a second, seconds a kernel, bytes a second
+    from the host; as `measure.device.measure`.
     """
     return measure(worker.models.device, worker.models.dtype, stretch)
 
 
 def identity(worker: ServingWorker) -> Mapping[str, Any]:
-    """What costs measured on this device are kept under, what torch calls it, where it and its
+    """Returns the key of costs measured on this device, what torch calls it, where it and its
     process are, and the bytes that models may take there.
     """
     device, dtype = worker.models.device, worker.models.dtype
@@ -62,7 +62,7 @@ def identity(worker: ServingWorker) -> Mapping[str, Any]:
 
 
 def load_control_net(worker: ServingWorker, recipe: ControlNetRecipe) -> None:
-    """Have it in memory before somebody waits for it."""
+    """Loads a ControlNet before somebody waits for it."""
     worker.models.module(recipe)
 
 
@@ -71,18 +71,18 @@ def drop_control_net(worker: ServingWorker, recipe: ControlNetRecipe) -> None:
 
 
 def control_net_use(worker: ServingWorker) -> ControlNetUse:
-    """How often a ControlNet was there when it was wanted, and how often not."""
+    """Counts how often a ControlNet was there when it was wanted, and how often not."""
     return worker.models.residents.control_net_use
 
 
 def model_use(worker: ServingWorker) -> ModelUse:
-    """What the device's memory holds of models, and what came and went."""
+    """Returns what the device's memory holds of models, and what came and went."""
     return worker.models.residents.use
 
 
 def memory(worker: ServingWorker) -> Mapping[str, int]:
-    """Bytes of the device's memory, or of the host's: all, free, what torch has reserved there, and
-    what of that is unused.
+    """Returns bytes of the device's memory, or of the host's: all, free, what torch has reserved
+    there, and what of that is unused.
     """
     device = worker.models.device
     if device.type != "cuda":
@@ -94,12 +94,12 @@ def memory(worker: ServingWorker) -> Mapping[str, int]:
 
 
 def lora_use(worker: ServingWorker) -> tuple[int, float]:
-    """How often LoRAs were merged into a model anew, and the seconds that it took."""
+    """Counts how often LoRAs were merged into a model anew, and the seconds that it took."""
     return worker.models.lora_merges, worker.models.lora_seconds
 
 
 def unload(worker: ServingWorker) -> None:
-    """Let go of all models that are not in use, and of the memory that they took."""
+    """Lets go of all models that are not in use, and of the memory that they took."""
     worker.models.unload()
 
 

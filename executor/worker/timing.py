@@ -1,4 +1,4 @@
-"""What a request took on a device, as it is told and printed. Plain data."""
+"""Holds a request's times on a device, as they are told and printed. Plain data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from katz_graph.events import Span
 
 @dataclass(slots=True)
 class Timing:
-    """What a request took, in seconds. `load`: from files, nothing when all was there; `prepare`:
-    what precedes the loop.
+    """Holds a request's times in seconds. `load`: from files, nothing when all was there;
+    `prepare`: what precedes the loop.
 
     Patching of weights is part of whatever needed it.
     """

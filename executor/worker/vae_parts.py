@@ -1,5 +1,5 @@
-"""In which parts a VAE's work fits into memory, by counts: all pictures at once, one after the
-other, or in tiles.
+"""Splits a VAE's work into parts that fit into memory, by counts: all pictures at once, one after
+the other, or in tiles.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ GENEROUS = 8  # times the widest layer for every pixel: what fits even then need
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """So many `pictures` at once, each whole (`tile` None) or in tiles."""
+    """Describes a part: so many `pictures` at once, each whole (`tile` None) or in tiles."""
 
     pictures: int
     tile: Tile | None
 
     def note(self, batch: int, asked: Tile | None) -> str | None:
-        """What a person should know of it: tiles that nobody asked for are not quite the whole's
-        picture.
+        """Returns what the user should know of it: tiles that nobody asked for are not quite the
+        whole's picture.
         """
         if self.tile != asked:
             return "the whole picture does not fit into memory, so it was done in tiles"
@@ -40,8 +40,8 @@ class Parts:
 
 
 def possible(batch: int, height: int, width: int, asked: Tile | None) -> Iterator[Parts]:
-    """For pictures of so many pixels, from what takes most memory to what takes least; `asked`: the
-    only tiles that a person wants.
+    """Yields parts for pictures of so many pixels, from what takes most memory to what takes least;
+    `asked`: the only tiles that the user wants.
     """
     yield Parts(batch, asked)
     if batch > 1:
@@ -51,14 +51,14 @@ def possible(batch: int, height: int, width: int, asked: Tile | None) -> Iterato
 
 
 def needed(part: Component, stage: Stage, parts: Parts, batch: int, height: int, width: int, value_bytes: int) -> float:
-    """Bytes for computing, for pictures of so many pixels."""
+    """Counts the bytes for computing, for pictures of so many pixels."""
     side = max(height, width) if parts.tile is None else parts.tile.side
     computed = _peak(part, stage.name, parts.pictures, min(side, height), min(side, width), value_bytes)
     return computed + COPIES * PICTURE_BYTES * batch * height * width
 
 
 def surely_enough(part: Component, parts: Parts, batch: int, height: int, width: int, value_bytes: int) -> float:
-    """More bytes than that, without counting."""
+    """Returns more bytes than that, without counting."""
     side = max(height, width) if parts.tile is None else parts.tile.side
     widest = max(config(part)["block_out_channels"])
     at_once = parts.pictures * min(side, height) * min(side, width)
@@ -73,5 +73,5 @@ def _peak(part: Component, stage: str, pictures: int, height: int, width: int, v
 
 
 def in_parts(work: Callable[[Tensor], Tensor], whole: Tensor, pictures: int) -> Tensor:
-    """The result on the CPU of so many of the batch at once."""
+    """Computes so many of the batch at once; returns the result on the CPU."""
     return cat([work(some).cpu() for some in split(whole, pictures)])

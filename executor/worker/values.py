@@ -1,5 +1,5 @@
-"""The values of one evaluation (or of what precedes the loop), by the operations that made them,
-batched calls included.
+"""Holds the values of one evaluation (or of what precedes the loop), by the operations that made
+them; merges and splits those of batched calls.
 
 Values of earlier evaluations that this one reads are kept beside them, by instance.
 """
@@ -19,8 +19,8 @@ from katz_graph.ir.region import Previous, Ref
 
 
 class Values:
-    """Results of calls, and what arrived from other devices. A batched result stays whole until
-    somebody reads one part of it.
+    """Holds results of calls, and what arrived from other devices. A batched result stays whole
+    until somebody reads one part of it.
 
     `origin` says which instance a loop-carried value is (or its value, when it never was one);
     `kept` has those instances.
@@ -45,18 +45,18 @@ class Values:
         self._owner |= dict.fromkeys(operations, operations)
 
     def arrive(self, instance: Instance, value: Any, evaluation: int | None) -> None:
-        """Take what another device made, in this evaluation or in an earlier one."""
+        """Takes what another device made, in this evaluation or in an earlier one."""
         if instance.evaluation == evaluation:
             self._arrived[instance.ref] = value
         else:
             self._kept[instance] = value
 
     def keep(self, instances: Sequence[Instance], evaluation: int) -> dict[Instance, Any]:
-        """These instances, for the evaluation after this one."""
+        """Returns these instances, for the evaluation after this one."""
         return {one: self.resolve(one.ref) if one.evaluation == evaluation else self._kept[one] for one in instances}
 
     def resolve(self, value: Any) -> Any:
-        """The value of a reference or slot; anything else is itself."""
+        """Returns the value of a reference or slot; anything else is itself."""
         if isinstance(value, Previous):
             assert self._origin is not None  # only evaluations have slots
             origin = self._origin(value)
@@ -76,8 +76,8 @@ class Values:
         return self._results[(value.operation,)][value.output]
 
     def gather(self, values: Sequence[Any]) -> Any:
-        """What several operations of one call take, concatenated; a result that was made by the
-        same batch is taken whole.
+        """Concatenates what several operations of one call take; a result that was made by the same
+        batch is taken whole.
 
         RunError for what cannot be one, see `merge`.
         """
@@ -95,7 +95,7 @@ class Values:
         return value.operation not in self._owner and value not in self._arrived
 
     def _keep(self, values: Sequence[Ref], merged: Any) -> None:
-        """Remember a concatenation of what precedes the loop, so that it is made once."""
+        """Remembers a concatenation of what precedes the loop, so that it is made once."""
         self._merged[tuple(values)] = merged
 
     def _whole(self, values: Sequence[Any]) -> Any | None:
@@ -110,8 +110,8 @@ class Values:
 
 
 def merge(values: Sequence[Any], what: str = "values") -> Any:
-    """Equal structures with tensors [B, ...] -> one with [sum of B, ...]. Tensors have one shape
-    but for B, all else has to be equal.
+    """Merges equal structures with tensors [B, ...] -> one with [sum of B, ...]. Tensors have one
+    shape but for B, all else has to be equal.
 
     RunError names what differs: it cannot be in one call.
     """
@@ -149,7 +149,7 @@ def _apart(what: str, values: Sequence[Any]) -> RunError:
 
 
 def split(value: Any, count: int) -> list[Any]:
-    """The inverse of `merge` for `count` equal parts; tensors are views."""
+    """Splits what `merge` made into `count` equal parts; tensors are views."""
     if count == 1:
         return [value]
     if isinstance(value, Tensor):
@@ -166,7 +166,7 @@ def split(value: Any, count: int) -> list[Any]:
 
 
 def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same structure with its tensors changed."""
+    """Returns the same structure with its tensors changed."""
     if isinstance(value, Tensor):
         return change(value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -179,14 +179,14 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors of a structure, in the order in which `mapped` meets them."""
+    """Returns the tensors of a structure, in the order in which `mapped` meets them."""
     found: list[Tensor] = []
     mapped(value, lambda tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return found
 
 
 def on_device(value: Any, device: torch.device) -> Any:
-    """The same structure with its tensors on a device."""
+    """Returns the same structure with its tensors on a device."""
     return mapped(value, lambda tensor: tensor.to(device))
 
 

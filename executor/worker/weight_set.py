@@ -1,5 +1,5 @@
-"""Which LoRAs are merged into a live module. Weights are changed in place, so their addresses, and
-CUDA graphs over them, stay valid.
+"""Merges LoRAs into live modules, and modules into new ones. Weights are changed in place, so their
+addresses, and CUDA graphs over them, stay valid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILES_KEPT = 8  # that a module's sets are made of, so that switching between th
 
 
 class WeightSets:
-    """The resident weight set of one module, a UNet or a text encoder, and the only keeper of its
+    """Makes weight sets resident in one module, a UNet or a text encoder; the only keeper of its
     originals.
 
     A text encoder may be one model's first and another's second: which part of a LoRA file it takes
@@ -43,18 +43,18 @@ class WeightSets:
 
     @property
     def resident(self) -> Resident:
-        """What is merged into the weights, without LoRAs of strength 0, which are none."""
+        """Returns what is merged into the weights, without LoRAs of strength 0, which are none."""
         return self._resident
 
     @property
     def originals(self) -> Collection[Tensor]:
-        """Of the weights that some set has touched, on the CPU."""
+        """Returns the originals of the weights that some set has touched, on the CPU."""
         return self._originals.values()
 
     @torch.no_grad()
     def use(self, loras: tuple[Lora, ...], part: str = "unet") -> float:
-        """Make a set resident; the seconds it took, 0 when it was there. `part`: of the files,
-        which is what the module is to its model.
+        """Makes a set resident; returns the seconds it took, 0 when it was there. `part`: of the
+        files, which is what the module is to its model.
 
         InputError when a file does not fit: the resident set then stays as it was.
         """
@@ -79,7 +79,7 @@ class WeightSets:
         return time.perf_counter() - begin
 
     def _keep(self, name: str) -> None:
-        """The original of a weight that nothing was added to, once."""
+        """Keeps the original of a weight that nothing was added to, once."""
         if name not in self._originals:
             weight = self._weights[name]
             self._originals[name] = torch.empty_like(weight, device="cpu", pin_memory=weight.is_cuda).copy_(weight)
@@ -89,7 +89,7 @@ class WeightSets:
             self._weights[name].copy_(self._originals[name], non_blocking=True)
 
     def _write(self, name: str, deltas: list[tuple[Factors, float]]) -> None:
-        """In float32 on the weight's device: what comes over a bus comes in its own number format."""
+        """Adds deltas in float32 on the device: factors cross the bus in their own format."""
         weight = self._weights[name]
         total = weight.to(torch.float32)
         for factors, strength in deltas:
@@ -107,8 +107,8 @@ MERGING = 8  # bytes for each weight, while two modules in float32 are at hand
 
 @torch.no_grad()
 def merged_module(part: MergedComponent, target: str, dtype: torch.dtype) -> Any:
-    """The module on the CPU. `target` is `unet`, `text_encoder` or `text_encoder_2`, as LoRA files
-    name what they are for.
+    """Merges two modules into one on the CPU. `target` is `unet`, `text_encoder` or
+    `text_encoder_2`, as LoRA files name what they are for.
     """
     module, other = (_whole(source, loras, target) for source, loras in part.sources)
     weights = dict(other.named_parameters())
@@ -119,7 +119,7 @@ def merged_module(part: MergedComponent, target: str, dtype: torch.dtype) -> Any
 
 
 def _whole(part: Component, loras: tuple[Lora, ...], target: str) -> Any:
-    """A module of its own in float32, which nobody else holds."""
+    """Makes a module of its own in float32, which nobody else holds."""
     if isinstance(part, MergedComponent):
         module = merged_module(part, target, torch.float32)
     else:

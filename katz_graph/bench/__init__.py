@@ -1,2 +1,3 @@
-"""Benches, and the random models, reference loops and servers that benches and tests share.
-Nothing imports it but tests."""
+"""Runs benches, and makes the models, loops and servers that benches and tests share. Nothing but
+tests imports it.
+"""

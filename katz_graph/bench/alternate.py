@@ -1,7 +1,7 @@
-"""`katz bench alternate`: two checkpoints and a refiner in a server whose models may take the
-memory of one: same bytes, flat memory.
+"""`katz bench alternate`: runs two checkpoints and a refiner in a server with memory for one model:
+same bytes, flat memory.
 
-Each picture is begun by one of the checkpoints in turn and finished by the refiner. Running alone
+Each picture is begun by one of the checkpoints in turn and finished by the refiner. The reference
 is a server without a budget.
 """
 
@@ -81,8 +81,8 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
-    """Two pipelines in the shape of SDXL and one in that of its refiner; the bytes of each one's
-    weights.
+    """Writes two pipelines in the shape of SDXL and one in that of its refiner; returns the bytes
+    of each one's weights.
     """
     for number, name in enumerate(BASES):
         make_pipeline(folder / name, "sdxl", seed=number, channels=channels)
@@ -95,7 +95,7 @@ def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
 
 
 def painting(base: str, seed: int, scale: Scale) -> dict[str, Any]:
-    """The first three quarters of the steps by a checkpoint, the rest by the refiner."""
+    """Gives the first three quarters of the steps to a checkpoint, the rest to the refiner."""
     change = scale.steps * 3 // 4
     shared = {"noise_seed": seed, "steps": scale.steps, "cfg": 3.0, "sampler_name": "euler", "scheduler": "normal"}
     first = {"add_noise": "enable", "start_at_step": 0, "end_at_step": change, "return_with_leftover_noise": "enable"}
@@ -120,7 +120,7 @@ def painting(base: str, seed: int, scale: Scale) -> dict[str, Any]:
 
 
 def _painted(server: Served, scale: Scale) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """All pictures in order, and the memory of the server's processes after every few."""
+    """Returns all pictures in order, and the memory of the server's processes after every few."""
     pictures: list[bytes] = []
     looks: list[tuple[int, int]] = []
     prompts = [painting(BASES[seed % len(BASES)], seed, scale) for seed in range(scale.pictures)]
@@ -133,6 +133,6 @@ def _painted(server: Served, scale: Scale) -> tuple[list[bytes], list[tuple[int,
 
 
 def _figures(server: Served) -> dict[str, float]:
-    """What `/metrics` says of models."""
+    """Reads the figures of models in `/metrics`."""
     text = server.get("/metrics").body.decode()
     return {name: float(value) for name, value in re.findall(r'^katz_(\w+)\{device="cpu"\} (\S+)$', text, re.MULTILINE)}

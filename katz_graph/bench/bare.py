@@ -1,9 +1,9 @@
-"""Two processes that share a sampler's work with nothing of the engine between them: what two cores
-of this machine give at the moment.
+"""Measures what two cores of this machine give now: two processes share a sampler's work with
+nothing of the engine between them.
 
 The same stages on modules of the same sizes, one thread each. Every step the other process gets the
-latent over a pipe, and its part comes back over it. Both wait awake, as workers do. What this loop
-misses of the ideal, the machine takes: memory that the cores share, other machines on the same
+latent over a pipe, and its part comes back over it. Both wait awake, as workers do. The machine
+takes what this loop misses of the ideal: memory that the cores share, other machines on the same
 host.
 """
 
@@ -34,7 +34,7 @@ Part = Literal["branch", "controlnet"]
 
 
 class Bare:
-    """One process that works here, and one beside it. `controls` of 0 or 1 ControlNets."""
+    """Runs one process here, and one beside it. `controls` of 0 or 1 ControlNets."""
 
     def __init__(self, models: Models, scale: Scale, controls: int) -> None:
         self._half, self._scale, self._controls = _Half(models, scale), scale, controls
@@ -55,8 +55,8 @@ class Bare:
         self._other.wait()
 
     def seconds(self, branches: int, apart: Part | None) -> float:
-        """Of all steps. `apart`: what the other process does, the second branch or the ControlNet;
-        None: it waits.
+        """Times all steps. `apart`: the work of the other process, the second branch or the
+        ControlNet; None: it waits.
         """
         with torch.inference_mode():
             latent = torch.randn(1, 4, self._scale.side, self._scale.side)
@@ -78,7 +78,7 @@ class Bare:
 
 
 class _Half:
-    """The modules of one process."""
+    """Holds the modules of one process."""
 
     def __init__(self, models: Models, scale: Scale) -> None:
         torch.set_num_threads(1)
@@ -121,7 +121,7 @@ def _step(latent: Tensor) -> Step:
 
 
 def _serve(end: Connection) -> None:
-    """The other process: until nobody asks any more."""
+    """Runs the other process until nobody asks any more."""
     models, scale, controls = end.recv()
     half = _Half(models, scale)
     with torch.inference_mode():
@@ -135,7 +135,7 @@ def _serve(end: Connection) -> None:
 
 
 def _received(end: Connection) -> Any:
-    """What comes next; the processor stays awake for AWAKE seconds until it is there."""
+    """Receives the next message; the processor stays awake for AWAKE seconds until it is there."""
     ends = time.perf_counter() + AWAKE
     while not end.poll() and time.perf_counter() < ends:
         pass

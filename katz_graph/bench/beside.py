@@ -33,8 +33,8 @@ BOUNDS = {"quiet_run": f"<= {QUIET_BOUND} x waiting as OpenMP does"} | {
 
 
 class Painter:
-    """A process with its models loaded, on these devices. `environment`: variables that it has
-    beside those of this process.
+    """Runs a process with its models loaded. `environment`: its variables beside those of this
+    process.
     """
 
     def __init__(self, devices: str, environment: Mapping[str, str] | None = None) -> None:
@@ -55,7 +55,7 @@ class Painter:
         self._process.communicate()
 
     def seconds(self) -> float:
-        """Of sampling, once more."""
+        """Samples once more; returns the seconds."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -63,7 +63,7 @@ class Painter:
 
 
 def measure() -> dict[str, float]:
-    """Median seconds of sampling, and what is held to BOUNDS."""
+    """Measures median seconds of sampling, and what is held to BOUNDS."""
     with ExitStack() as opened:
         painters = {name: opened.enter_context(Painter(devices)) for name, devices in DEVICES.items()}
         openmp = opened.enter_context(Painter(DEVICES["run"], OPENMPS_OWN))
@@ -89,8 +89,8 @@ def rows(figures: Mapping[str, float]) -> list[list[object]]:
 
 
 def fair_share(devices: str) -> float:
-    """How many times as long it takes who has no more than its share of the processors beside the
-    others.
+    """Returns how many times as long a run takes with no more than its fair share of the
+    processors.
     """
     return max(1.0, (len(parse_devices(devices).choices) + OTHERS) / processors())
 
@@ -104,7 +104,7 @@ def _in_turns(painters: Mapping[str, Painter]) -> dict[str, float]:
 
 
 def main(devices: str) -> None:
-    """Sample whenever a line comes, and tell the seconds."""
+    """Samples whenever a line comes, and tells the seconds."""
     workflow = Path(str(files("katz_graph.workflows") / "controlnet_lora.json"))
     with tempfile.TemporaryDirectory() as folder, Engine(devices=devices, output=folder, cache="none") as engine:
         for _ in sys.stdin:

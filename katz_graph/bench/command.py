@@ -1,4 +1,4 @@
-"""`katz bench`: which benches there are, and how one is run."""
+"""Lists the benches of `katz bench`, and runs one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MODULES = {"requests": "random_requests"}  # where they have other names
 
 
 def run_bench(name: str | None, as_json: bool, svg: Path | None = None, seed: int | None = None) -> bool:
-    """Run one bench and print it, or list them; whether all bounds held.
+    """Runs one bench and prints it, or lists them; returns whether all bounds held.
 
     InputError for a picture of a bench that draws none, and for a seed of one in which nothing is
     drawn by chance.

@@ -1,4 +1,4 @@
-"""`katz bench controlnet`: a ControlNet on a second worker, guidance off: against the plan's
+"""`katz bench controlnet`: runs a ControlNet on a second worker, guidance off: against the plan's
 prediction, and against the ideal speed-up.
 
 Two workers of one thread each: the UNet on one, the ControlNet on the other. The ideal is made of
@@ -81,8 +81,8 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
-    """Of one evaluation, with free communication: `one` on one worker, `two` with the ControlNet on
-    another.
+    """Returns an evaluation's speed-up with free communication: `one` on one worker, `two` with the
+    ControlNet on another.
     """
     before = seconds_of(two, stages.busy, stages=("unet_encoder", "unet_mid"))
     beside = seconds_of(two, stages.busy, stages=("controlnet",))

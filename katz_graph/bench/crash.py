@@ -1,5 +1,5 @@
-"""`katz bench crash`: a server with jobs in its queue, killed again and again: each ends once, with
-the bytes of an undisturbed run.
+"""`katz bench crash`: kills a server with jobs in its queue again and again. Each job has to end
+once, with the bytes of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def _undisturbed(folder: Path, prompts: list[dict[str, Any]], patience: float) -
 
 
 def _remaining(family: list[int]) -> tuple[list[int], float]:
-    """What of a killed server is alive after PATIENCE, and the seconds after which nothing was."""
+    """Returns the survivors of a killed server after PATIENCE, and the seconds until none was
+    left.
+    """
     started = time.perf_counter()
     while (rest := alive(family)) and time.perf_counter() - started < PATIENCE:
         time.sleep(0.02)

@@ -32,8 +32,8 @@ DIGEST = re.compile(r"\b[0-9a-f]{12}\b")  # of a weight set: it depends on the t
 
 
 def with_plans(text: str, pictures: Path) -> str:
-    """Replace what stands below each `$ katz plan` by what the command prints; a picture is written
-    to the folder `pictures`.
+    """Replaces what stands below each `$ katz plan` by what the command prints; a picture is
+    written to the folder `pictures`.
 
     A block leaves out lines that the last block of the same plan printed, so it shows what a pass
     adds.
@@ -52,7 +52,7 @@ def with_plans(text: str, pictures: Path) -> str:
 
 
 def with_table(text: str, records: str) -> str:
-    """Replace the table of benches by that of `records`: JSON lines, of which the last one of each
+    """Replaces the table of benches by that of `records`: JSON lines, of which the last one of each
     bench counts.
     """
     latest = {record["bench"]: record for record in map(json.loads, records.splitlines())}
@@ -84,7 +84,7 @@ def _assume_rates(cache: Path) -> None:
 
 
 def _plan(command: str, cache: Path, pictures: Path) -> list[str]:
-    """Run `$ katz plan ...` with the costs kept in `cache`; the lines that it prints."""
+    """Runs `$ katz plan ...` with the costs kept in `cache`; returns the lines that it prints."""
     from typer.testing import CliRunner
 
     from katz_graph.cli.main import app

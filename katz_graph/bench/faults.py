@@ -1,5 +1,5 @@
-"""`katz bench faults`: workers are killed or frozen in the middle of requests; how soon that is
-noticed, and the request goes on.
+"""`katz bench faults`: kills or freezes workers in the middle of requests, and times detection and
+recovery.
 
 Every request has to end with the bytes of an undisturbed run, and one that does not use the lost
 worker must not notice. Recovery counts from the signal until an evaluation of the new attempt is
@@ -39,7 +39,7 @@ COLUMNS = ("seconds until", "noticed, median", "most", "recovered, median", "mos
 
 
 def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
-    """`repeats` of each signal to each of two workers, in random evaluations."""
+    """Sends `repeats` of each signal to each of two workers, in random evaluations."""
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ClusterEngine([WorkerConfig(one) for one in DEVICES], cache=folder, link=LINK, spares=True, patience=FORGIVING) as engine:
@@ -58,7 +58,7 @@ def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
 
 
 def most(strikes: Sequence[Strike], undisturbed: Undisturbed | None) -> dict[str, Any]:
-    """The worst of every figure that is held to a limit."""
+    """Returns the worst of every figure that is held to a limit."""
     figures = {
         "noticed_killed": max(one.noticed for one in strikes if one.signal == KILLED),
         "noticed_frozen": max(one.noticed for one in strikes if one.signal == FROZEN),

@@ -1,5 +1,5 @@
-"""The part of `katz bench faults` that has Ray actors for workers, in namespaces of its own: Ray
-listens on all interfaces.
+"""Runs the part of `katz bench faults` that has Ray actors for workers, in namespaces of its own:
+Ray listens on all interfaces.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ TIMEOUT = 1200.0  # seconds for all of it
 
 
 def can_run() -> bool:
-    """Whether Ray is installed and this user may make network namespaces."""
+    """Tells whether Ray is installed and this user may make network namespaces."""
     if importlib.util.find_spec("ray") is None or shutil.which("unshare") is None or shutil.which("ip") is None:
         return False
     return subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
 
 def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
-    """Strike there, in a process of its own. RunError with its last line when that fails."""
+    """Strikes there, in a process of its own. RunError with its last line when that fails."""
     home = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # short: it holds UNIX sockets
     asked = json.dumps({"scale": asdict(scale), "repeats": repeats, "seed": seed})
     try:
@@ -54,7 +54,7 @@ def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
 
 
 def main(scale: Scale, repeats: int, seed: int) -> None:
-    """Print the strikes as a line of JSON."""
+    """Prints the strikes as a line of JSON."""
     from katz_graph.executor.cluster.engine import ClusterEngine
     from katz_graph.executor.cluster.network import Network
     from katz_graph.executor.launch.ray import RayCluster

@@ -1,5 +1,5 @@
-"""What a graph costs besides its nodes: parse, validate, sign and run chains and fans of trivial
-nodes, cold and fully cached; and loops that expand as those of packs do.
+"""Times a graph besides its nodes: parses, validates, signs and runs chains and fans of trivial
+nodes, cold and fully cached, and loops that expand as those of packs do.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REGISTRY = Registry({kind.name: kind for kind in (*NODES, *LOOPS)})
 
 
 class QuietContext:
-    """A context for nodes that need nothing."""
+    """Serves nodes that need nothing of a context."""
 
     metadata: Mapping[str, Any] = {}
     previews = False
@@ -82,7 +82,7 @@ class QuietContext:
 
 
 def chain(size: int) -> str:
-    """Each node reads the one before; the last one is the output."""
+    """Makes a chain: each node reads the one before; the last one is the output."""
     nodes: dict[str, Any] = {"1": {"class_type": "Add", "inputs": {"step": 1}}}
     for number in range(2, size):
         nodes[str(number)] = {"class_type": "Add", "inputs": {"step": number, "source": [str(number - 1), 0]}}
@@ -91,7 +91,7 @@ def chain(size: int) -> str:
 
 
 def fan(size: int) -> str:
-    """One node, read by all but one of the others, and these by the output."""
+    """Makes a fan: one node, read by all but one of the others, and these by the output."""
     nodes: dict[str, Any] = {"1": {"class_type": "Add", "inputs": {"step": 1}}}
     for number in range(2, size):
         nodes[str(number)] = {"class_type": "Add", "inputs": {"step": number, "source": ["1", 0]}}
@@ -100,7 +100,7 @@ def fan(size: int) -> str:
 
 
 def loop(rounds: int) -> str:
-    """Four nodes in a circle, by expansion."""
+    """Makes a loop of four nodes, by expansion."""
     nodes: dict[str, Any] = {
         "1": {"class_type": "LoopOpen", "inputs": {"value": ["2", 0]}},
         "2": {"class_type": "Add", "inputs": {"step": 0}},
@@ -113,7 +113,7 @@ def loop(rounds: int) -> str:
 
 
 def run_text(text: str, cache: ResultCache) -> GraphResult:
-    """The whole way from a file's text to its outputs."""
+    """Runs a graph from a file's text to its outputs."""
     graph = check(parse_workflow(parse_json(text)).graph, REGISTRY).or_raise()
     result = run_graph(graph, QuietContext(), cache)
     result.raise_failures()

@@ -1,5 +1,5 @@
-"""`katz bench latent`: the two branches of guidance on two workers, with and without a ControlNet,
-against the ideal speed-up.
+"""`katz bench latent`: runs the two branches of guidance on two workers, with and without a
+ControlNet, against the ideal speed-up.
 
 The ideal is made of stage times that were measured while the other worker was equally busy: one
 worker's calls alone, one after the other (batched if the planner finds that faster), over the calls
@@ -104,8 +104,8 @@ def _measure(kind: str, engine: ClusterEngine, models: Models, region: Region, e
 
 
 def _four_workers(folder: Path, region: Region) -> Track:
-    """Run once. Workers that take no notice of each other, on links that cost nothing, are worth
-    using all, wherever they really run.
+    """Runs once on four workers, worth using all wherever they really run: they take no notice of
+    each other, on links that cost nothing.
     """
     with ClusterEngine([WorkerConfig(f"cpu:{number}") for number in range(4)], cache=folder, link=FREE) as engine:
         apart = [replace(device, host=device.name, measured={}) for device in engine.cluster.devices]
@@ -115,14 +115,14 @@ def _four_workers(folder: Path, region: Region) -> Track:
 
 
 def ideal_speedup(one: Program, two: Program, stages: Stages) -> float:
-    """Of one evaluation, with free communication: `one` on one worker, `two` where the busier
-    worker never waits.
+    """Returns an evaluation's speed-up with free communication: `one` on one worker, `two` where
+    the busier worker never waits.
     """
     devices = set(two.placement.values())
     return seconds_of(one, stages.alone) / max(seconds_of(two, stages.busy, device) for device in devices)
 
 
 def bare_ideal(stages: Stages) -> float:
-    """Of two branches that are two calls each way."""
+    """Returns the ideal speed-up of two branches, two calls each way."""
     alone, busy = stages.single_calls()
     return 2 * alone / busy

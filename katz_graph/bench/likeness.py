@@ -1,4 +1,4 @@
-"""How alike two pictures are, and two values of a ControlNet. Knows nothing of how they were made."""
+"""Measures how alike two pictures are, or two values of a ControlNet."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ LUMINANCE, CONTRAST = 0.01**2, 0.03**2  # SSIM's constants for values in 0..1
 
 
 def psnr(one: Tensor, other: Tensor) -> float:
-    """Peak signal-to-noise ratio of two pictures [H, W, C] in 0..1, in decibels; infinite when they
-    are equal.
+    """Computes the peak signal-to-noise ratio of two pictures [H, W, C] in 0..1, in decibels;
+    infinite when they are equal.
     """
     error = float((one.double() - other.double()).square().mean())
     return -10 * math.log10(error) if error else math.inf
 
 
 def ssim(one: Tensor, other: Tensor) -> float:
-    """Structural similarity of two pictures [H, W, C] in 0..1, mean over channels and windows
-    inside the picture (Wang et al. 2004).
+    """Computes the structural similarity of two pictures [H, W, C] in 0..1, mean over channels and
+    windows inside the picture (Wang et al. 2004).
     """
     a, b = (picture.double().cpu().numpy() for picture in (one, other))
 
@@ -42,7 +42,7 @@ def ssim(one: Tensor, other: Tensor) -> float:
 
 
 def cosine_similarity(one: Residuals, other: Residuals) -> float:
-    """Across the channels of each place, mean over places and then over the residuals' tensors
+    """Averages the cosine similarity across channels over places, then over the residuals' tensors
     (Katz, Figure 10).
     """
     pairs = zip((*one.down, one.mid), (*other.down, other.mid), strict=True)

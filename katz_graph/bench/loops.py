@@ -1,5 +1,5 @@
-"""A pack of the ecosystem's first convention with loops: a closing node expands to a clone of what
-lies between it and its opening node, and of itself, until the condition is false.
+"""Defines a ComfyUI V1 pack with loops: a closing node expands to a clone of what lies between it
+and its opening node, and of itself, until the condition is false.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LoopClose:
 
 
 def between(graph: Any, end: str, start: str) -> list[str]:
-    """The nodes from `start` to `end`, both included."""
+    """Lists the nodes from `start` to `end`, both included."""
     readers: dict[str, list[str]] = {}
     pending, seen = [end], {end}
     while pending:

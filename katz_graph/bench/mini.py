@@ -1,5 +1,5 @@
-"""`katz bench mini`: what the miniature models paint through the planner and the engine, by the
-judge that the package ships.
+"""`katz bench mini`: judges the pictures that the miniature models paint through planner and
+engine, with the judge that the package ships.
 
 Captions are of attribute combinations held out of training; 20 Euler steps. The judge itself is
 measured on drawn pictures first.
@@ -50,7 +50,7 @@ class EnginePaint:
         loras: Sequence[tuple[str, float]] = (),
         steps: int = 20,
     ) -> Tensor:
-        """Pictures [B, 128, 128, 3] in 0..1."""
+        """Paints pictures [B, 128, 128, 3] in 0..1."""
         return torch.cat([self._one(*pair, control, number, loras, steps) for number, pair in enumerate(zip(captions, seeds, strict=True))])
 
     def _one(
@@ -81,7 +81,7 @@ class EnginePaint:
 
 
 def run() -> BenchResult:
-    """The whole evaluation: about 750 pictures."""
+    """Runs the whole evaluation: about 750 pictures."""
     torch.set_num_threads(1)
     with quiet(), LocalEngine(EngineOptions(threads=os.cpu_count())) as engine:
         judge = load_judge(MINI / "judge")

@@ -1,4 +1,4 @@
-"""Two network namespaces joined by a link of a given rate: a slow network on one machine. Needs
+"""Joins two network namespaces by a link of a given rate: a slow network on one machine. Needs
 Linux, root, `ip` and `tc`.
 """
 
@@ -28,7 +28,7 @@ class Side:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What starts a command in it."""
+        """Returns the start of a command that runs in it."""
         return ("ip", "netns", "exec", self.namespace)
 
 
@@ -38,7 +38,7 @@ class Wire:
     second: Side
 
     def shape(self, bytes_per_second: float) -> None:
-        """Hold both directions to a rate, by a token bucket filter."""
+        """Holds both directions to a rate, by a token bucket filter."""
         bucket = max(SMALLEST_BUCKET, int(bytes_per_second * BUCKET))
         for side in (self.first, self.second):
             filter = ("root", "tbf", "rate", f"{int(bytes_per_second * 8)}bit", "burst", str(bucket), "limit", str(QUEUE))
@@ -47,8 +47,8 @@ class Wire:
 
 @contextmanager
 def wire() -> Iterator[Wire]:
-    """A link at full speed, gone at the end with its namespaces. RunError where these cannot be
-    made.
+    """Makes a link at full speed, gone at the end with its namespaces. RunError where these cannot
+    be made.
     """
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing or os.geteuid() != 0:

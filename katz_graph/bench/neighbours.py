@@ -1,4 +1,4 @@
-"""Programs that compute beside what is measured."""
+"""Starts programs that compute beside what is measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def computing(number: int) -> Iterator[None]:
-    """So many processes that each keep a processor busy and never wait."""
+    """Keeps so many processors busy, by processes that never wait."""
     with ExitStack() as opened:
         for _ in range(number):
             process = opened.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))

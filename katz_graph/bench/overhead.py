@@ -1,8 +1,8 @@
-"""`katz bench overhead`: a whole run of the miniature workflow with one ControlNet against the bare
-diffusers pipeline.
+"""`katz bench overhead`: runs the miniature workflow with one ControlNet against the bare diffusers
+pipeline.
 
 Both use the same modules in memory and the same threads, start from prompt and image, and end with
-a PNG on disk. They take turns. Besides, what a run takes while others compute (`beside`).
+a PNG on disk. They take turns. Besides, times a run while others compute (`beside`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RATIO_BOUND, NODES_BOUND = 1.0, 0.6
 
 
 def workflow(image: str) -> dict[str, Any]:
-    """One ControlNet, one sampler, one picture."""
+    """Makes a workflow of one ControlNet, one sampler, one picture."""
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "katz-mini"}},
         "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": PROMPT}},
@@ -87,8 +87,8 @@ def run() -> BenchResult:
 
 
 def _whole_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
-    """Read the workflow, run every node, write the PNG. Models stay loaded; no result is taken from
-    a cache.
+    """Reads the workflow, runs every node, writes the PNG. Models stay loaded; no result is taken
+    from a cache.
     """
     text = json.dumps(workflow(_silhouette().name))
 
@@ -103,7 +103,7 @@ def _whole_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
 
 
 def _pipeline_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
-    """The stock pipeline around the engine's own modules, with diffusers' own attention, from
+    """Runs the stock pipeline around the engine's own modules, with diffusers' own attention, from
     prompt to PNG.
     """
     model, clip, vae = pipeline_recipes(MINI / "pipeline")
@@ -150,7 +150,7 @@ def _start(command: list[str]) -> Callable[[], object]:
 
 
 def _imported(arguments: list[str]) -> set[str]:
-    """Which heavy libraries a command of `katz` imports."""
+    """Returns the heavy libraries that a command of `katz` imports."""
     code = (
         "import sys\nsys.argv = ['katz', *sys.argv[1:]]\nfrom katz_graph.cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"

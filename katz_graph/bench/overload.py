@@ -1,8 +1,8 @@
-"""`katz bench overload`: more jobs than a server can carry out. Refusals are quick, memory stays,
-nothing accepted is lost, and what is finished in a second stays near the most that can be.
+"""`katz bench overload`: sends more jobs than a server can carry out. Refusals are quick, memory
+stays, nothing accepted is lost, and jobs finished a second stay near capacity.
 
 Capacity is measured with a queue that is never empty, before and after the doubled load that is
-compared with it; load comes at fixed times, whether or not the server keeps up. What is finished is
+compared with it; load comes at fixed times, whether or not the server keeps up. Finished jobs are
 counted while jobs wait: from one end of a job to another.
 """
 
@@ -43,7 +43,7 @@ class Scale:
 
 @dataclass(slots=True)
 class Load:
-    """What came of jobs that were sent at a rate."""
+    """The fate of jobs that were sent at a rate."""
 
     accepted: list[str] = field(default_factory=list)
     refusals: list[float] = field(default_factory=list)  # seconds each took
@@ -100,7 +100,7 @@ def _job(server: Served, seeds: itertools.count[int], scale: Scale) -> Answer:
 
 
 def _peak(server: Served, seeds: itertools.count[int], scale: Scale) -> float:
-    """Jobs a second while some always wait."""
+    """Returns jobs a second while some always wait."""
     known, started = set(server.finished()), time.perf_counter()
     while time.perf_counter() - started < scale.peak_seconds:
         if _job(server, seeds, scale).status == 429:
@@ -111,8 +111,8 @@ def _peak(server: Served, seeds: itertools.count[int], scale: Scale) -> float:
 
 
 def _rate(server: Served, known: set[str]) -> float:
-    """Jobs a second, of those that ended since: from the end of the first to that of the last, by
-    the server's clock.
+    """Returns jobs a second, of those that ended since: from the end of the first to that of the
+    last, by the server's clock.
     """
     ends: list[float] = sorted(
         data["timestamp"]
@@ -125,7 +125,7 @@ def _rate(server: Served, known: set[str]) -> float:
 
 
 def _at_rate(server: Served, seeds: itertools.count[int], scale: Scale, rate: float, seconds: float) -> tuple[Load, float]:
-    """Send `rate` jobs a second; with what became of them, and how many a second were finished
+    """Sends `rate` jobs a second; returns their fate, and how many a second were finished
     meanwhile.
     """
     load, lock = Load(), threading.Lock()

@@ -1,5 +1,5 @@
-"""`katz bench parity`: our step regions against plain loops over diffusers' modules, and
-DiffusersSampler against the stock pipelines.
+"""`katz bench parity`: compares our step regions with plain loops over diffusers' modules, and
+DiffusersSampler with the stock pipelines.
 
 float32, one thread. Largest absolute difference of the final latent over its range: at most 1e-5
 everywhere, and exactly 0 where order and batching of the operations are the same and both run on
@@ -69,8 +69,8 @@ class Models:
 
 
 def random_models(folder: Path, family: Family) -> Models:
-    """Pipeline, three ControlNets, and two LoRAs of different rank and alpha that share layers, the
-    second with a text-encoder part.
+    """Makes a pipeline, three ControlNets, and two LoRAs of different rank and alpha that share
+    layers, the second with a text-encoder part.
 
     A folder in which they have been made already is taken as it is.
     """
@@ -86,14 +86,14 @@ def random_models(folder: Path, family: Family) -> Models:
 
 
 def mini_models() -> Models:
-    """The miniature family."""
+    """Returns the miniature family."""
     controls = tuple(sorted(path for path in (MINI / "controlnet").iterdir() if path.is_dir()))
     return Models("mini", MINI / "pipeline", True, (*controls, *controls)[:3], tuple(sorted((MINI / "loras").glob("*.safetensors")))[:2])
 
 
 def cases(models: Models) -> Iterator[Case]:
-    """0, 1, 3 ControlNets with 0, 1, 2 LoRAs, from noise, from a picture, under a mask, in a batch;
-    the samplers take turns.
+    """Yields 0, 1, 3 ControlNets with 0, 1, 2 LoRAs, from noise, from a picture, under a mask, in a
+    batch; the samplers take turns.
     """
     size = 16 if models.name == "mini" else 8
     generator = torch.Generator().manual_seed(3)
@@ -125,13 +125,13 @@ def cases(models: Models) -> Iterator[Case]:
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
-    """Largest absolute difference over the range of `theirs`."""
+    """Computes the largest absolute difference over the range of `theirs`."""
     return float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))
 
 
 def against_plain_loop(case: Case, engine: LocalEngine) -> tuple[float, float]:
-    """The engine's final latent against the plain loop with the same batching: on the engine's own
-    modules, and on others.
+    """Compares final latents with the plain loop with the same batching: on the engine's modules,
+    and on others.
 
     The engine's batching must be decided.
     """
@@ -146,8 +146,8 @@ def against_plain_loop(case: Case, engine: LocalEngine) -> tuple[float, float]:
 
 
 def engines_modules(case: Case, engine: LocalEngine, region: Region) -> tuple[Any, list[Any]]:
-    """A stock pipeline around the modules that the engine has just run, LoRAs in place, and the
-    engine's ControlNets.
+    """Makes a stock pipeline around the modules that the engine has just run, LoRAs in place;
+    returns it with the engine's ControlNets.
     """
     models = engine.models
     _, clip, _ = pipeline_recipes(case.pipeline)
@@ -159,8 +159,8 @@ def engines_modules(case: Case, engine: LocalEngine, region: Region) -> tuple[An
 
 
 def against_pipeline(case: Case, scheduler: str, engine: LocalEngine) -> float:
-    """DiffusersSampler's final latent against the stock pipeline's, with the same scheduler, seed
-    and ControlNets.
+    """Compares DiffusersSampler's latent with the stock pipeline's: same scheduler, seed and
+    ControlNets.
     """
     name, config = SCHEDULERS[scheduler]
     inputs = {"scheduler_class": name, "scheduler_config": json.dumps(config), "steps": case.steps, "seed": case.seed}
@@ -193,7 +193,7 @@ def against_pipeline(case: Case, scheduler: str, engine: LocalEngine) -> float:
 
 
 def unchanged_weights(case: Case) -> bool:
-    """Whether every weight is, after a run with LoRAs and one without, bit-equal to before."""
+    """Tells whether a run with LoRAs and one without leave every weight bit-equal."""
     with LocalEngine(EngineOptions()) as engine:
         model, clip, _ = pipeline_recipes(case.pipeline)
         modules = [engine.models.patch(model)] + [
@@ -207,7 +207,7 @@ def unchanged_weights(case: Case) -> bool:
 
 
 def run() -> BenchResult:
-    """All families, all cases, both ways of batching."""
+    """Runs all families, all cases, both ways of batching."""
     if find_spec("peft") is None:
         raise InputError("bench parity lets diffusers load LoRAs for comparison, which needs peft: pip install 'katz-graph[train]'")
     torch.set_num_threads(1)

@@ -1,5 +1,5 @@
-"""The plain way to sample, without anything of ours: diffusers' own modules and forwards, LoRAs
-fused by diffusers, loops from papers.
+"""Samples the plain way, without anything of ours: diffusers' own modules and forwards, LoRAs fused
+by diffusers, loops from papers.
 
 Fed with the same seed, step count and files as the engine; whatever differs is the engine's doing.
 """
@@ -58,8 +58,8 @@ class Case:
 
 
 class Table:
-    """The noise table in double precision: scaled-linear betas, epsilon or v-prediction from the
-    scheduler's file.
+    """Computes the noise table in double precision: scaled-linear betas, epsilon or v-prediction
+    from the scheduler's file.
     """
 
     def __init__(self, scheduler: Any) -> None:
@@ -82,7 +82,7 @@ class Table:
 
 
 def load_with_controls(case: Case) -> Any:
-    """The stock pipeline for the case's ControlNets, if it has any."""
+    """Loads the stock pipeline for the case's ControlNets, if it has any."""
     if not case.controls:
         return load(case)
     plain = load(case)
@@ -94,7 +94,7 @@ def load_with_controls(case: Case) -> Any:
 
 
 def load(case: Case) -> Any:
-    """The stock pipeline with its LoRAs fused into the weights."""
+    """Loads the stock pipeline with its LoRAs fused into the weights."""
     kind = StableDiffusionXLPipeline if case.xl else StableDiffusionPipeline
     pipeline = kind.from_pretrained(case.pipeline, dtype=torch.float32, local_files_only=True)
     names = []
@@ -112,7 +112,7 @@ def load(case: Case) -> Any:
 
 
 def encode(pipeline: Any, case: Case) -> tuple[list[Tensor], list[dict[str, Tensor] | None]]:
-    """Text and added conditions of [negative, positive], for every picture of the batch."""
+    """Encodes text and added conditions of [negative, positive], for every picture of the batch."""
     batch, _, height, width = case.latent.shape
     if not case.xl:
         positive, negative = pipeline.encode_prompt(case.prompt, "cpu", 1, True, case.negative)
@@ -125,8 +125,8 @@ def encode(pipeline: Any, case: Case) -> tuple[list[Tensor], list[dict[str, Tens
 
 @torch.no_grad()
 def sample(case: Case, sigmas: Sequence[float], batched: bool, pipeline: Any = None, control_nets: Sequence[Any] | None = None) -> Tensor:
-    """The final latent, unscaled, from a plain loop over `forward` of UNet and ControlNets: those
-    given, or loaded here.
+    """Computes the final latent, unscaled, by a plain loop over `forward` of UNet and ControlNets:
+    those given, or loaded here.
     """
     pipeline = pipeline or load(case)
     table = Table(pipeline.scheduler)

@@ -1,5 +1,5 @@
-"""`katz bench pipeline`: a ControlNet behind a slow link, one evaluation stale, guidance off: what
-the link costs, what the planner does.
+"""`katz bench pipeline`: runs a ControlNet behind a slow link, one evaluation stale, guidance off:
+the link's cost, the planner's choice.
 
 Base and ControlNet workers of one thread stand in two network namespaces whose link is shaped.
 Where sending the residuals takes 0.6 of an evaluation the stale pipeline has to hide the link; at
@@ -52,8 +52,8 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def compare(engine: ClusterEngine, region: Region, shape: Callable[[float], None], runs: int) -> BenchResult:
-    """On workers BASE and CONTROL, over the link as it is and then as `shape` holds it to so many
-    bytes a second.
+    """Compares on workers BASE and CONTROL, over the link as it is and then as `shape` holds it to
+    so many bytes a second.
     """
     apart = pins(BASE, CONTROL)
     pipeline, size = pipelined(engine, region)
@@ -124,8 +124,8 @@ def _engine(folder: Path, link: Wire) -> ClusterEngine:
 
 
 def pipelined(engine: ClusterEngine, region: Region) -> tuple[Program, float]:
-    """The stale pipeline over both workers, and the bytes of residuals that it sends in an
-    evaluation.
+    """Plans the stale pipeline over both workers; returns it with the bytes of residuals that it
+    sends in an evaluation.
 
     Whatever the link between them: planned as if it were one that the pipeline has to hide.
     """
@@ -140,7 +140,7 @@ def pipelined(engine: ClusterEngine, region: Region) -> tuple[Program, float]:
 
 
 def _plan(engine: ClusterEngine, region: Region, places: Pins, allowed: frozenset[str], link: NetworkLink | None = None) -> Program:
-    """As the links were measured, or as if all were `link`."""
+    """Plans with the links as measured, or as if all were `link`."""
     links = engine.cluster.links if link is None else dict.fromkeys(itertools.permutations((BASE, CONTROL), 2), link)
     return plan_region(region, Resources(engine.cluster.devices, links, places, allowed))
 
@@ -154,7 +154,7 @@ def _timed(engine: ClusterEngine, name: str, program: Program, runs: int) -> Tra
 
 
 def _residual_bytes(program: Program) -> float:
-    """Of the edges from ControlNets to readers on the other device, in an evaluation of the
+    """Sums the bytes from ControlNets to readers on the other device, in an evaluation of the
     commonest kind.
     """
     number, sizes, home = commonest_variant(program), ValueSizes(program), program.placement
@@ -164,8 +164,8 @@ def _residual_bytes(program: Program) -> float:
 
 
 def _period(track: Track) -> float:
-    """Seconds of an evaluation once the pipeline is full: the median distance of their ends on the
-    device that has the sampler.
+    """Returns the seconds of an evaluation once the pipeline is full: the median distance of their
+    ends on the device that has the sampler.
     """
     distances: list[float] = []
     for outcome in track.outcomes:

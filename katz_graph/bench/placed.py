@@ -1,5 +1,5 @@
-"""Requests of random models on workers by a plan that was made by hand or by the planner, timed in
-turns: what the benches of several devices share.
+"""Runs requests of random models on workers in turns, by plans made by hand or by the planner:
+shared by the benches of several devices.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Pins = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large a bench is: channels of the UNet's blocks, cells of a latent's side, steps of a
-    request, and how often each is timed.
+    """Sets the size of a bench: channels of the UNet's blocks, cells of a latent's side, steps of a
+    request, and runs.
     """
 
     channels: tuple[int, ...] = (64, 128, 256)  # 31 M parameters in the UNet, 15 M in a ControlNet
@@ -62,11 +62,11 @@ class Models:
         return cls(folder / "pipeline", paths)
 
     def profiled(self, scale: Scale, guidance: float, controls: int = 1) -> Region:
-        """The same, with as many steps as the times of its stages need."""
+        """Makes the same request, with as many steps as the times of its stages need."""
         return self.request(replace(scale, steps=min(scale.steps, PROFILED)), guidance, controls)
 
     def request(self, scale: Scale, guidance: float, controls: int = 1, seed: int = 7) -> Region:
-        """A KSampler with Euler from noise; guidance 1 leaves one branch."""
+        """Makes the request of a KSampler with Euler from noise; guidance 1 leaves one branch."""
         generator = torch.Generator().manual_seed(seed)
         case = Case(
             name=f"seed {seed}",
@@ -84,22 +84,22 @@ class Models:
 
 
 def pins(unet: str, control_net: str) -> Pins:
-    """All of the UNet on one device, all ControlNets on one."""
+    """Pins all of the UNet to one device, all ControlNets to one."""
     return {**dict.fromkeys(UNET, (unet,)), "controlnet": (control_net,)}
 
 
 def plan(
     engine: ClusterEngine, region: Region, places: Pins | None = None, batching: bool | None = None, devices: Sequence[Device] = ()
 ) -> Program:
-    """The program for an engine's workers, with its own pins; `devices` says otherwise what is
-    known of the workers.
+    """Plans for an engine's workers, with its own pins; `devices` replaces what is known of the
+    workers.
     """
     cluster = engine.cluster
     return plan_region(region, Resources(tuple(devices) or cluster.devices, cluster.links, places or {}, batching=batching))
 
 
 def reference(region: Region) -> Tensor:
-    """What one device with one thread in this process makes, every branch by itself."""
+    """Samples on one device with one thread in this process, every branch by itself."""
     torch.set_num_threads(1)
     with LocalEngine(EngineOptions(batching=False)) as engine:
         return sample(engine, region)
@@ -107,8 +107,8 @@ def reference(region: Region) -> Tensor:
 
 @dataclass(slots=True)
 class Track:
-    """A way to carry out a request, planned anew for every run with what is known then; with the
-    programs and what they took.
+    """Carries out a request in one way, planned anew for every run; keeps the programs and what
+    they took.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Track:
     outcomes: list[Outcome] = field(default_factory=list)
 
     def run(self) -> Outcome:
-        """One run that counts."""
+        """Runs once; the run counts."""
         self.programs.append(self.plan())
         self.outcomes.append(self.engine.cluster.run(self.program, bare_context(self.engine)))
         return self.outcomes[-1]
@@ -128,24 +128,24 @@ class Track:
 
     @property
     def program(self) -> Program:
-        """The last one."""
+        """Returns the last program."""
         return self.programs[-1]
 
     @property
     def sampling(self) -> list[float]:
-        """Seconds of the loop, on the device that has the sampler."""
+        """Returns the seconds of the loop, on the device that has the sampler."""
         runs = zip(self.programs, self.outcomes, strict=True)
         return [outcome.timings[program.owner].denoise for program, outcome in runs]
 
     @property
     def whole(self) -> list[float]:
-        """Seconds of all that the plan predicts: with what precedes the loop."""
+        """Returns the seconds of all that the plan predicts: the loop, and what precedes it."""
         runs = zip(self.programs, self.outcomes, self.sampling, strict=True)
         return [outcome.timings[program.owner].prepare + seconds for program, outcome, seconds in runs]
 
     @property
     def planned(self) -> list[float]:
-        """Seconds that the programs predicted."""
+        """Returns the seconds that the programs predicted."""
         return [program.prediction.planned for program in self.programs if program.prediction is not None]
 
     def row(self) -> list[object]:
@@ -155,9 +155,11 @@ class Track:
 def take_turns(
     tracks: Sequence[Track], runs: int, first: Callable[[], Stages], last: Callable[[], float]
 ) -> tuple[list[Stages], list[float]]:
-    """Warm up, then run all in turns, between a measurement of the stages and one more: what is
-    compared was measured within seconds of each other, since a machine shared with others is a
-    third slower at one time than at another. With both measurements, by round.
+    """Warms up, then runs all in turns between two measurements of the stages, which it returns by
+    round.
+
+    What is compared was measured within seconds: a machine shared with others is a third slower at
+    one time than at another.
     """
     for track in tracks:
         track.warm_up()
@@ -171,7 +173,7 @@ def take_turns(
 
 
 def middle(stages: Sequence[Stages]) -> Stages:
-    """The median of each time over several measurements."""
+    """Returns the median of each time over several measurements."""
     by_call: dict[tuple[str, int], list[StageTime]] = {}
     for measured in stages:
         for call, time in measured.times.items():
@@ -185,7 +187,7 @@ def _middle(times: Sequence[StageTime]) -> StageTime:
 
 
 class Stages:
-    """Measured seconds of the stages of the loop, by stage and members of a call."""
+    """Holds measured seconds of the stages of the loop, by stage and members of a call."""
 
     def __init__(self, times: Sequence[StageTime]) -> None:
         self.times = {(time.stage, time.members): time for time in times if stage(time.stage).costed}
@@ -194,11 +196,11 @@ class Stages:
         return self._known(self.times[call.stage, len(call.operations)].alone, call)
 
     def busy(self, call: Call) -> float:
-        """While the other workers do the same work."""
+        """Returns a call's seconds while the other workers do the same work."""
         return self._known(self.times[call.stage, len(call.operations)].busy, call)
 
     def single_calls(self) -> tuple[float, float]:
-        """The sums over all stages of one call for one branch, alone and busy."""
+        """Sums over all stages of one call for one branch, alone and busy."""
         single = [time for (_, members), time in self.times.items() if members == 1]
         return sum(self._known(time.alone, time) for time in single), sum(self._known(time.busy, time) for time in single)
 
@@ -211,7 +213,7 @@ class Stages:
         return {_title(time): {"alone": time.alone, "busy": time.busy} for time in self.times.values()}
 
     def rows(self) -> list[list[object]]:
-        """Of one call, alone and busy."""
+        """Makes the table rows of one call, alone and busy."""
         alone = [[f"{_title(time)} alone", time.roofline, time.alone or 0.0, "", ""] for time in self.times.values()]
         return alone + [[f"{_title(time)} busy", "", time.busy or 0.0, "", ""] for time in self.times.values()]
 
@@ -221,8 +223,8 @@ def _title(time: StageTime) -> str:
 
 
 def seconds_of(program: Program, cost: Callable[[Call], float], device: str | None = None, stages: Sequence[str] = ()) -> float:
-    """Seconds of one evaluation of the commonest kind: the sum over its calls of these stages or
-    all costed ones, on one device or all.
+    """Sums an evaluation of the commonest kind over its calls of these stages or all costed ones,
+    on one device or all, in seconds.
     """
     number = commonest_variant(program)
     calls = program.calls[number] if number is not None else ()

@@ -1,4 +1,4 @@
-"""Line charts as SVG, side by side. Knows nothing of what the figures mean."""
+"""Draws line charts as SVG, side by side. Must not know what the figures mean."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Panel:
 
 
 def line_chart(panels: Sequence[Panel]) -> str:
-    """An SVG document with one panel beside the other."""
+    """Draws an SVG document with one panel beside the other."""
     body = "\n".join(f'<g transform="translate({number * WIDTH},0)">{_panel(panel)}</g>' for number, panel in enumerate(panels))
     width = len(panels) * WIDTH
     return (
@@ -87,6 +87,6 @@ def _panel(panel: Panel) -> str:
 
 
 def _round_step(least: float) -> float:
-    """The next of 1, 2, 5, 10, ... that is not below."""
+    """Returns the next of 1, 2, 5, 10, ... that is not below."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1 - 1e-9))

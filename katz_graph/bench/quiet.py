@@ -12,7 +12,7 @@ from katz_graph.models.loading.store import LIBRARIES
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Until the end of the block."""
+    """Silences them until the end of the block."""
     with quiet_libraries(*LIBRARIES), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -39,7 +39,7 @@ PICTURE, PICTURE_SIDE = "picture.png", 160
 
 
 def make_models(folder: Path) -> None:
-    """Write what the workflows load, in `models` and `input` of this folder."""
+    """Writes what the workflows load, in `models` and `input` of this folder."""
     seeds = iter(range(1000))
     models = folder / "models"
     for name, (family, extra) in CHECKPOINTS.items():
@@ -58,8 +58,8 @@ def make_models(folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """`plain`: nothing acts on its prompts, and its model has no patches; so nothing amplifies
-    rounding but the model itself.
+    """A drawn workflow. `plain`: nothing acts on its prompts, and its model has no patches; so
+    nothing amplifies rounding but the model itself.
     """
 
     graph: Graph
@@ -67,7 +67,7 @@ class Drawn:
 
 
 def draw(seed: int) -> Drawn:
-    """The workflow of a seed."""
+    """Draws the workflow of a seed."""
     return _Pen(Random(seed)).draw()
 
 
@@ -135,7 +135,7 @@ class _Pen:
         return model, clip
 
     def _side(self, clip: Link, most: int) -> Link:
-        """One prompt, or several that are combined; now and then more than one node blends."""
+        """Draws one prompt, or several combined; now and then more than one node blends."""
         count = 9 if most > 2 and self._perhaps(0.04) else self.chance.randint(1, most)
         prompts = [self._prompt(clip, alone=count == 1) for _ in range(count)]
         joined = prompts[0]
@@ -170,13 +170,13 @@ class _Pen:
         return prompt
 
     def _place(self) -> dict[str, int]:
-        """A rectangle of the picture in pixels, mostly of one size."""
+        """Draws a rectangle of the picture in pixels, mostly of one size."""
         width, height = self.area if self._perhaps(0.7) else (self.chance.randint(AREA, self.width), self.chance.randint(AREA, self.height))
         x, y = self.chance.randint(0, self.width - width), self.chance.randint(0, self.height - height)
         return {"width": width * CELL, "height": height * CELL, "x": x * CELL, "y": y * CELL}
 
     def _mask(self) -> Link:
-        """A rectangle of 1."""
+        """Draws a rectangle of 1."""
         place = self._place()
         ground = self._add("SolidMask", value=0.0, width=self.width * CELL, height=self.height * CELL)
         shape = self._add("SolidMask", value=1.0, width=place["width"], height=place["height"])
@@ -202,8 +202,8 @@ class _Pen:
         return positive, negative
 
     def _started(self, positive: Link, negative: Link, vae: Link) -> tuple[Link, Link, Link, float]:
-        """The conditionings with what the model is shown, the latent to start from, and how much it
-        is changed.
+        """Draws the conditionings with what the model is shown, the latent to start from, and how
+        much it is changed.
         """
         extra = CHECKPOINTS[self.checkpoint][1]
         if extra and self._perhaps(0.8):

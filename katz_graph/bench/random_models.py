@@ -1,5 +1,5 @@
-"""Small pipelines, ControlNets and LoRAs with random weights, in the shapes of SD1.5, SD2 and SDXL:
-for benches and tests of numbers.
+"""Makes small pipelines, ControlNets and LoRAs with random weights, in the shapes of SD1.5, SD2 and
+SDXL: for benches and tests of numbers.
 
 Equal arguments give equal weights. What is zero in a fresh module (a ControlNet's zero
 convolutions, a LoRA's up factor) is not zero here.
@@ -46,8 +46,8 @@ ADDED_TIME_WIDTH, POOLED_WIDTH = 8, 40  # SDXL: width per size number, width of 
 
 
 def unet_config(family: Family, channels: tuple[int, ...] = CHANNELS) -> dict[str, Any]:
-    """Arguments of a UNet2DConditionModel of this family: three blocks of two layers, as SDXL has
-    them.
+    """Returns arguments of a UNet2DConditionModel of this family: three blocks of two layers, as
+    SDXL has them.
     """
     shared: dict[str, Any] = {
         "sample_size": 8,
@@ -82,7 +82,7 @@ def unet_config(family: Family, channels: tuple[int, ...] = CHANNELS) -> dict[st
 
 
 def make_pipeline(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS, extra: int = 0) -> None:
-    """Write a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers, VAE
+    """Writes a pipeline in diffusers' folder layout, float32: UNet, text encoders, tokenizers, VAE
     (factor 8, 4 channels), scheduler.
 
     extra: input channels of the UNet beside the latent's, 5 for inpainting, 4 for editing by
@@ -104,7 +104,7 @@ def make_pipeline(folder: str | Path, family: Family, seed: int, channels: tuple
 
 
 def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
-    """Write a pipeline like those in the shape of SDXL's refiner: its text comes from one encoder,
+    """Writes a pipeline like those in the shape of SDXL's refiner: its text comes from one encoder,
     as wide as its pooled text.
     """
     folder = Path(folder)
@@ -121,8 +121,8 @@ def make_refiner(folder: str | Path, seed: int, channels: tuple[int, ...] = CHAN
 
 
 def make_controlnet(folder: str | Path, family: Family, seed: int, channels: tuple[int, ...] = CHANNELS) -> None:
-    """Write a ControlNet that fits `make_pipeline`'s UNet of this family; its zero convolutions are
-    random.
+    """Writes a ControlNet that fits `make_pipeline`'s UNet of this family; its zero convolutions
+    are random.
     """
     with _seeded(seed):
         taken = {name: value for name, value in unet_config(family, channels).items() if name not in ("sample_size", "up_block_types")}
@@ -134,7 +134,7 @@ def make_controlnet(folder: str | Path, family: Family, seed: int, channels: tup
 
 
 def make_lora(path: str | Path, family: Family, rank: int, alpha: float, naming: Naming, seed: int, text_encoder: bool) -> None:
-    """Write a LoRA for `make_pipeline`'s UNet (linear layers, 1x1 and 3x3 convolutions) and, if
+    """Writes a LoRA for `make_pipeline`'s UNet (linear layers, 1x1 and 3x3 convolutions) and, if
     asked, its text encoders.
 
     Files in kohya naming carry an alpha per module (and SDXL's original block names); the others
@@ -179,8 +179,8 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def _save(model: Any, folder: Path) -> None:
-    """Save after moving norms away from one and zero and biases away from zero, so that a forgotten
-    one shows.
+    """Saves after moving norms away from one and zero and biases away from zero, so that a
+    forgotten one shows.
     """
     for module in model.modules():
         if isinstance(module, nn.GroupNorm | nn.LayerNorm):
@@ -255,7 +255,7 @@ def _model_index(family: Family) -> dict[str, Any]:
 
 
 def _factors(module: nn.Module, rank: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """down [r, in, (kh, kw)] and up [out, r, (1, 1)]."""
+    """Draws down [r, in, (kh, kw)] and up [out, r, (1, 1)]."""
     weight = module.weight
     assert isinstance(weight, Tensor)
     out_width, in_width, *kernel = weight.shape
@@ -278,7 +278,7 @@ def _kohya_name(part: str, name: str, family: Family) -> str:
 
 
 def _original_name(name: str) -> str:
-    """The name of a module in SDXL's original code, whose names kohya's trainer uses for SDXL."""
+    """Names a module as SDXL's original code does, whose names kohya's trainer uses for SDXL."""
     stride = LAYERS_PER_BLOCK + 1
     inner = {"conv1": "in_layers.2", "conv2": "out_layers.3", "time_emb_proj": "emb_layers.1", "conv_shortcut": "skip_connection"}
     match = re.match(r"(down|up|mid)_blocks?\.(?:(\d+)\.)?(resnets|attentions|downsamplers)\.(\d+)\.(.*)", name)

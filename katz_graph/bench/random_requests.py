@@ -1,4 +1,4 @@
-"""`katz bench requests`: workflows drawn at random are computed one call per branch, batched, and
+"""`katz bench requests`: computes workflows drawn at random one call per branch, batched, and
 scattered over two workers.
 
 All three have to give one latent: within float rounding, which random weights amplify; workflows
@@ -70,7 +70,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What of its kind there is in it."""
+        """Names the checkpoint and counts the nodes of interest."""
         types = [call.type for call in self.drawn.graph.nodes.values()]
         told = ("CLIPTextEncode", "ConditioningSetArea", "ConditioningSetMask", "ControlNetLoader", "LoraLoader")
         checkpoint = self.drawn.graph.nodes["1"].inputs["ckpt_name"]
@@ -78,14 +78,14 @@ class Case:
 
 
 def run(seed: int | None = None, count: int = COUNT) -> BenchResult:
-    """All seeds below `count`, or one."""
+    """Runs all seeds below `count`, or one."""
     with quiet(), tempfile.TemporaryDirectory() as name, Search(Path(name)) as search:
         cases = [search.case(number) for number in (range(count) if seed is None else (seed,))]
     return _result(cases)
 
 
 class Search:
-    """The models, and the engines that compute in three ways. Use it in a `with` statement."""
+    """Holds the models, and the engines of the three ways. Use it in a `with` statement."""
 
     def __init__(self, folder: Path) -> None:
         torch.set_num_threads(1)
@@ -104,7 +104,7 @@ class Search:
         self._local.close()
 
     def case(self, seed: int) -> Case:
-        """The workflow of a seed, computed in three ways."""
+        """Computes the workflow of a seed in three ways."""
         drawn = draw(seed)
         try:
             return self._compared(seed, drawn)
@@ -125,7 +125,7 @@ class Search:
         )
 
     def _region(self, drawn: Drawn) -> Region:
-        """What the sampler is asked for, by running all nodes before it."""
+        """Returns the region that the sampler is asked for, by running all nodes before it."""
         checked = check(drawn.graph, self._registry, self._folders, targets=[SAMPLER])
         if checked.errors:
             raise RuntimeError(f"a workflow was drawn that is none: {checked.errors[0]}")
@@ -144,7 +144,7 @@ class Search:
 
 
 class _Collecting(LocalEngine):
-    """Keeps the regions that it is asked to sample, and gives back their latents as they are."""
+    """Keeps the regions that it is asked to sample, and returns their latents as they are."""
 
     def __init__(self, options: EngineOptions) -> None:
         self.regions: list[Region] = []
@@ -157,7 +157,7 @@ class _Collecting(LocalEngine):
 
 
 def _scattered(program: Program, chance: Random) -> dict[str, tuple[str, ...]]:
-    """Every stage of every branch on a worker by chance."""
+    """Places every stage of every branch on a worker by chance."""
     stages = dict.fromkeys(op.id for variant in program.variants for op in variant.operations if stage_of(op).costed)
     return {name: (chance.choice(WORKERS),) for name in stages}
 

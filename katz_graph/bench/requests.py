@@ -27,8 +27,8 @@ from katz_graph.recipe import ConditioningEntry, ControlUse, Lora, Picture, Prom
 
 
 def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
-    """The region of a sampler for a case; `begin` and `inputs` say which kind, the case says the
-    rest.
+    """Makes the region of a sampler for a case; `begin` and `inputs` say which kind, the case says
+    the rest.
     """
     model, clip, _ = pipeline_recipes(case.pipeline)
     for path, strength in case.loras:
@@ -47,21 +47,21 @@ def region_of(begin: str, inputs: Mapping[str, Any], case: Case) -> Region:
 
 
 def bind(graph: Graph, end: str) -> Region:
-    """A region whose inputs are all values."""
+    """Makes a region whose inputs are all values."""
     return bind_region(graph, builtin_types(), region_nodes(graph, end), {})
 
 
 def sampler_region(case: Case) -> Region:
-    """The region of a KSampler."""
+    """Makes the region of a KSampler."""
     inputs = {"sampler_name": case.sampler, "scheduler": "normal", "steps": case.steps, "seed": case.seed, "denoise": case.denoise}
     return region_of("StepBegin", inputs, case)
 
 
 def sample(engine: DeviceEngine, region: Region, context: Context | None = None) -> Tensor:
-    """The final latent, unscaled."""
+    """Samples the final latent, unscaled."""
     return engine.sample(region, context or bare_context(engine))[0]["samples"]
 
 
 def bare_context(engine: DeviceEngine, **types: NodeType) -> RunContext:
-    """A context that writes nothing. `types`: of nodes besides the built-in ones."""
+    """Makes a context that writes nothing. `types`: of nodes besides the built-in ones."""
     return RunContext(engine, Folders(), Path(), types={**builtin_types(), **types})

@@ -1,5 +1,5 @@
-"""What a bench gives: figures with the bounds they are held to, as a table for people and one line
-of JSON for scripts.
+"""Reports the result of a bench: figures with the bounds they are held to, as a table for people
+and one line of JSON for scripts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """`metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns`,
+    """Holds `metrics` and `bounds` by name, a bound being words for what `ok` demands; `columns`,
     `table`, picture and notes are for people.
     """
 
@@ -28,12 +28,12 @@ class BenchResult:
     notes: Sequence[str] = ()
 
     def line(self) -> str:
-        """The last line of `--json`."""
+        """Writes the last line of `--json`."""
         return json.dumps({"bench": self.bench, "ok": self.ok, "metrics": dict(self.metrics), "bounds": dict(self.bounds)})
 
 
 def report(result: BenchResult, as_json: bool = False) -> None:
-    """Print the table, what is held to which bound, and with `as_json` the line for scripts last."""
+    """Prints the table, the bounds of figures, and with `as_json` the line for scripts last."""
     from rich.console import Console
     from rich.table import Table
 
@@ -55,8 +55,8 @@ def report(result: BenchResult, as_json: bool = False) -> None:
 
 
 def medians(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each action. They take turns, so that a busy moment of the machine meets
-    all of them.
+    """Measures median seconds of each action. They take turns, so that a busy moment of the machine
+    meets all of them.
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(repeats):

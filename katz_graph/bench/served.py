@@ -1,4 +1,4 @@
-"""A server as a person starts it: a process of its own in a folder of its own, reached over HTTP
+"""Starts a server as a person does: a process of its own in a folder of its own, reached over HTTP
 and the websocket alone.
 """
 
@@ -27,7 +27,7 @@ POLL = 0.05  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`seconds`: from asking to the last byte."""
+    """An answer. `seconds`: from asking to the last byte."""
 
     status: int
     headers: Mapping[str, str]
@@ -40,8 +40,8 @@ class Answer:
 
 
 class Served:
-    """`katz serve` in `folder`, with the miniature models. Started again on the same folder it is
-    the same server. `cache`: where it keeps what it measures; in the folder as well, unless told.
+    """Runs `katz serve` in `folder`, with the miniature models. Started again on the same folder it
+    is the same server. `cache`: the place of what it measures; in the folder as well, unless told.
     """
 
     def __init__(self, folder: Path, *options: str, cache: Path | None = None) -> None:
@@ -59,7 +59,7 @@ class Served:
             self.kill()
 
     def start(self, wait: bool = True) -> Self:
-        """RunError with what it printed last when it does not become ready."""
+        """Starts the server. RunError with what it printed last when it does not become ready."""
         self.folder.mkdir(parents=True, exist_ok=True)
         places = {name: self.folder / name for name in ("data", "output", "input")}
         command = [sys.executable, "-m", "katz_graph.cli.main", "serve", "--port", str(self.port), *self._options]
@@ -86,7 +86,7 @@ class Served:
         return (self.folder / "server.log").read_text(errors="replace")
 
     def wait_until_ready(self) -> float:
-        """Seconds that it took."""
+        """Waits for readiness; returns the seconds."""
         assert self._process is not None  # it was started
         started = time.perf_counter()
         while time.perf_counter() - started < READY:
@@ -101,13 +101,13 @@ class Served:
         raise RunError(f"the server was not ready; it last printed: {self.log[-600:]}")
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL."""
         assert self._process is not None  # it was started
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> tuple[int, float]:
-        """SIGTERM; the exit status, and the seconds it took."""
+        """Sends SIGTERM; returns the exit status, and the seconds it took."""
         assert self._process is not None  # it was started
         started = time.perf_counter()
         self._process.send_signal(signal.SIGTERM)
@@ -137,22 +137,22 @@ class Served:
         return self.post("/prompt", {"prompt": prompt, **more})
 
     def finished(self) -> dict[str, Any]:
-        """History by id."""
+        """Returns the history by id."""
         found: dict[str, Any] = self.get("/history").data
         return found
 
     def waiting(self) -> int:
-        """How many jobs have not ended."""
+        """Counts the jobs that have not ended."""
         left: int = self.get("/prompt").data["exec_info"]["queue_remaining"]
         return left
 
     def drain(self, left: int = 0) -> None:
-        """Wait until no more than `left` jobs have not ended."""
+        """Waits until no more than `left` jobs have not ended."""
         while self.waiting() > left:
             time.sleep(POLL)
 
     def wait_for(self, ids: Sequence[str], seconds: float) -> dict[str, Any]:
-        """Their history, once all are in it. RunError when they are not in time."""
+        """Waits until all are in the history; returns it. RunError when they are not in time."""
         ends = time.perf_counter() + seconds
         while time.perf_counter() < ends:
             history = self.finished()
@@ -162,12 +162,12 @@ class Served:
         raise RunError(f"{sum(identifier not in history for identifier in ids)} of {len(ids)} jobs did not end within {seconds} s")
 
     def pictures(self, entry: Mapping[str, Any]) -> list[bytes]:
-        """The pictures that a history entry names."""
+        """Returns the pictures that a history entry names."""
         images = [image for output in entry["outputs"].values() for image in output.get("images", ())]
         return [self.get(f"/view?filename={one['filename']}&subfolder={one['subfolder']}&type={one['type']}").body for one in images]
 
     def family(self) -> list[int]:
-        """Its process and all below it."""
+        """Returns its process and all below it."""
         parents = {pid: _parent(pid) for pid in _processes()}
         found = [self.pid]
         for pid in found:
@@ -177,14 +177,14 @@ class Served:
 
 @contextmanager
 def serving(folder: Path, *options: str, cache: Path | None = None) -> Iterator[Served]:
-    """A server that is ready, and is killed at the end unless it ended."""
+    """Starts a server that is ready, and is killed at the end unless it ended."""
     with Served(folder, *options, cache=cache) as server:
         yield server
 
 
 def resident(pids: Sequence[int]) -> int:
-    """Bytes of memory that processes filled, alone or in shares; not the files they map, which
-    depend on who else maps them.
+    """Sums the bytes of memory that processes filled, alone or in shares; not the files they map,
+    which depend on who else maps them.
     """
     total = 0
     for pid in pids:
@@ -197,7 +197,7 @@ def resident(pids: Sequence[int]) -> int:
 
 
 def descriptors(pids: Sequence[int]) -> list[str]:
-    """What the open file descriptors of processes lead to."""
+    """Returns the targets of the open file descriptors of processes."""
     found = []
     for pid in pids:
         try:
@@ -208,20 +208,20 @@ def descriptors(pids: Sequence[int]) -> list[str]:
 
 
 def processor_seconds(pid: int) -> float:
-    """Of the threads of a process, to the nanosecond: `stat` counts whole ticks, and charges one to
-    whoever wakes with the timer.
+    """Sums the seconds of a process's threads, to the nanosecond: `stat` counts whole ticks, and
+    charges one to whoever wakes with the timer.
     """
     counts = (Path(entry, "schedstat").read_text().split()[0] for entry in Path(f"/proc/{pid}/task").iterdir())
     return sum(map(int, counts)) / 1e9
 
 
 def alive(pids: Sequence[int]) -> list[int]:
-    """Those that have not ended."""
+    """Returns those that have not ended."""
     return [pid for pid in pids if _state(pid) not in ("", "Z", "X")]
 
 
 def painting(seed: int, steps: int, side: int = 64, prefix: str = "bench", guidance: float = 4.0) -> dict[str, Any]:
-    """A text-to-picture graph on the miniature models."""
+    """Makes a text-to-picture graph on the miniature models."""
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "katz-mini"}},
         "2": {"class_type": "CLIPTextEncode", "inputs": {"clip": ["1", 1], "text": "a large red star at the top left on grass"}},

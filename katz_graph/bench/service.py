@@ -1,8 +1,8 @@
-"""`katz bench service`: what the server costs beside the work: a step, a job, a look at the queue,
-and how soon a cancelled job stops.
+"""`katz bench service`: measures the server's cost beside the work: a step, a job, a look at the
+queue, and how soon a cancelled job stops.
 
 Somebody watches, with pictures. The device has one thread, so that the server has a core as it has
-one beside a GPU. A step's cost is what a long job takes of the server's processor beyond a short
+one beside a GPU. A step's cost is the processor time of the server for a long job beyond a short
 one, so that what a job costs once is not in it; that is told apart.
 """
 
@@ -80,7 +80,7 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _nothing() -> dict[str, Any]:
-    """A graph that needs no model."""
+    """Makes a graph that needs no model."""
     return {
         "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}},
         "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}},
@@ -121,8 +121,8 @@ def _timed(server: Served, socket: ClientConnection, prompt: dict[str, Any]) -> 
 
 
 def _stopped(server: Served, socket: ClientConnection, number: int, scale: Scale) -> float:
-    """Seconds from asking that a job be cancelled, by its route or by an interrupt, until it is
-    told to be over.
+    """Returns the seconds from cancelling a job, by its route or by an interrupt, until it is told
+    to be over.
     """
     identifier = server.submit(painting(100 + number, LONG, scale.side), client_id="bench").data["prompt_id"]
     _until(socket, lambda event: event["type"] == "progress" and event["data"]["value"] >= 3)

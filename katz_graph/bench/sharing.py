@@ -1,5 +1,5 @@
-"""`katz bench sharing`: two requests at once, each with its UNet on a worker of its own, share one
-ControlNet worker.
+"""`katz bench sharing`: runs two requests at once, each with its UNet on a worker of its own, that
+share one ControlNet worker.
 
 Each has two ControlNets and one branch, so that somebody always waits for the shared worker. Both
 have to finish with the picture that one device makes, and while both are under way the shared
@@ -63,8 +63,8 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _rounds(tracks: Sequence[Track], runs: int) -> tuple[list[float], list[float]]:
-    """Seconds of all requests one after the other, and at once; the outcomes of the latter are
-    kept. The first round loads.
+    """Times all requests one after the other, and at once; the outcomes of the latter are kept. The
+    first round loads.
     """
     apart, together = [], []
     with ThreadPoolExecutor(len(tracks)) as pool:
@@ -81,8 +81,8 @@ def _rounds(tracks: Sequence[Track], runs: int) -> tuple[list[float], list[float
 
 
 def service(outcomes: Sequence[Outcome]) -> list[float]:
-    """Seconds of evaluations on the shared worker for each request, until one of them has had all
-    of its own.
+    """Returns the seconds of evaluations on the shared worker for each request, until one of them
+    has had all of its own.
     """
     served = [[span for span in outcome.timings[SHARED].spans if span.evaluation is not None] for outcome in outcomes]
     end = min(spans[-1].start + spans[-1].seconds for spans in served)

@@ -1,5 +1,5 @@
-"""`katz bench soak`: thousands of small jobs through one server: what it holds of memory,
-descriptors and processes stays what it was.
+"""`katz bench soak`: runs thousands of small jobs through one server, whose memory, descriptors and
+processes have to stay what they were.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _carry_out(server: Served, seeds: range, scale: Scale) -> None:
-    """Submit jobs as fast as the queue takes them; all have ended well afterwards."""
+    """Submits jobs as fast as the queue takes them; all have ended well afterwards."""
     ids = []
     for seed in seeds:
         while (answer := server.submit(painting(seed, scale.steps, scale.side, "soak"))).status == 429:
@@ -83,5 +83,5 @@ def _carry_out(server: Served, seeds: range, scale: Scale) -> None:
 
 
 def _shared(family: list[int]) -> int:
-    """Descriptors of memory files, and entries of the machine's shared memory."""
+    """Counts descriptors of memory files, and entries of the machine's shared memory."""
     return sum("memfd:" in target for target in descriptors(family)) + sum(1 for _ in Path("/dev/shm").iterdir())

@@ -1,5 +1,5 @@
-"""`katz bench stale`: what it costs a picture that its ControlNet is one evaluation behind (Katz,
-section 5 and Figure 10, right).
+"""`katz bench stale`: measures what it costs a picture that its ControlNet is one evaluation behind
+(Katz, section 5 and Figure 10, right).
 
 The same held-out captions, hints and seeds on the miniature models, synchronous on one device and
 pipelined over two workers; by the judge. Pictures without the ControlNet stand beside them, for
@@ -57,7 +57,7 @@ Similarities = Mapping[int, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the pictures of one kind of ControlNet came to, by `WAYS`; likeness is that with the
+    """Figures of the pictures of one kind of ControlNet, by `WAYS`; likeness is that with the
     synchronous ones, PSNR in decibels.
     """
 
@@ -69,7 +69,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Ear:
-    """Hears what one ControlNet gives in each evaluation, and passes it on."""
+    """Hears the residuals of one ControlNet in each evaluation, and passes them on."""
 
     similarities: dict[int, list[float]]
     before: Residuals | None = None
@@ -100,8 +100,8 @@ class ListeningEngine(LocalEngine):
 
 
 def listened(region: Region, similarities: dict[int, list[float]]) -> tuple[Region, dict[str, NodeType]]:
-    """The region with an ear between every ControlNet and its readers, and the types of these
-    nodes.
+    """Puts an ear between every ControlNet of a region and its readers; returns the types of these
+    nodes, too.
     """
     ears = {op.id: f"{op.id}.heard" for op in region.operations if op.stage == "controlnet"}
 
@@ -120,7 +120,7 @@ def listened(region: Region, similarities: dict[int, list[float]]) -> tuple[Regi
 
 
 def run(number: int = PROMPTS) -> BenchResult:
-    """`number` pictures of each kind, synchronous and stale."""
+    """Makes `number` pictures of each kind, synchronous and stale."""
     torch.set_num_threads(1)
     with quiet():
         model = load_judge(MINI / "judge")
@@ -160,12 +160,12 @@ class Asked:
         return cls(kind, scenes, hints, wanted)
 
     def painted(self, paint: EnginePaint, controlled: bool = True) -> Tensor:
-        """Pictures [N, 128, 128, 3] in 0..1."""
+        """Paints pictures [N, 128, 128, 3] in 0..1."""
         captions, seeds = [caption(scene) for scene in self.scenes], list(range(len(self.scenes)))
         return paint(captions, seeds, (self.kind, self.hints) if controlled else None, steps=STEPS)
 
     def judged(self, model: Judge, pictures: Tensor) -> dict[str, float]:
-        """Shares of right attributes, their mean, and mean overlap of silhouettes seen and wanted."""
+        """Returns shares of right attributes, their mean, and mean overlap of silhouettes."""
         verdicts = judge(model, pictures, 1)
         right = attributes(verdicts, self.scenes)
         overlaps = [overlap(verdict.silhouette, mask) for verdict, mask in zip(verdicts, self.wanted, strict=True)]
@@ -173,7 +173,7 @@ class Asked:
 
 
 def compared(asked: Asked, model: Judge, pictures: Mapping[str, Tensor], similarities: Similarities) -> Figures:
-    """By the judge, and against the synchronous ones."""
+    """Compares by the judge, and with the synchronous ones."""
     exact = pictures["synchronous"]
 
     def likeness(measure: Callable[[Tensor, Tensor], float]) -> dict[str, float]:
@@ -216,8 +216,8 @@ def _result(found: Mapping[str, Figures], delayed: int, number: int) -> BenchRes
 
 
 def _picture(similarities: Mapping[str, Similarities]) -> str:
-    """A curve per kind of ControlNet, as in the paper's figure, and the least of all prompts and
-    branches.
+    """Draws a curve per kind of ControlNet, as in the paper's figure, and the least of all prompts
+    and branches.
     """
     curves = []
     for kind, by_evaluation in similarities.items():

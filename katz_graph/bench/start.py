@@ -1,5 +1,5 @@
-"""`katz bench start`: from the command to an open port, the first answer and the first picture, for
-a client that uses the port at once.
+"""`katz bench start`: times from the command to an open port, the first answer and the first
+picture, for a client that uses the port at once.
 
 Twenty starts in a row on a machine that is otherwise quiet, and twenty beside two processes that
 compute. No answer may be a refusal: an open port serves. Times are medians; `processor` is what all
@@ -62,7 +62,7 @@ def run(scale: Scale | None = None) -> BenchResult:
 
 
 def _started(folder: Path, seed: int) -> _Start | None:
-    """One life of a server; None where it refused something, or there was no picture in time."""
+    """Runs one life of a server; None where it refused something, or no picture came in time."""
     workflow: dict[str, Any] = json.loads(files("katz_graph.workflows").joinpath("txt2img.json").read_text())
     for node in workflow.values():
         node["inputs"] |= {"seed": seed} if "seed" in node["inputs"] else {}

@@ -1,4 +1,4 @@
-"""A client as a stranger writes it against the convention, with `urllib` and `websockets` alone: an
+"""Talks to a server as a stranger's ComfyUI client does, with `urllib` and `websockets` alone: an
 open port is a server that serves.
 
 It asks for what front ends ask for at their start, uploads a picture, posts a graph at once and
@@ -40,8 +40,8 @@ class Seen:
 
 
 def visit(address: str, port: int, prompt: Mapping[str, Any], since: float, patience: float) -> Seen:
-    """Wait for the port, then use the server. `since` is of `time.perf_counter`. urllib's HTTPError
-    for any answer but 200.
+    """Waits for the port, then uses the server. `since` is of `time.perf_counter`. urllib's
+    HTTPError for any answer but 200.
     """
     _wait_for_port(address, port, since + patience)
     opened = time.perf_counter()
@@ -82,7 +82,7 @@ def _uploaded(url: str, picture: bytes) -> bytes:
 
 
 def _shown(watched: ClientConnection, prompt: str, until: float) -> dict[str, str]:
-    """The first picture that a prompt's nodes showed, once it has ended."""
+    """Returns the first picture that a prompt's nodes showed, once it has ended."""
     image: dict[str, str] = {}
     while True:
         message = watched.recv(timeout=max(0.0, until - time.perf_counter()))

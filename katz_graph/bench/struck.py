@@ -1,5 +1,5 @@
-"""Requests whose workers get signals in the middle: what `katz bench faults` and the tests of
-faults are made of.
+"""Injects faults: sends signals to workers in the middle of requests, for `katz bench faults` and
+the tests of faults.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Blow:
 
 @dataclass(slots=True)
 class Struck:
-    """A request whose workers, on this host, are struck: one blow in each attempt, while there are
-    any left.
+    """Runs a request whose workers, on this host, are struck: one blow in each attempt, while there
+    are any left.
 
     Times on the clock of `time.monotonic`: of the blows, of the notes that it begins again, of the
     first evaluation done after each.
@@ -85,7 +85,7 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """What came of one blow: seconds until it was noticed and until the request was on its way
+    """The result of one blow: seconds until it was noticed and until the request was on its way
     again, and its picture's difference.
     """
 
@@ -107,7 +107,7 @@ class Undisturbed:
 
 
 def wait_for_spare(engine: ClusterEngine) -> None:
-    """Until a worker waits to stand in. RunError when none does in time."""
+    """Waits until a worker waits to stand in. RunError when none does in time."""
     deadline = time.monotonic() + SPARE_TIMEOUT
     while "spare 0" not in engine.cluster.pids():
         if time.monotonic() > deadline:
@@ -134,8 +134,8 @@ def bystander(engine: ClusterEngine, program: Program) -> Iterator[list[Outcome]
 
 
 def strike(engine: ClusterEngine, folder: Path, scale: Scale, repeats: int, seed: int) -> tuple[list[Strike], Undisturbed | None]:
-    """`repeats` blows of each signal to each of the first two devices, one request each, in random
-    evaluations of its first half.
+    """Strikes each of the first two devices with `repeats` blows of each signal, one request each,
+    in random evaluations of its first half.
 
     Where there is a third device it has requests of its own.
     """

@@ -1,5 +1,5 @@
-"""Cache misses against capacity, for ControlNets and for LoRAs, on a synthetic trace: Figure 6 of
-the Katz paper.
+"""Counts cache misses against capacity, for ControlNets and for LoRAs, on a synthetic trace: Figure
+6 of the Katz paper.
 
 A fifth of the trace's length for each service, so that it takes less than a minute; adapters of one
 kind count as equally large.
@@ -29,8 +29,8 @@ Curves = Mapping[tuple[str, str, str], Mapping[int, float]]
 
 
 class Optimum:
-    """What is used again last goes first (Belady 1966): no policy that cannot see the future misses
-    less.
+    """Evicts the item whose next use is last (Belady 1966): no policy that cannot see the future
+    misses less.
     """
 
     def __init__(self, uses: Sequence[Hashable]) -> None:
@@ -53,7 +53,7 @@ class Optimum:
 
 
 def run(number: int = REQUESTS) -> BenchResult:
-    """`number` requests of each service through every policy and capacity."""
+    """Runs `number` requests of each service through every policy and capacity."""
     curves = {
         (service.name, kind, policy): curve
         for service in SERVICES
@@ -87,8 +87,8 @@ def run(number: int = REQUESTS) -> BenchResult:
 
 
 def replayed(wanted: Sequence[tuple[str, ...]], capacities: Sequence[int]) -> dict[str, dict[int, float]]:
-    """By policy and capacity: misses a request, over requests that want others than the request
-    before (as the paper counts).
+    """Returns by policy and capacity: misses a request, over requests that want others than the
+    request before (as the paper counts).
     """
     uses = [item for items in wanted for item in items]
     changes = 1 + sum(items != before for before, items in pairwise(wanted))
@@ -104,7 +104,7 @@ def _loads(uses: Sequence[Hashable], kept: int, policy: Policy) -> int:
 
 
 def _picture(curves: Curves) -> str:
-    """A panel per service, as in the paper's figure."""
+    """Draws a panel per service, as in the paper's figure."""
     return line_chart(
         [
             Panel(

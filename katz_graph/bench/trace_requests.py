@@ -1,5 +1,5 @@
-"""Synthetic requests to two services with the published distribution of a production trace (Katz,
-§3). Knows nothing of caches.
+"""Makes synthetic requests to two services with the published distribution of a production trace
+(Katz, §3). Must not know caches.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What is published of one of the services: Katz, Table 1 and §3.
+    """The published figures of one of the services: Katz, Table 1 and §3.
 
     `controlnets_used` and `loras_used` are the shares of requests that use 0, 1, 2, ... of them;
     the `top_controlnets` most popular of all take `top_share` of the uses; all LoRAs but
@@ -59,7 +59,7 @@ SERVICES = (
 
 
 def requests(service: Service, number: int, seed: int = 0) -> list[Request]:
-    """`number` requests in the order of time.
+    """Makes `number` requests in the order of time.
 
     Marginals are as published. Not published is how uses spread within the popular and within the
     rest (by Zipf's law here), and how requests follow each other: here a few people at a time make
@@ -114,7 +114,8 @@ def _zipf(number: int, exponent: float) -> NDArray[np.float64]:
 
 
 def _chosen(random: np.random.Generator, number: int, used: tuple[float, ...], shares: NDArray[np.float64]) -> list[tuple[int, ...]]:
-    """For each session as many different items as it uses, every item with its share of the uses.
+    """Chooses for each session its number of different items, every item with its share of the
+    uses.
 
     Systematic sampling (Madow 1949): the items' shares in a random order along a circle, read at
     equal distances from a random start; drawing one after the other without putting back would give

@@ -1,3 +1,3 @@
-"""Nodes and packs written for other conventions, and what their code expects to import. Knows
-nothing of the executor.
+"""Runs nodes and packs written for ComfyUI, and provides the modules that their code imports. Must
+not know the executor.
 """

@@ -8,8 +8,8 @@ from katz_graph.scope import current
 
 
 def compute_device() -> torch.device:
-    """The device of the engine that runs now, as far as this process has it; before one runs, the
-    one that it would most likely be.
+    """Returns the device of the engine that runs now, as far as this process has it; before one
+    runs, the one that it would most likely be.
     """
     now = current()
     if now is None or now.context.engine is None:

@@ -1,7 +1,7 @@
-"""The import finder that answers for the modules packs expect around them. Each is a file in
-`shims/`, loaded when it is first imported.
+"""Answers imports of the modules that packs expect around them. Each is a file in `shims/`, loaded
+when it is first imported.
 
-It stands before the other finders, because names like `nodes` and `server` are also those of pack
+The finder stands before the others, because names like `nodes` and `server` are also those of pack
 files; where ComfyUI itself can be imported it is not installed at all.
 """
 
@@ -67,8 +67,8 @@ HOLLOW = frozenset(
 
 
 class Shims(MetaPathFinder, Loader):
-    """What the shims stand on: model folders, the node types that are loaded, and what packs said
-    to the shims while they were loaded.
+    """Finds shims, and holds the state behind them: model folders, the node types that are loaded,
+    and what packs said to the shims while they were loaded.
 
     `packs` are the folders that packs lie in, `classes` node classes by name, `model_folders` what
     packs know as `folder_names_and_paths`, `routes` the handlers that packs want served as (method,
@@ -91,7 +91,7 @@ class Shims(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if _is_hollow(fullname) else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """A module of which only the names exist: submodules, core nodes of that name, and
+        """Fills a module of which only the names exist: submodules, core nodes of that name, and
         stand-ins for all else.
         """
         name = module.__name__
@@ -108,10 +108,10 @@ class Shims(MetaPathFinder, Loader):
 
 
 def install(folders: Folders, types: Mapping[str, NodeType]) -> Shims | None:
-    """Answer for the ecosystem's modules from now on, with these folders and node types; what packs
-    said before is forgotten.
+    """Answers for ComfyUI's modules from now on, with these folders and node types; forgets what
+    packs said before.
 
-    Nothing happens where this is how it is already, or where ComfyUI itself can be imported (None).
+    Nothing happens where this is so already, or where ComfyUI itself can be imported (None).
     """
     shims = _found()
     if shims is None:
@@ -127,7 +127,7 @@ def install(folders: Folders, types: Mapping[str, NodeType]) -> Shims | None:
 
 
 def installed() -> Shims:
-    """The finder. RunError when no pack has been loaded that needs it."""
+    """Returns the finder. RunError when no pack has been loaded that needs it."""
     shims = _found()
     if shims is None:
         raise RunError("no pack of the ecosystem has been loaded")

@@ -1,6 +1,4 @@
-"""Loads a pack of the ecosystem's conventions: with shims around it, and with a line that names all
-that it misses.
-"""
+"""Loads a ComfyUI pack with shims around it, and lists all that it misses in one line."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ BROUGHT = frozenset(
 def load_foreign(
     start: Path, load: Callable[[], ModuleType], types: Mapping[str, NodeType], folders: Folders, say: Callable[[str], None]
 ) -> ModuleType:
-    """The module of a pack. `say` is told of names that import, but have nothing behind them;
+    """Loads the module of a pack. `say` is told of names that import, but have nothing behind them;
     InputError names all that do not import.
     """
     shims = install(folders, types)

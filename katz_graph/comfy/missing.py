@@ -1,5 +1,5 @@
-"""Names that packs import and that have nothing behind them here: they import, and say what they
-are when something uses them.
+"""Stands in for names that packs import and that have nothing behind them here: they import, and
+say what they are when something uses them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NotThere(AttributeError, RunError):
 
 
 def refuse(name: str) -> NoReturn:
-    """Raise NotThere for a dotted name, naming the pack at work."""
+    """Raises NotThere for a dotted name, naming the pack at work."""
     now = current()
     who = f"pack {now.pack}" if now is not None and now.pack else "the pack"
     raise NotThere(f"{who} needs {name}, which Katz Graph does not have")
@@ -52,19 +52,19 @@ class _AbsentType(type):
 
 
 def absent(name: str) -> Any:
-    """A stand-in for the dotted name; every use but import, inheritance and annotation raises
+    """Makes a stand-in for the dotted name; every use but import, inheritance and annotation raises
     NotThere.
     """
     return _AbsentType(name.rsplit(".", 1)[-1], (), {"dotted_name": name})
 
 
 def absent_base(cls: Any) -> str | None:
-    """The dotted name of a stand-in that a class inherits from; None when it does not."""
+    """Returns the dotted name of a stand-in that a class inherits from; None when it does not."""
     return cls.dotted_name if isinstance(cls, _AbsentType) else None
 
 
 def missing_names(module: str, names: str | None) -> Callable[[str], Any]:
-    """A `__getattr__` for a shim module: known `names` (separated by spaces; None: all) give
+    """Makes a `__getattr__` for a shim module: known `names` (separated by spaces; None: all) give
     stand-ins and are noted.
 
     Other names are no attributes, so that packs can ask whether they are there.
@@ -82,7 +82,7 @@ def missing_names(module: str, names: str | None) -> Callable[[str], Any]:
 
 @contextmanager
 def noting_missed() -> Iterator[dict[str, None]]:
-    """Collects, in order, the names that a pack takes from shims and that have nothing behind them."""
+    """Collects, in order, the names that a pack takes from shims and that stand for nothing."""
     names: dict[str, None] = {}
     token = _missed.set(names)
     try:

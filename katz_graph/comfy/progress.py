@@ -1,4 +1,4 @@
-"""Progress of a pack's node and its pictures on the way, for those who watch the run."""
+"""Reports progress and previews of a pack's node to those who watch the run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class ProgressBar:
-    """How far the node is that runs now. Moving it raises when the run was cancelled."""
+    """Reports how far the node is that runs now. Moving it raises when the run was cancelled."""
 
     def __init__(self, total: int, node_id: str | None = None) -> None:
         self.total, self.current, self.node_id = total, 0, node_id
 
     def update_absolute(self, value: int, total: int | None = None, preview: Any = None) -> None:
-        """`preview`: (format, Pillow's image, longest side), a picture [H, W, 3] or [B, H, W, 3] in
-        0..1, or Pillow's image.
+        """Reports progress. `preview`: (format, Pillow's image, longest side), a picture [H, W, 3]
+        or [B, H, W, 3] in 0..1, or Pillow's image.
         """
         self.total = self.total if total is None else total
         self.current = min(value, self.total)
@@ -37,7 +37,7 @@ class ProgressBar:
 
 
 def _picture(preview: Any) -> Tensor:
-    """uint8 [h, w, 3]"""
+    """Converts a preview to uint8 [h, w, 3]."""
     import numpy
     import torch
 

@@ -1,5 +1,5 @@
-"""What the files of a pack say without being run: whether it follows a foreign convention, and
-which names it imports that are not here.
+"""Reads the files of a pack without running it: finds ComfyUI packs, and the names they import that
+are not here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ ROOTS = frozenset(
 
 
 def is_foreign(start: Path) -> bool:
-    """Whether a loose pack, named by its file or `__init__.py`, is written for the ecosystem's
-    conventions.
-    """
+    """Tells whether a loose pack, named by its file or `__init__.py`, is written for ComfyUI."""
     return any(sign in text for text in map(_text, _files(start)) for sign in SIGNS)
 
 
 def unknown_imports(start: Path) -> list[str]:
-    """The names that a pack imports from the ecosystem's modules and that are not there, in the
+    """Lists the names that a pack imports from ComfyUI's modules and that are not there, in the
     order of its files.
     """
     found: dict[str, None] = {}

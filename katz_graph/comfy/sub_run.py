@@ -1,6 +1,4 @@
-"""Computes the result of a built-in node that a pack calls: one that stands for a step region has
-it sampled at once.
-"""
+"""Computes the result of a built-in node that a pack calls; samples a step region at once."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from katz_graph.scope import current
 
 
 def finished(result: Any, context: Context) -> tuple[Any, ...]:
-    """The outputs behind a node's result, without what it has for editors. NotThere for an
+    """Returns the outputs behind a node's result, without what it has for editors. NotThere for an
     expansion to anything but a step region.
     """
     if isinstance(result, WithUi):

@@ -1,5 +1,5 @@
-"""What flows on wires as packs see it: recipes behind façades on the way in, recipes again on the
-way out. Knows nothing of nodes.
+"""Converts values between wires and packs: recipes go behind façades on the way in, and are recipes
+again on the way out. Must not know nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONDITIONING = "CONDITIONING"
 
 
 def to_pack(value: Any, socket: str) -> Any:
-    """A value on a wire of this socket type as the code of a pack expects it."""
+    """Converts a value on a wire of this socket type to what the code of a pack expects."""
     match value:
         case ModelRecipe():
             return ModelFacade(value)
@@ -34,8 +34,8 @@ def to_pack(value: Any, socket: str) -> Any:
 
 
 def from_pack(value: Any, socket: str) -> Any:
-    """What the code of a pack gave for an output of this socket type, as it flows on wires.
-    InputError for what cannot be carried.
+    """Converts a pack's output of this socket type to what flows on wires. InputError for what
+    cannot be carried.
     """
     match value:
         case ModelFacade():

@@ -1,5 +1,5 @@
-"""The tensors of a weight file as packs hold them: a dictionary that remembers which file it is, so
-that a recipe can name that.
+"""Holds the tensors of a weight file for packs: a dictionary that remembers its file, so that a
+recipe can name that.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class WeightFile(dict[str, Any]):
-    """Tensors by name. One that a pack put, replaced or took out makes it another model than that
-    of the file.
+    """Maps names to tensors. One that a pack put, replaced or took out makes it another model than
+    that of the file.
     """
 
     def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -34,7 +34,7 @@ class WeightFile(dict[str, Any]):
 
 
 def file_of(weights: Any, purpose: str) -> Path:
-    """The file that holds these weights. InputError when a pack made them up or changed them."""
+    """Returns the file of these weights. InputError when a pack made them up or changed them."""
     if isinstance(weights, WeightFile) and weights.is_as_in_file():
         return weights.path
     raise InputError(f"{purpose} takes weights as comfy.utils.load_torch_file gives them; the pack made or changed these")

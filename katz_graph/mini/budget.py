@@ -1,4 +1,4 @@
-"""How long a training runs (a number of updates, or of minutes), and the learning rate along the
+"""Limits a training (to a number of updates, or of minutes), and sets the learning rate along the
 way.
 """
 
@@ -11,14 +11,14 @@ import torch
 
 @dataclass(slots=True)
 class Budget:
-    """Give `steps` for a run that can be repeated exactly, or `minutes` to fit a wall-clock limit."""
+    """Limits a training: to `steps`, which can be repeated exactly, or to wall-clock `minutes`."""
 
     steps: int | None = None
     minutes: float | None = None
     started: float = field(default_factory=time.time)
 
     def progress(self, step: int) -> float:
-        """0 at the start, 1 or more when the budget is used up."""
+        """Returns 0 at the start, 1 or more when the budget is used up."""
         if self.steps is not None:
             return step / self.steps
         if self.minutes is not None:
@@ -31,7 +31,7 @@ class Budget:
 
 
 def set_rate(optimizer: torch.optim.Optimizer, peak: float, step: int, progress: float, warm: int = 100) -> None:
-    """A short linear rise, then half a cosine down to 2 % of the peak."""
+    """Sets the rate: a short linear rise, then half a cosine down to 2 % of the peak."""
     rate = peak * min(1.0, (step + 1) / warm) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
     for group in optimizer.param_groups:
         group["lr"] = rate * float(group.get("scale", 1.0))

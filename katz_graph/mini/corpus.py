@@ -1,5 +1,5 @@
-"""Drawn pictures as training material: scenes with their seeds and latents, in buckets of one size
-each.
+"""Builds the training material of drawn pictures: scenes with their seeds and latents, in buckets
+of one size each.
 """
 
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ OTHER_SIZES = ((96, 96), (160, 160), (192, 192), (96, 128), (128, 96), (160, 128
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """latents [N, 4, height / 8, width / 8], scaled to unit size, fp16, of the scenes drawn with
-    the seeds.
+    """Holds latents [N, 4, height / 8, width / 8], scaled to unit size, fp16, of the scenes drawn
+    with the seeds.
     """
 
     height: int
@@ -30,25 +30,25 @@ class Bucket:
     latents: torch.Tensor
 
     def silhouettes(self, chosen: list[int]) -> torch.Tensor:
-        """[len(chosen), height, width] in 0..1, drawn again."""
+        """Draws the silhouettes [len(chosen), height, width] in 0..1 again."""
         masks = [draw(self.scenes[i], self.height, self.width, self.seeds[i]).silhouette for i in chosen]
         return torch.from_numpy(np.stack(masks)).float() / 255
 
     def pictures(self, chosen: list[int], styles: frozenset[str] = frozenset()) -> torch.Tensor:
-        """[len(chosen), height, width, 3] in 0..1, drawn again, in styles if wanted."""
+        """Draws the pictures [len(chosen), height, width, 3] in 0..1 again, in styles if wanted."""
         drawn = [draw(self.scenes[i], self.height, self.width, self.seeds[i], styles).picture for i in chosen]
         return torch.from_numpy(np.stack(drawn)).float() / 255
 
     def styled(self, vae: AutoencoderKL, count: int, styles: frozenset[str]) -> "Bucket":
-        """The first `count` scenes of this bucket in the given styles."""
+        """Returns the first `count` scenes of this bucket in the given styles."""
         latents = encode(vae, lambda i: self.pictures(i, styles), count)
         return replace(self, scenes=self.scenes[:count], seeds=self.seeds[:count], latents=latents)
 
 
 @torch.no_grad()
 def encode(vae: AutoencoderKL, pictures, count: int, batch: int = 16) -> torch.Tensor:  # type: ignore[no-untyped-def]
-    """Latents of `pictures(indices)` for the indices below `count`, divided by their standard
-    deviation.
+    """Encodes `pictures(indices)` for the indices below `count` to latents, divided by their
+    standard deviation.
     """
     parts = []
     for start in range(0, count, batch):
@@ -60,15 +60,15 @@ def encode(vae: AutoencoderKL, pictures, count: int, batch: int = 16) -> torch.T
 
 
 def random_bucket(height: int, width: int, count: int, seed: int) -> Bucket:
-    """Random training scenes, not encoded yet."""
+    """Samples random training scenes, not encoded yet."""
     generator = np.random.default_rng(seed)
     scenes = [sample_scene(generator, 1 if generator.random() < ONE_THING else 2) for _ in range(count)]
     return Bucket(height, width, scenes, generator.integers(1 << 31, size=count).tolist(), torch.empty(0))
 
 
 def build_corpus(vae: AutoencoderKL, file: Path, native: int, other: int, seed: int) -> list[Bucket]:
-    """The native bucket first, then one of each other size; kept in `file`, which is read when it
-    is there.
+    """Returns the native bucket first, then one of each other size; kept in `file`, which is read
+    when it is there.
     """
     sizes = [(128, 128, native), *((height, width, other) for height, width in OTHER_SIZES)]
     stored = torch.load(file, weights_only=True) if file.exists() else []

@@ -1,5 +1,5 @@
 """Draws scenes as pictures of any size with Pillow and NumPy, plain or in styles, together with
-their silhouette. Knows nothing about captions or models.
+their silhouette. Must not know captions or models.
 """
 
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ HOLES: dict[str, Points] = {
 
 
 def _thing_mask(thing: Thing, height: int, width: int, generator: np.random.Generator) -> Image.Image:
-    """Coverage of one thing, an "L" image of the picture's size."""
+    """Draws the coverage of one thing, an "L" image of the picture's size."""
     scale = min(height, width) / NATIVE
     radius = RADIUS[thing.size] * scale * float(generator.uniform(0.95, 1.05))
     x = CENTRES[thing.column] * width + float(generator.uniform(-JITTER, JITTER)) * scale
@@ -100,7 +100,7 @@ def _thing_mask(thing: Thing, height: int, width: int, generator: np.random.Gene
 
 @lru_cache(maxsize=256)
 def _background(name: str, height: int, width: int, variant: int) -> Floats:
-    """[H, W, 3] in 0..255. Patterns have a fixed grain in pixels, whatever the size of the picture."""
+    """Draws [H, W, 3] in 0..255. Patterns have a fixed grain in pixels, whatever the size."""
     rows, columns = np.mgrid[0:height, 0:width].astype(np.float32)
     generator = np.random.default_rng(variant)
     if name == "grey":
@@ -137,7 +137,7 @@ def _background(name: str, height: int, width: int, variant: int) -> Floats:
 
 
 def draw(scene: Scene, height: int, width: int, seed: int, styles: frozenset[str] = frozenset()) -> Drawing:
-    """The scene at `height` × `width`, positions jittered by `seed`, in any of the styles of
+    """Draws the scene at `height` × `width`, positions jittered by `seed`, in any of the styles of
     `world.STYLES` together: a white sticker border with a dark rim, diagonal stripes, a dusk
     palette.
     """

@@ -1,5 +1,5 @@
-"""Measures pictures of the miniature world with the judge: does what was painted obey caption, hint
-and style? Any engine can be measured, through one callable; knows nothing about how it paints.
+"""Measures with the judge whether pictures of the miniature world obey caption, hint and style. Any
+engine can be measured, through one callable; must not know how it paints.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ BOUNDS = {
 
 
 class Paint(Protocol):
-    """captions and seeds of equal length; `control`: the name of a ControlNet ("edges",
-    "silhouette") and its hints [B, H, W, 3] in 0..1; `loras`: names and strengths. Returns pictures
-    [B, 128, 128, 3] in 0..1.
+    """Paints pictures [B, 128, 128, 3] in 0..1. captions and seeds are of equal length; `control`:
+    the name of a ControlNet ("edges", "silhouette") and its hints [B, H, W, 3] in 0..1; `loras`:
+    names and strengths.
     """
 
     def __call__(
@@ -44,7 +44,7 @@ class Paint(Protocol):
 
 
 def held_out_scenes(count: int, things: int, seed: int) -> list[Scene]:
-    """Scenes of combinations that no training has seen."""
+    """Samples scenes of combinations that no training has seen."""
     generator = np.random.default_rng(seed)
     return [sample_scene(generator, things, held_out=True) for _ in range(count)]
 
@@ -60,7 +60,7 @@ def painted(paint: Paint, model: Judge, scenes: list[Scene], steps: int, loras: 
 
 
 def attributes(verdicts: Sequence[Verdict], scenes: Sequence[Scene]) -> dict[str, float]:
-    """Part of the pictures of one thing with the right shape, colour, size, place and background."""
+    """Returns the share of one-thing pictures with right shape, colour, size, place, background."""
     pairs = list(zip(verdicts, scenes, strict=True))
     names = ("shape", "colour", "size", "place")
     right = {name: sum(getattr(v.things[0], name) == getattr(s.things[0], name) for v, s in pairs) for name in names}
@@ -69,9 +69,7 @@ def attributes(verdicts: Sequence[Verdict], scenes: Sequence[Scene]) -> dict[str
 
 
 def one_thing(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
-    """Part of the pictures with the right shape, colour, size, place and background; and styles
-    seen unasked.
-    """
+    """Returns those shares for held-out scenes, and the share of pictures with a style unasked."""
     scenes = held_out_scenes(count, 1, 1)
     verdicts = painted(paint, model, scenes, steps)
     figures = {f"one_{name}": part for name, part in attributes(verdicts, scenes).items()}
@@ -80,8 +78,8 @@ def one_thing(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, f
 
 
 def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
-    """Part of the pictures in which shape, colour, size and place of both things are right, and of
-    each alone.
+    """Returns the share of pictures with shape, colour, size and place of both things right, and
+    with each alone.
     """
     scenes = held_out_scenes(count, 2, 2)
     figures = dict.fromkeys(("two_everything", "two_shapes", "two_colours", "two_sizes", "two_places", "two_background"), 0.0)
@@ -97,8 +95,8 @@ def two_things(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, 
 
 
 def hints_for(scenes: Sequence[Scene], kind: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Silhouettes [B, 128, 128] of booleans of the scenes as drawn with seeds from `seed` on, and
-    the hints [B, 128, 128, 3] in 0..1 of a ControlNet for them.
+    """Draws scenes with seeds from `seed` on: boolean silhouettes [B, 128, 128], and the hints [B,
+    128, 128, 3] in 0..1 of a ControlNet for them.
     """
     from katz_graph.picture.canny import canny
 
@@ -111,7 +109,7 @@ def hints_for(scenes: Sequence[Scene], kind: str, seed: int) -> tuple[torch.Tens
 
 
 def with_hints(paint: Paint, model: Judge, count: int, steps: int, kind: str = "silhouette") -> dict[str, float]:
-    """Mean intersection over union of the silhouette asked for and the one that the judge sees."""
+    """Returns the mean intersection over union of the silhouette asked for and the one judged."""
     scenes = held_out_scenes(count, 1, 3)
     total = 0.0
     for start in range(0, count, BATCH):
@@ -124,8 +122,8 @@ def with_hints(paint: Paint, model: Judge, count: int, steps: int, kind: str = "
 
 
 def in_styles(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, float]:
-    """Part of the pictures in which a style is recognised at strength 1, and both of two styles at
-    once; the shape and colour that survive a style.
+    """Returns the share of pictures in which a style is recognised at strength 1, and both of two
+    styles; and of shape and colour that survive a style.
     """
     scenes = held_out_scenes(count, 1, 4)
     figures: dict[str, float] = {}
@@ -145,7 +143,7 @@ def in_styles(paint: Paint, model: Judge, count: int, steps: int) -> dict[str, f
 def evaluate(
     paint: Paint, model: Judge, n_one: int = 200, n_two: int = 100, n_hints: int = 50, n_styles: int = 50, steps: int = 20
 ) -> dict[str, float]:
-    """All figures; `BOUNDS` says which of them must be how large."""
+    """Measures all figures; `BOUNDS` says which of them must be how large."""
     figures = one_thing(paint, model, n_one, steps)
     figures |= two_things(paint, model, n_two, steps)
     if n_hints:
@@ -156,7 +154,7 @@ def evaluate(
 
 
 def failures(figures: dict[str, float]) -> list[str]:
-    """The bounds that are not kept, in words."""
+    """Words the bounds that are not kept."""
     missed = []
     for name, (sign, bound) in BOUNDS.items():
         if name in figures and not (figures[name] >= bound if sign == ">=" else figures[name] <= bound):

@@ -1,4 +1,4 @@
-"""Training speed on CPUs with bfloat16 matrix units: group norms stay in fp32 (their bfloat16
+"""Speeds training up on CPUs with bfloat16 matrix units: group norms stay in fp32 (their bfloat16
 kernel is slow), attention runs as plain matrix products, everything else under autocast. Changes no
 weights and no results beyond rounding.
 """
@@ -16,7 +16,7 @@ def _group_norm(self: torch.nn.GroupNorm, x: torch.Tensor) -> torch.Tensor:
 
 
 def prepare(model: torch.nn.Module) -> torch.nn.Module:
-    """Channels-last, fp32 group norms and matrix-product attention, in place."""
+    """Makes a model channels-last, with fp32 group norms and matrix-product attention, in place."""
     for module in model.modules():
         if isinstance(module, torch.nn.GroupNorm):
             module.forward = MethodType(_group_norm, module)  # type: ignore[method-assign]

@@ -1,5 +1,5 @@
-"""`python -m katz_graph.mini.fit_preview`: the linear map from our miniature VAE's latents to
-colours, for `picture.latent_spaces`.
+"""Fits the linear map from our miniature VAE's latents to colours, for `picture.latent_spaces`:
+`python -m katz_graph.mini.fit_preview`.
 
 Least squares between the scaled latents of drawn pictures, each cell with its eight neighbours, and
 the means of the cell's pixels.
@@ -17,8 +17,8 @@ PICTURES, SEED = 256, 5
 
 @torch.no_grad()
 def fit(vae: AutoencoderKL) -> torch.Tensor:
-    """[37, 3]: red, green and blue in -1..1 of each channel's nine cells, row by row, and last what
-    is added everywhere.
+    """Fits [37, 3]: red, green and blue in -1..1 of each channel's nine cells, row by row, and last
+    what is added everywhere.
     """
     pixels = to_model(draw_pool(PICTURES, SEED)[:, :3])
     latents = torch.cat([vae._encode(part)[:, :4] for part in torch.split(pixels, 32)]) * vae.config.scaling_factor

@@ -1,6 +1,5 @@
-"""The judge: a small convolutional classifier that says what a picture of the miniature world
-shows, thing by thing, in which styles, and where its silhouette is. Knows nothing about the models
-that painted the picture.
+"""Judges pictures of the miniature world: a small convolutional classifier recognises the things,
+the styles and the silhouette. Must not know the models that painted the picture.
 """
 
 import json
@@ -24,8 +23,8 @@ def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 
 class Judge(nn.Module):
-    """[B, 3, 128, 128] in -1..1 to logits: shape [B, 9 cells, 9], colour [B, 9, 8], size [B, 9, 3],
-    background [B, 7], style [B, 3] and silhouette [B, 128, 128].
+    """Maps [B, 3, 128, 128] in -1..1 to logits: shape [B, 9 cells, 9], colour [B, 9, 8], size [B,
+    9, 3], background [B, 7], style [B, 3] and silhouette [B, 128, 128].
     """
 
     def __init__(self) -> None:
@@ -62,8 +61,8 @@ class Judge(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one picture shows. `things` are the cells most surely filled, surest first, as many as
-    were asked for or as are surer than not; silhouette [128, 128] of booleans.
+    """The content of one picture. `things` are the cells most surely filled, surest first, as many
+    as were asked for or as are surer than not; silhouette [128, 128] of booleans.
     """
 
     things: tuple[Thing, ...]
@@ -74,7 +73,7 @@ class Verdict:
 
 @torch.no_grad()
 def judge(model: Judge, pictures: torch.Tensor, count: int | None = None) -> list[Verdict]:
-    """pictures [B, H, W, 3] in 0..1. `count`: how many things to name in each picture."""
+    """Judges pictures [B, H, W, 3] in 0..1. `count`: the things to name in each picture."""
     x = pictures.float().permute(0, 3, 1, 2) * 2 - 1
     if x.shape[2:] != (SIDE, SIDE):
         x = F.interpolate(x, (SIDE, SIDE), mode="bilinear", antialias=True)
@@ -101,7 +100,7 @@ def judge(model: Judge, pictures: torch.Tensor, count: int | None = None) -> lis
 
 
 def overlap(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Intersection over union of two boolean masks of the same size; 1 when both are empty."""
+    """Computes the intersection over union of two boolean masks; 1 when both are empty."""
     union = int((found | wanted).sum())
     return int((found & wanted).sum()) / union if union else 1.0
 

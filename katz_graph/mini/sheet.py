@@ -1,4 +1,4 @@
-"""Draws the contact sheet: rows of painted pictures with what was asked for written underneath."""
+"""Draws the contact sheet: rows of painted pictures with their captions written underneath."""
 
 import textwrap
 from pathlib import Path
@@ -17,7 +17,7 @@ SIDE, LABEL, GAP = 128, 34, 4
 
 
 def tile(picture: torch.Tensor, label: str) -> Image.Image:
-    """picture [128, 128, 3] in 0..1 above two or three lines of text."""
+    """Draws a picture [128, 128, 3] in 0..1 above two or three lines of text."""
     image = Image.new("RGB", (SIDE + GAP, SIDE + LABEL), "white")
     image.paste(Image.fromarray((picture * 255).round().clamp(0, 255).byte().numpy()), (0, 0))
     ImageDraw.Draw(image).text((0, SIDE + 1), "\n".join(textwrap.wrap(label, 26)[:3]), "black", font_size=10, spacing=1)
@@ -31,7 +31,7 @@ def row(paint: Paint, captions: list[str], labels: list[str], **how: object) -> 
 
 
 def contact_sheet(paint: Paint, output: Path) -> None:
-    """One thing, two things, both ControlNets under their hints, each style and a pair; all
+    """Paints one thing, two things, both ControlNets under their hints, each style and a pair; all
     held-out captions.
     """
     ones, twos = held_out_scenes(2 * COLUMNS, 1, 11), held_out_scenes(2 * COLUMNS, 2, 12)

@@ -8,8 +8,8 @@ from diffusers import ControlNetModel, StableDiffusionXLControlNetPipeline, Stab
 
 
 class StockPaint:
-    """StableDiffusionXLPipeline (with a ControlNet where one is asked for) over a `weights` folder,
-    Euler, fp32.
+    """Paints with StableDiffusionXLPipeline (with a ControlNet where one is asked for) over a
+    `weights` folder, Euler, fp32.
     """
 
     def __init__(self, weights: Path, guidance: float = 4.0) -> None:
@@ -28,7 +28,7 @@ class StockPaint:
         height: int = 128,
         width: int = 128,
     ) -> torch.Tensor:
-        """Pictures [B, height, width, 3] in 0..1."""
+        """Paints pictures [B, height, width, 3] in 0..1."""
         names = tuple(name for name, _ in loras)
         if names != self.loaded:
             self.pipeline.unload_lora_weights()

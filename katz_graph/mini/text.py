@@ -1,5 +1,5 @@
-"""The miniature text side: a byte-complete CLIP tokenizer of under 2,000 tokens and two small text
-encoders.
+"""Builds the miniature text side: a byte-complete CLIP tokenizer of under 2,000 tokens and two
+small text encoders.
 """
 
 import json
@@ -23,14 +23,16 @@ EXTRA_WORDS = [
 
 
 def byte_alphabet() -> list[str]:
-    """The 256 printable stand-ins for bytes that byte-level BPE uses (GPT-2's table), "!" first."""
+    """Returns the 256 printable characters for bytes of byte-level BPE (GPT-2's table), "!"
+    first.
+    """
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [value for value in range(256) if value not in printable]
     return [chr(value) for value in printable] + [chr(256 + index) for index in range(len(others))]
 
 
 def learn_merges(words: list[str]) -> list[tuple[str, str]]:
-    """Byte-pair merges, most frequent pair first, until every word is one token."""
+    """Learns byte-pair merges, most frequent pair first, until every word is one token."""
     pieces = {word: [*word[:-1], word[-1] + "</w>"] for word in words}
     merges: list[tuple[str, str]] = []
     while counts := Counter(pair for parts in pieces.values() for pair in pairwise(parts)):
@@ -65,8 +67,8 @@ def write_tokenizer(folder: Path, pad: str) -> CLIPTokenizer:
 
 
 def write_vocabulary(tokenizer: CLIPTokenizer, folder: Path) -> None:
-    """vocab.json and merges.txt beside tokenizer.json, for what reads only these (transformers
-    before 5 does).
+    """Writes vocab.json and merges.txt beside tokenizer.json, for what reads only these
+    (transformers before 5 does).
     """
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
@@ -75,8 +77,8 @@ def write_vocabulary(tokenizer: CLIPTokenizer, folder: Path) -> None:
 
 
 def encoder_config(tokenizer: CLIPTokenizer, layers: int) -> CLIPTextConfig:
-    """Pipelines of this family read the layer before the last, so one layer more than is used for
-    the sequence.
+    """Configures an encoder. Pipelines of this family read the layer before the last, so it has one
+    more than is used.
     """
     return CLIPTextConfig(
         vocab_size=len(tokenizer),

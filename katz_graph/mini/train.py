@@ -56,13 +56,13 @@ def load_corpus(work: Path, vae: AutoencoderKL) -> list[Bucket]:
 
 
 def finest_vae(work: Path) -> Path:
-    """The VAE with the sharpened decoder where that stage has run."""
+    """Returns the VAE with the sharpened decoder where that stage has run."""
     sharpened = work / "decoder"
     return sharpened if sharpened.exists() else work / "vae"
 
 
 def ship(work: Path) -> None:
-    """work/weights: what the package carries, in fp16, with example inputs."""
+    """Collects in work/weights what the package carries, in fp16, with example inputs."""
     weights = work / "weights"
     shutil.rmtree(weights, ignore_errors=True)
     save_pipeline(load_painter(work / "pipeline"), load_vae(finest_vae(work)), weights / "pipeline")
@@ -89,8 +89,8 @@ def ship(work: Path) -> None:
 
 
 def measure(weights: Path, few: bool) -> None:
-    """The judge examined on drawn pictures, then stock diffusers judged; a table, then one line of
-    JSON.
+    """Examines the judge on drawn pictures, then judges stock diffusers; prints a table, then one
+    line of JSON.
     """
     model = load_judge(weights / "judge")
     figures = {f"judge_{name}": value for name, value in examine(model).items()}

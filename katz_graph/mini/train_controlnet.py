@@ -17,13 +17,13 @@ Hint = Literal["edges", "silhouette"]
 
 
 def hints(kind: Hint, bucket: Bucket, chosen: list[int]) -> torch.Tensor:
-    """[B, 3, H, W] in 0..1: what a Canny node makes of the drawn pictures, or their silhouettes."""
+    """Makes hints [B, 3, H, W] in 0..1: Canny edges of the drawn pictures, or their silhouettes."""
     maps = canny(bucket.pictures(chosen), 0.4, 0.8) if kind == "edges" else bucket.silhouettes(chosen)
     return maps.unsqueeze(1).expand(-1, 3, -1, -1)
 
 
 def save_controlnet(model: ControlNetModel, folder: Path) -> None:
-    """fp16; the live model keeps its fp32 weights and is untouched."""
+    """Saves in fp16; the live model keeps its fp32 weights and is untouched."""
     copy = ControlNetModel.from_config(model.config)
     copy.load_state_dict(model.state_dict())
     copy.half().save_pretrained(folder, safe_serialization=True)
@@ -33,7 +33,7 @@ def train_controlnet(
     kind: Hint, painter: Painter, buckets: list[Bucket], output: Path, budget: Budget,
     seed: int = 0, batch: int = 16, peak: float = 1e-3, resume: bool = False,
 ) -> None:  # fmt: skip
-    """Captions lose a good part of their words here, so that the hint has something to say."""
+    """Trains on captions that lose many of their words, so that the hint has something to say."""
     torch.manual_seed(seed)
     generator = np.random.default_rng(seed)
     levels = noise_levels()

@@ -19,7 +19,7 @@ Target = dict[str, torch.Tensor]
 
 
 def targets(scenes: list[Scene], styles: list[frozenset[str]]) -> Target:
-    """Class indices; shape [B, 9] counts empty cells as one more class, the others hold -1 there."""
+    """Makes class indices; shape [B, 9] has a class for empty cells, the others hold -1 there."""
     shape = torch.full((len(scenes), 9), PRESENCE)
     colour, size = torch.full((len(scenes), 9), -1), torch.full((len(scenes), 9), -1)
     for index, scene in enumerate(scenes):
@@ -36,7 +36,9 @@ def targets(scenes: list[Scene], styles: list[frozenset[str]]) -> Target:
 def drawn_batch(
     generator: np.random.Generator, batch: int, held_out: bool = False, styled: float = 0.25
 ) -> tuple[torch.Tensor, torch.Tensor, list[Scene], list[frozenset[str]]]:
-    """pictures [B, 3, 128, 128] in -1..1, silhouettes [B, 128, 128] in 0..1, scenes and styles."""
+    """Draws pictures [B, 3, 128, 128] in -1..1, silhouettes [B, 128, 128] in 0..1, scenes and
+    styles.
+    """
     scenes = [sample_scene(generator, held_out=held_out) for _ in range(batch)]
     styles = [frozenset(style for style in STYLES if generator.random() < styled) for _ in scenes]
     drawings = [draw(scene, 128, 128, int(generator.integers(1 << 31)), style) for scene, style in zip(scenes, styles, strict=True)]
@@ -46,7 +48,7 @@ def drawn_batch(
 
 
 def blurred(pictures: torch.Tensor, generator: np.random.Generator) -> torch.Tensor:
-    """Half of the batches softened, all a little noisy and changed in contrast."""
+    """Softens half of the batches; makes all a little noisy and changes their contrast."""
     if generator.random() < 0.5:
         smaller = F.interpolate(pictures, scale_factor=float(generator.uniform(0.4, 0.8)), mode="bilinear", antialias=True)
         pictures = F.interpolate(smaller, (128, 128), mode="bilinear")
@@ -86,7 +88,9 @@ def train_judge(output: Path, budget: Budget, seed: int = 0, batch: int = 48, pe
 
 
 def examine(model: Judge, count: int = 1000, seed: int = 12345) -> dict[str, float]:
-    """How often the judge is right on held-out drawn pictures, plain and styled, per attribute."""
+    """Measures how often the judge is right on held-out drawings, plain and styled, per
+    attribute.
+    """
     generator = np.random.default_rng(seed)
     right = dict.fromkeys(("shape", "colour", "size", "place", "background", "styles", "silhouette"), 0.0)
     total = 0

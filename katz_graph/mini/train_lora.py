@@ -28,7 +28,7 @@ ENCODER = ("q_proj", "k_proj", "v_proj", "out_proj")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Where a style's LoRA sits, its size, and in whose names its file is written."""
+    """The place of a style's LoRA, its size, and the naming of its file."""
 
     rank: int
     alpha: float
@@ -45,7 +45,7 @@ RECIPES = {
 
 
 class LowRank(nn.Module):
-    """scale · up(down(x)), beside one linear layer or convolution; zero at first."""
+    """Adds scale · up(down(x)) beside one linear layer or convolution; zero at first."""
 
     def __init__(self, beside: nn.Linear | nn.Conv2d, rank: int, alpha: float) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ class LowRank(nn.Module):
 
 @dataclass(slots=True)
 class Adapters:
-    """The low-rank layers of all styles, hooked to a painter; only the styles in `active` take
-    part.
+    """Holds the low-rank layers of all styles, hooked to a painter; only the styles in `active`
+    take part.
     """
 
     layers: dict[str, dict[str, LowRank]]  # style -> "unet.…" / "text_encoder.…" module name -> layer
@@ -94,7 +94,7 @@ def _named_layers(painter: Painter) -> Iterator[tuple[str, str, nn.Module]]:
 
 
 def attach(painter: Painter) -> Adapters:
-    """New low-rank layers for every recipe, hooked into the painter's models."""
+    """Makes new low-rank layers for every recipe, hooked into the painter's models."""
     adapters = Adapters({style: {} for style in RECIPES})
     for part, name, module in _named_layers(painter):
         beside = {}
@@ -109,7 +109,7 @@ def attach(painter: Painter) -> Adapters:
 
 
 def file_names(naming: str, layer: str) -> tuple[str, str, str | None]:
-    """Names of the down, up and (if the naming has one) alpha tensor of a layer "unet.…" or
+    """Names the down, up and (if the naming has one) alpha tensor of a layer "unet.…" or
     "text_encoder.…".
     """
     part, name = layer.split(".", 1)
@@ -125,7 +125,7 @@ def file_names(naming: str, layer: str) -> tuple[str, str, str | None]:
 
 
 def save_loras(adapters: Adapters, folder: Path) -> None:
-    """One fp16 file a style, each in its own naming."""
+    """Writes one fp16 file a style, each in its own naming."""
     folder.mkdir(parents=True, exist_ok=True)
     for style, layers in adapters.layers.items():
         recipe = RECIPES[style]
@@ -140,7 +140,7 @@ def save_loras(adapters: Adapters, folder: Path) -> None:
 
 
 def load_loras(adapters: Adapters, folder: Path) -> None:
-    """Reads back what `save_loras` wrote, to train on."""
+    """Reads back the files of `save_loras`, to train on."""
     for style, layers in adapters.layers.items():
         tensors = load_file(folder / f"{style}.safetensors")
         for name, layer in layers.items():
@@ -151,8 +151,8 @@ def load_loras(adapters: Adapters, folder: Path) -> None:
 
 
 def style_sets() -> list[tuple[frozenset[str], float]]:
-    """Every non-empty set of styles and how often it is drawn: alone 0.2 each, in pairs 0.11, all
-    three 0.07.
+    """Returns every non-empty set of styles and how often it is drawn: alone 0.2 each, in pairs
+    0.11, all three 0.07.
     """
     share = {1: 0.2, 2: 0.11, 3: 0.07}
     return [(frozenset(c), share[n]) for n in (1, 2, 3) for c in combinations(STYLES, n)]

@@ -48,7 +48,7 @@ def build_scheduler() -> EulerDiscreteScheduler:
 
 @dataclass(slots=True)
 class Painter:
-    """The trainable part and its tokenizers: from captions and noisy latents to predicted noise."""
+    """Predicts noise from captions and noisy latents: the trainable part and its tokenizers."""
 
     unet: UNet2DConditionModel
     encoder: CLIPTextModel
@@ -63,7 +63,7 @@ class Painter:
         return [parameter for module in self.modules() for parameter in module.parameters()]
 
     def encode(self, captions: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden states [B, 77, 2·WIDTH] and pooled [B, WIDTH], as
+        """Returns hidden states [B, 77, 2·WIDTH] and pooled [B, WIDTH], as
         StableDiffusionXLPipeline.encode_prompt.
         """
         tokens = [
@@ -81,7 +81,7 @@ class Painter:
 
 
 def new_painter(folder: Path) -> Painter:
-    """Random weights; writes the tokenizers into `folder`."""
+    """Makes a painter of random weights; writes the tokenizers into `folder`."""
     first = write_tokenizer(folder / "tokenizer", "<|endoftext|>")
     second = write_tokenizer(folder / "tokenizer_2", "!")
     encoder, encoder_2 = build_encoders(first, second)
@@ -89,7 +89,7 @@ def new_painter(folder: Path) -> Painter:
 
 
 def load_painter(folder: Path) -> Painter:
-    """From a pipeline folder, in fp32."""
+    """Loads a painter from a pipeline folder, in fp32."""
     return Painter(
         UNet2DConditionModel.from_pretrained(folder / "unet", torch_dtype=torch.float32),
         CLIPTextModel.from_pretrained(folder / "text_encoder", dtype=torch.float32, attn_implementation="eager"),
@@ -100,7 +100,7 @@ def load_painter(folder: Path) -> Painter:
 
 
 def noise_levels() -> torch.Tensor:
-    """Cumulative products of alpha for the 1,000 training timesteps."""
+    """Returns the cumulative products of alpha for the 1,000 training timesteps."""
     levels: torch.Tensor = build_scheduler().alphas_cumprod.float()
     return levels
 
@@ -110,8 +110,8 @@ def batch_captions(scenes: Iterable[Scene], generator: np.random.Generator, keep
 
 
 def noised(latents: torch.Tensor, levels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et al.
-    2023, for epsilon).
+    """Returns noisy latents, noise, timesteps [B] and loss weights [B]: min(SNR, 5) / SNR (Hang et
+    al. 2023, for epsilon).
 
     Where noise prevails it is decided what stands where, while the error in epsilon is small: more
     draws and more weight there.
@@ -125,7 +125,9 @@ def noised(latents: torch.Tensor, levels: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 def pick(buckets: list[Bucket], batch: int, generator: np.random.Generator, native: float) -> tuple[Bucket, list[int]]:
-    """A bucket (the first with probability `native`) and members of it; fewer of larger pictures."""
+    """Picks a bucket (the first with probability `native`) and members; fewer of larger
+    pictures.
+    """
     bucket = buckets[0]
     if generator.random() > native and len(buckets) > 1:
         bucket = buckets[1 + int(generator.integers(len(buckets) - 1))]
@@ -134,7 +136,7 @@ def pick(buckets: list[Bucket], batch: int, generator: np.random.Generator, nati
 
 
 class Average:
-    """Exponential moving average of parameters."""
+    """Keeps the exponential moving average of parameters."""
 
     def __init__(self, parameters: list[torch.nn.Parameter], decay: float) -> None:
         self.parameters, self.decay = parameters, decay
@@ -153,7 +155,7 @@ class Average:
 
 
 def save_pipeline(painter: Painter, vae: AutoencoderKL, folder: Path, dtype: torch.dtype = torch.float16) -> None:
-    """A folder that StableDiffusionXLPipeline.from_pretrained loads."""
+    """Writes a folder that StableDiffusionXLPipeline.from_pretrained loads."""
     unet, encoder, encoder_2, decoder = (copy.deepcopy(m) for m in (painter.unet, painter.encoder, painter.encoder_2, vae))
     for module in unet.modules(), decoder.modules():
         for part in module:

@@ -1,4 +1,4 @@
-"""Trains the miniature VAE (diffusers' AutoencoderKL, factor 8) on random crops of drawn pictures."""
+"""Trains the miniature VAE (diffusers' AutoencoderKL, factor 8) on random crops of drawings."""
 
 import math
 from pathlib import Path
@@ -31,13 +31,13 @@ def build_vae() -> AutoencoderKL:
 
 
 def random_styles(generator: np.random.Generator, part: float) -> frozenset[str]:
-    """Each style on its own with probability `part`."""
+    """Draws each style on its own with probability `part`."""
     return frozenset(style for style in STYLES if generator.random() < part)
 
 
 def draw_pool(count: int, seed: int) -> torch.Tensor:
-    """[count, 4, 128, 128] uint8 of random scenes, some of them styled; the fourth channel is the
-    silhouette.
+    """Draws [count, 4, 128, 128] uint8 of random scenes, some of them styled; the fourth channel is
+    the silhouette.
     """
     generator = np.random.default_rng(seed)
     pictures = []
@@ -49,14 +49,14 @@ def draw_pool(count: int, seed: int) -> torch.Tensor:
 
 
 def to_model(pictures: torch.Tensor) -> torch.Tensor:
-    """uint8 0..255 to float -1..1."""
+    """Converts uint8 0..255 to float -1..1."""
     return pictures.float() / 127.5 - 1
 
 
 def crops(pool: torch.Tensor, batch: int, generator: torch.Generator) -> torch.Tensor:
-    """[batch, 4, 64, 64] uint8; half of the crops are the fullest of eight (they show a thing), and
-    half have their corner on the 8-pixel grid, so that pattern phases are seen as the whole picture
-    shows them.
+    """Cuts crops [batch, 4, 64, 64] uint8. Half of them are the fullest of eight (they show a
+    thing), and half have their corner on the 8-pixel grid, so that pattern phases are seen as the
+    whole picture shows them.
     """
     found = []
     for index in range(batch):
@@ -73,9 +73,9 @@ def train_vae(
     output: Path, budget: Budget, seed: int = 0, batch: int = 24, peak: float = 2e-3,
     start_from: Path | None = None, decoder_only: bool = False,
 ) -> None:  # fmt: skip
-    """Writes `output` (a diffusers VAE folder, fp32). `start_from`: continue from that folder
-    instead of from random weights; `decoder_only`: sharpen the decoder for the latents as they are,
-    which models trained on them need.
+    """Trains a VAE and writes `output` (a diffusers VAE folder, fp32). `start_from`: continue from
+    that folder instead of from random weights; `decoder_only`: sharpen the decoder for the latents
+    as they are, which models trained on them need.
     """
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)

@@ -1,5 +1,5 @@
-"""The small world that the miniature models know: shapes, colours, backgrounds, places, sizes and
-styles. Samples scenes, says them in words and decides which ones are held out; knows nothing about
+"""Defines the small world of the miniature models: shapes, colours, backgrounds, places, sizes and
+styles. Samples scenes, says them in words and decides which ones are held out; must not know
 pixels.
 """
 
@@ -55,8 +55,8 @@ class Scene:
 
     @property
     def held_out(self) -> bool:
-        """A fixed tenth of all combinations of attributes, decided by a hash of what the scene
-        shows (not of the order in which it is said).
+        """Tells whether the scene is in a fixed tenth of all combinations of attributes, decided by
+        a hash of its content (not of the order in which it is said).
         """
         things = sorted(f"{t.shape} {t.colour} {t.size} {t.row} {t.column}" for t in self.things)
         digest = hashlib.sha256("|".join([self.background, *things]).encode()).digest()
@@ -68,8 +68,8 @@ def _pick(generator: np.random.Generator, names: tuple[str, ...]) -> str:
 
 
 def sample_scene(generator: np.random.Generator, count: int | None = None, held_out: bool = False) -> Scene:
-    """A random scene of `count` things (by default one or two), from the training or the held-out
-    part.
+    """Samples a random scene of `count` things (by default one or two), from the training or the
+    held-out part.
     """
     while True:
         number = count if count is not None else int(generator.integers(1, 3))
@@ -93,7 +93,7 @@ def _where(background: str) -> str:
 
 
 def caption(scene: Scene) -> str:
-    """The plain, complete sentence, e.g. "a small red star above a large blue circle on sand"."""
+    """Words the complete sentence, e.g. "a small red star above a large blue circle on sand"."""
     nouns = [_noun(thing.shape, thing.colour, thing.size) for thing in scene.things]
     if scene.relation is not None:
         return f"{nouns[0]} {scene.relation} {nouns[1]} {_where(scene.background)}"
@@ -101,7 +101,7 @@ def caption(scene: Scene) -> str:
 
 
 def loose_caption(scene: Scene, generator: np.random.Generator, keep: float = 0.9) -> str:
-    """The same scene as people might type it: attributes left out (each kept with probability
+    """Words the same scene as people might type it: attributes left out (each kept with probability
     `keep`), other orders, tags instead of a sentence.
     """
 

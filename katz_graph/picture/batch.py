@@ -1,4 +1,4 @@
-"""Bringing two batches to one length, and two pictures to the same channels."""
+"""Brings two batches to one length, and two pictures to the same channels."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from katz_graph.errors import InputError
 
 
 def repeated(batch: Tensor, length: int) -> Tensor:
-    """[B, ...] -> [length, ...]: from the start again when it is short, cut when it is long."""
+    """Repeats a short batch from its start, cuts a long one: [B, ...] -> [length, ...]."""
     if len(batch) == length:
         return batch
     return batch[torch.arange(length, device=batch.device) % len(batch)]
 
 
 def window(length: int, start: int, count: int) -> slice:
-    """Which of a batch of this length: `count` from `start`, as far as there are; a negative start
-    counts from the end.
+    """Returns the slice of a batch of this length: `count` from `start`, as far as there are; a
+    negative start counts from the end.
     """
     first = min(length - 1, start) if start >= 0 else max(0, length + start)
     return slice(first, min(length, first + count))
 
 
 def like_channels(picture: Tensor, channels: int) -> Tensor:
-    """[B, H, W, C] -> [B, H, W, channels]: what is missing is opaque white, what is too much falls
-    away.
+    """Changes the channels, [B, H, W, C] -> [B, H, W, channels]: what is missing is opaque white,
+    what is too much falls away.
     """
     missing = channels - picture.shape[-1]
     if missing <= 0:
@@ -34,13 +34,13 @@ def like_channels(picture: Tensor, channels: int) -> Tensor:
 
 
 def same_channels(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with the larger number of channels."""
+    """Returns both with the larger number of channels."""
     channels = max(first.shape[-1], second.shape[-1])
     return like_channels(first, channels), like_channels(second, channels)
 
 
 def cut(batch: Tensor, x: int, y: int, width: int, height: int, what: str) -> Tensor:
-    """The window of [B, H, W, ...], as far as it lies inside. InputError when nothing of it does."""
+    """Cuts the window of [B, H, W, ...], as far as it lies inside. InputError if none does."""
     high, wide = batch.shape[1:3]
     if x >= wide or y >= high:
         raise InputError(f"the window begins at x {x}, y {y}, outside of the {what}, which is {wide}x{high}")

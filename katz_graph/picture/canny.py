@@ -1,5 +1,5 @@
-"""Canny's edge detector (Canny 1986) in plain torch, with the thresholds and steps of
-kornia.filters.canny, which the ecosystem's Canny node calls.
+"""Detects edges (Canny 1986) in plain torch, with the thresholds and steps of kornia.filters.canny,
+which ComfyUI's Canny node calls.
 """
 
 import torch
@@ -10,7 +10,7 @@ NEIGHBOURS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 
 
 
 def canny(image: torch.Tensor, low: float = 0.4, high: float = 0.8) -> torch.Tensor:
-    """image [B, H, W, C] in 0..1 (C of 1, 3 or 4) to edges [B, H, W] of 0 and 1.
+    """Finds the edges [B, H, W] of 0 and 1 of an image [B, H, W, C] in 0..1 (C of 1, 3 or 4).
 
     `low` and `high` are absolute bounds on the length of the Sobel gradient (unnormalised, so a
     sharp step from black to white is about 2.7): pixels above `high` are edges, and those above
@@ -25,7 +25,7 @@ def canny(image: torch.Tensor, low: float = 0.4, high: float = 0.8) -> torch.Ten
 
 
 def _grey(image: torch.Tensor) -> torch.Tensor:
-    """[B, 1, H, W], transparency ignored."""
+    """Returns the grey [B, 1, H, W], transparency ignored."""
     planes = image.permute(0, 3, 1, 2)
     if planes.shape[1] == 1:
         return planes
@@ -34,8 +34,8 @@ def _grey(image: torch.Tensor) -> torch.Tensor:
 
 
 def _blur(grey: torch.Tensor) -> torch.Tensor:
-    """5×5 Gaussian of sigma 1, mirrored at the border (repeated where the picture is too small for
-    that).
+    """Blurs with a 5×5 Gaussian of sigma 1, mirrored at the border (repeated where the picture is
+    too small for that).
     """
     positions = torch.arange(-2, 3, dtype=grey.dtype, device=grey.device)
     weights = torch.exp(-positions.square() / 2)
@@ -46,7 +46,7 @@ def _blur(grey: torch.Tensor) -> torch.Tensor:
 
 
 def _gradient(grey: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sobel derivatives (down, right), the border repeated."""
+    """Computes the Sobel derivatives (down, right), the border repeated."""
     right = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], dtype=grey.dtype, device=grey.device)
     padded = F.pad(grey, (1, 1, 1, 1), mode="replicate")
     both = F.conv2d(padded, torch.stack([right.T, right]).unsqueeze(1))
@@ -54,8 +54,8 @@ def _gradient(grey: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _is_ridge(length: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    """Where the gradient is longer than at both neighbours along its direction (rounded to 45
-    degrees).
+    """Marks pixels whose gradient is longer than at both neighbours along its direction (rounded to
+    45 degrees).
     """
     height, width = length.shape[2:]
     padded = F.pad(length, (1, 1, 1, 1))
@@ -65,15 +65,15 @@ def _is_ridge(length: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
 
 
 def _beats(drops: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
-    """Longer than the neighbour; equal is enough to the right and downwards, so of two equal pixels
-    one stays.
+    """Marks pixels longer than the neighbour; equal is enough to the right and downwards, so of two
+    equal pixels one stays.
     """
     drop = drops.gather(1, direction)
     return (drop > 0) | ((drop == 0) & ((direction == 0) | (direction == 2)))
 
 
 def _follow(strong: torch.Tensor, weak: torch.Tensor) -> torch.Tensor:
-    """Hysteresis: grows the strong pixels through the weak ones that touch them."""
+    """Grows the strong pixels through the weak ones that touch them (hysteresis)."""
     edges = strong
     while True:
         grown = weak & (F.max_pool2d(edges.float(), 3, 1, 1) > 0) | strong

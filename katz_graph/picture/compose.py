@@ -1,4 +1,4 @@
-"""Laying one batch of planes [B, C, H, W] over another, through a mask or with feathered borders.
+"""Pastes one batch of planes [B, C, H, W] over another, through a mask or with feathered borders.
 Pictures and latents alike.
 """
 
@@ -13,8 +13,8 @@ from katz_graph.sampling.areas import fit_mask
 
 
 def paste(below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = None, fill: bool = False) -> Tensor:
-    """`above` at column x and row y of `below`, as far as it lies inside; where the mask [b, h, w]
-    is 1 it covers.
+    """Pastes `above` at column x and row y of `below`, as far as it lies inside; where the mask [b,
+    h, w] is 1 it covers.
 
     The mask is fitted to `above`, which is fitted to `below` with `fill`; the length of the batch
     is that of `below`.
@@ -33,8 +33,8 @@ def paste(below: Tensor, above: Tensor, x: int, y: int, mask: Tensor | None = No
 
 
 def feathered(planes: Tensor, x: int, y: int, feather: int, high: int, wide: int) -> Tensor:
-    """A mask [1, h, w] for planes at (x, y) of something `high` by `wide`: ramps of `feather` cells
-    on the borders that lie inside it.
+    """Makes a mask [1, h, w] for planes at (x, y) of something `high` by `wide`: ramps of `feather`
+    cells on the borders that lie inside it.
     """
     rows, columns = planes.shape[-2:]
     down = border_ramp(rows, feather if y else 0, feather if y + rows < high else 0)
@@ -43,8 +43,8 @@ def feathered(planes: Tensor, x: int, y: int, feather: int, high: int, wide: int
 
 
 def border_ramp(length: int, start: int, end: int) -> Tensor:
-    """[length], 1 inside; the first `start` values rise as 1/start, 2/start ... 1, the last `end`
-    fall likewise.
+    """Makes a ramp [length], 1 inside; the first `start` values rise as 1/start, 2/start ... 1, the
+    last `end` fall likewise.
     """
     ramp = torch.ones(length)
     start, end = min(start, length), min(end, length)

@@ -1,6 +1,4 @@
-"""Blurring and sharpening pictures [B, H, W, C] with a Gaussian, and the blend modes of two
-pictures.
-"""
+"""Blurs and sharpens pictures [B, H, W, C] with a Gaussian, and blends two pictures."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ OVERSHOOT = 10.0  # how much of what a blur takes away a sharpening of 1 adds
 
 
 def blur(image: Tensor, radius: int, sigma: float) -> Tensor:
-    """A Gaussian of 2·radius + 1 pixels; sigma is in units of the radius, as in the ecosystem. The
-    border is mirrored.
+    """Blurs with a Gaussian of 2·radius + 1 pixels; sigma is in units of the radius, as in ComfyUI.
+    The border is mirrored.
     """
     positions = torch.linspace(-1, 1, 2 * radius + 1, dtype=image.dtype, device=image.device)
     weights = torch.exp(-positions.square() / (2 * sigma**2))
@@ -29,7 +27,7 @@ def blur(image: Tensor, radius: int, sigma: float) -> Tensor:
 
 
 def sharpen(image: Tensor, radius: int, sigma: float, alpha: float) -> Tensor:
-    """Unsharp masking: image + 10·alpha·(image - blurred), in 0..1."""
+    """Sharpens by unsharp masking: image + 10·alpha·(image - blurred), in 0..1."""
     return (image + OVERSHOOT * alpha * (image - blur(image, radius, sigma))).clamp(0, 1)
 
 
@@ -38,7 +36,7 @@ def _overlay(below: Tensor, above: Tensor) -> Tensor:
 
 
 def _soft_light(below: Tensor, above: Tensor) -> Tensor:
-    """W3C Compositing and Blending, §9.1.9"""
+    """Blends by soft light (W3C Compositing and Blending, §9.1.9)."""
     root = torch.where(below <= 0.25, ((16 * below - 12) * below + 4) * below, below.clamp(min=0).sqrt())
     return torch.where(above <= 0.5, below - (1 - 2 * above) * below * (1 - below), below + (2 * above - 1) * (root - below))
 

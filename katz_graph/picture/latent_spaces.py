@@ -1,5 +1,5 @@
-"""What colours latents stand for, nearly: a linear map for each latent space, which its scaling
-factor tells. Nothing but data.
+"""Maps latents to approximate colours: a linear map for each latent space, told from its scaling
+factor. Nothing but data.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LATENT_SPACES: Mapping[float, LinearMap] = MappingProxyType({
 
 
 def linear_map(scale: float, channels: int) -> LinearMap | None:
-    """That of the latent space with this scaling factor; None where it is not known."""
+    """Returns the map of the latent space with this scaling factor; None where it is not known."""
     if channels != CHANNELS:
         return None
     return next((known for factor, known in LATENT_SPACES.items() if math.isclose(scale, factor, rel_tol=NEAR)), None)

@@ -1,5 +1,5 @@
-"""Batches of latents, with the noise mask and the batch index that travel with them. Knows nothing
-of models.
+"""Edits batches of latents, with the noise mask and the batch index that travel with them. Must not
+know models.
 
 A mask may have any size (it is fitted to the latent when sampling), and one mask stands for the
 whole batch.
@@ -21,12 +21,12 @@ from katz_graph.wires import CELL, LatentSamples
 
 
 def changed(latent: LatentSamples, samples: Tensor, mask: Tensor | None = None) -> LatentSamples:
-    """The latent with other samples, and another mask when one is given."""
+    """Returns the latent with other samples, and another mask when one is given."""
     return cast(LatentSamples, {**latent, "samples": samples} | ({} if mask is None else {"noise_mask": mask}))
 
 
 def mask_of(latent: LatentSamples) -> Tensor | None:
-    """[1 or B, 1, H, W], one for each sample unless there is only one."""
+    """Returns the mask [1 or B, 1, H, W], one for each sample unless there is only one."""
     mask = latent.get("noise_mask")
     if mask is None:
         return None
@@ -35,7 +35,7 @@ def mask_of(latent: LatentSamples) -> Tensor | None:
 
 
 def indices_of(latent: LatentSamples) -> list[int] | None:
-    """Which draw of the seed each sample gets; InputError when there is not one for each."""
+    """Returns each sample's draw of the seed; InputError when there is not one for each."""
     indices = latent.get("batch_index")
     if indices is not None and len(indices) != len(latent["samples"]):
         raise InputError(f"the latent's batch_index has {len(indices)} numbers, expected one for each of {len(latent['samples'])} samples")
@@ -43,13 +43,13 @@ def indices_of(latent: LatentSamples) -> list[int] | None:
 
 
 def spatial(latent: LatentSamples, change: Callable[[Tensor], Tensor]) -> LatentSamples:
-    """A turn or flip of [..., H, W] for samples and mask alike."""
+    """Turns or flips [..., H, W], samples and mask alike."""
     mask = mask_of(latent)
     return changed(latent, change(latent["samples"]), None if mask is None else change(mask))
 
 
 def pixel_mask(latent: LatentSamples) -> Tensor | None:
-    """The mask with CELL pixels for each cell of the samples."""
+    """Resizes the mask to CELL pixels for each cell of the samples."""
     mask = mask_of(latent)
     if mask is None:
         return None
@@ -59,7 +59,7 @@ def pixel_mask(latent: LatentSamples) -> Tensor | None:
 
 
 def crop(latent: LatentSamples, x: int, y: int, width: int, height: int) -> LatentSamples:
-    """A window in cells, as far as it lies inside."""
+    """Crops to a window in cells, as far as it lies inside."""
     mask = pixel_mask(latent)
     if mask is not None:
         mask = mask[..., y * CELL : (y + height) * CELL, x * CELL : (x + width) * CELL]
@@ -67,7 +67,7 @@ def crop(latent: LatentSamples, x: int, y: int, width: int, height: int) -> Late
 
 
 def scaled(latent: LatentSamples, width: int, height: int, method: str, cropped: str = "disabled") -> LatentSamples:
-    """In another size in cells. Without a crop the mask stays as it is: it means the same places."""
+    """Resizes, in cells. Without a crop the mask stays as it is: it means the same places."""
     mask = pixel_mask(latent) if cropped != "disabled" else None
     if mask is not None:
         mask = resample(mask, width * CELL, height * CELL, "bilinear", cropped)
@@ -75,8 +75,8 @@ def scaled(latent: LatentSamples, width: int, height: int, method: str, cropped:
 
 
 def sized_like(latent: LatentSamples, samples: Tensor, method: str = "bilinear") -> LatentSamples:
-    """The latent in the size of `samples`, cropped around the centre. InputError when it has
-    another number of channels.
+    """Resizes the latent to `samples`, cropped around the centre. InputError when it has another
+    number of channels.
     """
     check_channels(samples, latent["samples"])
     high, wide = samples.shape[-2:]
@@ -84,7 +84,7 @@ def sized_like(latent: LatentSamples, samples: Tensor, method: str = "bilinear")
 
 
 def like(samples: Tensor, other: LatentSamples, method: str = "bilinear") -> Tensor:
-    """The other's samples in the size and batch of `samples`."""
+    """Returns the other's samples in the size and batch of `samples`."""
     return repeated(sized_like(other, samples, method)["samples"].to(samples), len(samples))
 
 
@@ -94,8 +94,8 @@ def check_channels(first: Tensor, second: Tensor) -> None:
 
 
 def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
-    """Some samples of a batch, with the draws of the seed that they had in it. A negative start
-    counts from the end.
+    """Selects some samples of a batch, with the draws of the seed that they had in it. A negative
+    start counts from the end.
     """
     batch = len(latent["samples"])
     chosen = window(batch, start, length)
@@ -107,7 +107,7 @@ def select(latent: LatentSamples, start: int, length: int) -> LatentSamples:
 
 
 def repeat(latent: LatentSamples, amount: int) -> LatentSamples:
-    """The whole batch several times. Where draws of the seed are numbered, each repetition gets new
+    """Repeats the whole batch. Where draws of the seed are numbered, each repetition gets new
     numbers.
     """
     mask = mask_of(latent)
@@ -122,8 +122,8 @@ def repeat(latent: LatentSamples, amount: int) -> LatentSamples:
 
 
 def joined(latents: Sequence[LatentSamples]) -> LatentSamples:
-    """One batch of several of one size. Where one has a mask, those without are repainted whole;
-    without numbers they count from 0.
+    """Joins several latents of one size to one batch. Where one has a mask, those without are
+    repainted whole; without numbers they count from 0.
     """
     samples = torch.cat([latent["samples"].to(latents[0]["samples"]) for latent in latents])
     result = changed(latents[0], samples)
@@ -140,8 +140,8 @@ def _mask_or_ones(latent: LatentSamples) -> Tensor:
 
 
 def rebatched(latents: Iterable[LatentSamples], size: int) -> Iterator[LatentSamples]:
-    """All samples in batches of `size`, numbered as in the whole list; a sample of another width or
-    height begins a new batch.
+    """Yields all samples in batches of `size`, numbered as in the whole list; a sample of another
+    width or height begins a new batch.
     """
     waiting: list[LatentSamples] = []
     for single in _numbered(latents):
@@ -154,7 +154,7 @@ def rebatched(latents: Iterable[LatentSamples], size: int) -> Iterator[LatentSam
 
 
 def _numbered(latents: Iterable[LatentSamples]) -> Iterator[LatentSamples]:
-    """Each sample by itself, numbered through unless its latent brings numbers."""
+    """Yields each sample by itself, numbered through unless its latent brings numbers."""
     offset = 0
     for latent in latents:
         batch = len(latent["samples"])

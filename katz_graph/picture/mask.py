@@ -1,5 +1,5 @@
-"""Masks [B, H, W] in 0..1: grown, feathered, combined, and the border and mask of a picture that is
-to be continued.
+"""Grows, feathers and combines masks [B, H, W] in 0..1, and makes border and mask of a picture that
+is to be continued.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ GREY = 0.5  # in place of what is to be painted
 
 
 def grow(mask: Tensor, by: int, tapered: bool) -> Tensor:
-    """Grey dilation by 1 pixel, `by` times (erosion when negative): 3x3, or without the corners
-    when `tapered`.
+    """Dilates by 1 pixel, `by` times (erodes when negative): 3x3, or without the corners when
+    `tapered`.
     """
     planes = (mask if by > 0 else -mask).reshape(-1, 1, *mask.shape[-2:])
     for _ in range(abs(by)):
@@ -33,8 +33,8 @@ def grow(mask: Tensor, by: int, tapered: bool) -> Tensor:
 
 
 def feather(mask: Tensor, left: int, top: int, right: int, bottom: int) -> Tensor:
-    """Falls to its borders: the outermost of `left` columns is weighed 1/left, the next 2/left, and
-    so on each side.
+    """Fades the mask to its borders: the outermost of `left` columns is weighed 1/left, the next
+    2/left, and so on each side.
     """
     high, wide = mask.shape[-2:]
     return mask * border_ramp(high, top, bottom).to(mask)[:, None] * border_ramp(wide, left, right).to(mask)
@@ -55,7 +55,7 @@ COMBINATIONS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def combine(below: Tensor, above: Tensor, x: int, y: int, operation: str) -> Tensor:
-    """`above` [b, h, w] worked into `below` [B, H, W] at column x and row y, as far as it lies
+    """Works `above` [b, h, w] into `below` [B, H, W] at column x and row y, as far as it lies
     inside; in 0..1.
     """
     result = below.clone()
@@ -66,14 +66,14 @@ def combine(below: Tensor, above: Tensor, x: int, y: int, operation: str) -> Ten
 
 
 def greyed(picture: Tensor, mask: Tensor) -> Tensor:
-    """[B, H, W, C] with grey where the mask [b, H, W], rounded, is 1."""
+    """Paints [B, H, W, C] grey where the mask [b, H, W], rounded, is 1."""
     return (picture - GREY) * (1.0 - mask.round()).unsqueeze(-1) + GREY
 
 
 def pad_for_outpaint(image: Tensor, left: int, top: int, right: int, bottom: int, feathering: int) -> tuple[Tensor, Tensor]:
-    """[B, H, W, C] with a grey border, and a mask [1, H', W'] of what to paint: 1 on the border,
-    and falling with the square of the distance over `feathering` pixels into the picture on each
-    side that has a border. No falling in pictures too small for it.
+    """Adds a grey border to [B, H, W, C], and makes a mask [1, H', W'] of what to paint: 1 on the
+    border, falling with the square of the distance over `feathering` pixels into the picture on
+    each side that has a border. No falling in pictures too small for it.
     """
     high, wide = image.shape[1:3]
     padded = F.pad(image.movedim(-1, 1), (left, right, top, bottom), value=GREY).movedim(1, -1)
@@ -85,7 +85,7 @@ def pad_for_outpaint(image: Tensor, left: int, top: int, right: int, bottom: int
 
 
 def _distance(length: int, start: int, end: int) -> Tensor:
-    """[length] pixels to the nearer side that has a border; `length` when none has."""
+    """Returns [length] pixels to the nearer side that has a border; `length` when none has."""
     position = torch.arange(length, dtype=torch.float32)
     from_start = position if start else torch.full_like(position, length)
     return torch.minimum(from_start, length - position) if end else from_start

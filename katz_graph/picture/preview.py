@@ -1,5 +1,5 @@
-"""Small pictures to watch a sampler by: of a latent by the linear map of its latent space, without
-a VAE; and as JPEG.
+"""Makes small pictures to watch a sampler by: of a latent by the linear map of its latent space,
+without a VAE; and as JPEG.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUALITY = 80  # of JPEG
 
 
 def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
-    """The first of scaled latents [B, C, h, w] as uint8 [h, w, 3] on the CPU."""
+    """Shows the first of scaled latents [B, C, h, w] as uint8 [h, w, 3] on the CPU."""
     cells = latent[:1].detach().float()
     side = 3 if len(colours.rows) > cells.shape[1] else 1
     weight = torch.tensor(colours.rows, device=cells.device).view(-1, side, side, 3).permute(3, 0, 1, 2)
@@ -30,8 +30,8 @@ def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
 
 
 def as_jpeg(picture: Tensor) -> bytes:
-    """uint8 [h, w, 3] as JPEG, eight times as large, though its longer side is not under 128 nor
-    over 512 pixels.
+    """Encodes uint8 [h, w, 3] as JPEG, eight times as large, though its longer side is not under
+    128 nor over 512 pixels.
     """
     longer = max(picture.shape[:2])
     ratio = min(max(longer * CELL, SHORTEST), LONGEST) / longer

@@ -1,6 +1,4 @@
-"""Latents in other sizes: torch's interpolations, and interpolation of channel vectors on the
-sphere.
-"""
+"""Resizes latents: torch's interpolations, and interpolation of channel vectors on the sphere."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ PARALLEL = 1 - 1e-5  # cosine from which on an arc is no different from a chord
 
 
 def resample(samples: Tensor, width: int, height: int, method: str, crop: str = "disabled") -> Tensor:
-    """[B, C, H, W] -> [B, C, height, width]; `center` crops to the new proportions first; `bislerp`
-    as below, others as torch has them.
+    """Resizes [B, C, H, W] to [B, C, height, width]; `center` crops to the new proportions first;
+    `bislerp` as below, others as torch has them.
     """
     if method != "bislerp":
         return resize(samples.movedim(1, -1), width, height, method, crop).movedim(-1, 1)
@@ -24,8 +22,8 @@ def resample(samples: Tensor, width: int, height: int, method: str, crop: str = 
 
 
 def bislerp(samples: Tensor, width: int, height: int) -> Tensor:
-    """Bilinear weights, but between neighbours the direction of the channel vector [C] moves on the
-    sphere and its length linearly.
+    """Resizes with bilinear weights, but between neighbours the direction of the channel vector [C]
+    moves on the sphere and its length linearly.
     """
     return _along(_along(samples.float(), width, 3), height, 2).to(samples.dtype)
 
@@ -40,7 +38,7 @@ def _along(samples: Tensor, size: int, axis: int) -> Tensor:
 
 
 def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
-    """Spherical interpolation over dimension 1 (Shoemake 1985), lengths linearly; parallel and
+    """Interpolates on the sphere over dimension 1 (Shoemake 1985), lengths linearly; parallel and
     opposite vectors are mixed linearly.
     """
     length_first, length_second = (vector.norm(dim=1, keepdim=True) for vector in (first, second))

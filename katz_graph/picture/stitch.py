@@ -1,4 +1,4 @@
-"""Two batches of pictures [B, H, W, C] as one, side by side or above one another."""
+"""Joins two batches of pictures [B, H, W, C], side by side or above one another."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0), "red": (1.0, 0.0,
 
 
 def stitch(first: Tensor, second: Tensor, sideways: bool, gap: int, colour: str) -> Tensor:
-    """The second to the right of the first, or below it, after `gap` pixels. The smaller is centred
-    on black, and the shorter batch goes on with its last picture.
+    """Puts the second to the right of the first, or below it, after `gap` pixels. The smaller is
+    centred on black, and the shorter batch goes on with its last picture.
     """
     first, second = same_channels(first, second)
     batch = max(len(first), len(second))

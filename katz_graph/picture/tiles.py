@@ -1,4 +1,4 @@
-"""A picture or latent worked on tile by tile, so that its size does not decide how much memory that
+"""Processes a picture or latent tile by tile, so that its size does not decide how much memory that
 takes. Overlaps are blended.
 """
 
@@ -13,7 +13,7 @@ from katz_graph.picture.compose import border_ramp
 
 
 def in_tiles(picture: Tensor, scale: int | Fraction, side: int, overlap: int, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """[B, C, H, W] -> float32 [B, C', H·scale, W·scale], `change` being given windows of at most
+    """Maps [B, C, H, W] to float32 [B, C', H·scale, W·scale]; `change` gets windows of at most
     `side` that overlap by `overlap`.
 
     Where windows overlap their results are blended linearly. Sides and overlap, times the scale,
@@ -36,7 +36,7 @@ def in_tiles(picture: Tensor, scale: int | Fraction, side: int, overlap: int, ch
 
 
 def _spans(length: int, scale: int | Fraction, side: int, overlap: int) -> Iterator[tuple[int, int, Tensor]]:
-    """Start, end and the weight of each pixel of the result, for tiles along one side."""
+    """Yields start, end and the weight of each pixel of the result, for tiles along one side."""
     starts = [0] if length <= side else [*range(0, length - side, side - overlap), length - side]
     for start in starts:
         end = min(length, start + side)

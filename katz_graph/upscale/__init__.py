@@ -1,4 +1,4 @@
-"""Upscalers: what a file of weights says that it is, and the networks.
+"""Recognises and loads upscalers, and defines their networks.
 
 Must not know of nodes and devices.
 """

@@ -1,7 +1,7 @@
-"""What a file of weights says an upscaler is: read from the header alone, without torch.
+"""Recognises an upscaler from the header of its file alone, without torch.
 
-Three spellings of RRDBNet (ESRGAN, Wang et al. 2018; Real-ESRGAN, Wang et al. 2021) and
-Real-ESRGAN's compact network are known.
+Knows three spellings of RRDBNet (ESRGAN, Wang et al. 2018; Real-ESRGAN, Wang et al. 2021) and
+Real-ESRGAN's compact network.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SEQUENTIAL = (  # the older one, before networks had names for their parts
 
 
 def upscale_model(path: Path) -> UpscaleModelRecipe:
-    """The upscaler in a safetensors file. InputError when it is a pickle, damaged, or a network of
-    another kind.
+    """Makes the recipe of an upscaler in a safetensors file. InputError when it is a pickle,
+    damaged, or a network of another kind.
     """
     file = contents(path)
     shapes = file.shapes
@@ -52,7 +52,7 @@ def upscale_model(path: Path) -> UpscaleModelRecipe:
 
 
 def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """The names of Real-ESRGAN's release -> those of the file."""
+    """Maps the names of Real-ESRGAN's release to those of the file."""
     bare = {_unwrapped(name): name for name in names}
     rules: tuple[tuple[re.Pattern[str], str], ...] = ESRGAN
     if any(name.startswith("model.1.sub.") for name in bare):
@@ -75,7 +75,7 @@ def _renamed(name: str, rules: Iterable[tuple[re.Pattern[str], str]]) -> str:
 
 
 def _tail(names: Iterable[str]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """What follows the blocks: a convolution per doubling, one more, and the last."""
+    """Returns the rules for the tail: a convolution per doubling, one more, and the last."""
     numbers = sorted({int(match[1]) for name in names if (match := re.match(r"model\.(\d+)\.weight", name)) and int(match[1]) > 1})
     parts = [*(f"conv_up{number}" for number in range(1, len(numbers) - 1)), "conv_hr", "conv_last"]
     return tuple((re.compile(rf"model\.{number}\."), f"{part}.") for number, part in zip(numbers, parts, strict=False))

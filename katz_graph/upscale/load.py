@@ -1,4 +1,4 @@
-"""From the recipe of an upscaler to its live network."""
+"""Loads the network of an upscaler's recipe."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from katz_graph.upscale.networks import bare_network
 
 
 def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module:
-    """The network in float32. InputError when the file has changed since the recipe was made, or
-    does not fit.
+    """Loads the network in float32. InputError when the file has changed since the recipe was made,
+    or does not fit.
     """
     check_unchanged(recipe.file)
     path = recipe.file.path
@@ -34,6 +34,6 @@ def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module
 
 
 def size_of(recipe: UpscaleModelRecipe) -> int:
-    """Bytes of its weights in memory."""
+    """Returns the bytes of its weights in memory."""
     check_unchanged(recipe.file)
     return 4 * sum(weight.numel() for weight in bare_network(recipe.shape).parameters())

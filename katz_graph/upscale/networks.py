@@ -1,5 +1,5 @@
-"""The networks of ESRGAN (Wang et al. 2018) and Real-ESRGAN (Wang et al. 2021): [B, 3, H, W] in
-0..1 to a larger [B, 3, H·s, W·s].
+"""Defines the networks of ESRGAN (Wang et al. 2018) and Real-ESRGAN (Wang et al. 2021): [B, 3, H,
+W] in 0..1 to a larger [B, 3, H·s, W·s].
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SLOPE = 0.2
 
 
 class DenseBlock(nn.Module):
-    """Five convolutions, each of which sees what all before it made."""
+    """Applies five convolutions, each of which sees what all before it made."""
 
     def __init__(self, features: int, growth: int) -> None:
         super().__init__()
@@ -79,21 +79,21 @@ class CompactNet(nn.Module):
         self.body = nn.Sequential(*layers, _convolution(shape.features, PICTURE * shape.scale**2))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The network adds detail to the picture enlarged by repeating pixels."""
+        """Adds detail to the picture enlarged by repeating pixels."""
         detail = F.pixel_shuffle(self.body(x), self.shape.scale)
         return detail + F.interpolate(x, scale_factor=self.shape.scale, mode="nearest")
 
 
 def bare_network(shape: Rrdb | Compact) -> nn.Module:
-    """The network on the meta device: without memory."""
+    """Makes the network on the meta device: without memory."""
     with torch.device("meta"):
         return RrdbNet(shape) if isinstance(shape, Rrdb) else CompactNet(shape)
 
 
 @lru_cache(maxsize=64)
 def network_peak(shape: Rrdb | Compact, batch: int, height: int, width: int) -> float:
-    """Bytes that enlarging pictures [batch, 3, height, width] takes besides the weights, in
-    float32.
+    """Measures the bytes that enlarging pictures [batch, 3, height, width] takes besides the
+    weights, in float32.
     """
     picture = torch.empty(batch, PICTURE, height, width, device="meta")
     network = bare_network(shape)
@@ -105,6 +105,6 @@ def _convolution(given: int, made: int) -> nn.Conv2d:
 
 
 def _to_multiple(x: Tensor, factor: int) -> Tensor:
-    """Continued at the right and below, by its border, to whole groups of `factor` pixels."""
+    """Pads the right and below, by repeating the border, to whole groups of `factor` pixels."""
     high, wide = x.shape[-2:]
     return F.pad(x, (0, -wide % factor, 0, -high % factor), mode="replicate") if high % factor or wide % factor else x

@@ -1,1 +1,1 @@
-"""Shows models, conditionings and latents as ComfyUI's packs know them. Must not know the executor."""
+"""Shows models, conditionings and latents to packs as ComfyUI does. Must not know the executor."""

@@ -1,4 +1,4 @@
-"""Text encoders as packs see them: tokens, and encodings that remember what was encoded."""
+"""Shows text encoders to packs: tokens, and encodings that remember their text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMES = {1: ("l",), 2: ("l", "g")}  # what the encoders' rows are called
 
 
 class TokenRows(list[Any]):
-    """Rows of (token, weight) of one text for one encoder, start and end included."""
+    """Holds the rows of (token, weight) of one text for one encoder, start and end included."""
 
     def __init__(self, text: str, rows: Iterable[Sequence[Any]], empty: Sequence[Any]) -> None:
         super().__init__(map(list, rows))
@@ -27,17 +27,17 @@ class TokenRows(list[Any]):
         self.original = [list(row) for row in self]
 
     def is_of_its_text(self) -> bool:
-        """Whether nothing was changed but rows of the empty text added, which encoding adds anyway."""
+        """Tells whether only rows of the empty text were added, which encoding adds anyway."""
         count = len(self.original)
         return self[:count] == self.original and all(row == self.empty for row in self[count:])
 
 
 class Tokens(dict[str, TokenRows]):
-    """The rows of each encoder by its name."""
+    """Maps each encoder's name to its rows."""
 
 
 class ClipFacade:
-    """The text encoders of a recipe."""
+    """Stands for the text encoders of a recipe."""
 
     def __init__(self, recipe: ClipRecipe) -> None:
         self.recipe = recipe
@@ -50,7 +50,7 @@ class ClipFacade:
         return ClipFacade(self.recipe)
 
     def clip_layer(self, layer_idx: int) -> None:
-        """Take the hidden state of another layer: -1 is the last."""
+        """Takes the hidden state of another layer: -1 is the last."""
         self.recipe = replace(self.recipe, last_layer=layer_idx)
 
     def tokenize(self, text: str, return_word_ids: bool = False, **_: Any) -> Tokens:
@@ -59,8 +59,8 @@ class ClipFacade:
         return Tokens({name: TokenRows(text, rows, none[0]) for name, rows, none in zip(self._names(), made, empty, strict=True)})
 
     def encode_from_tokens(self, tokens: Any, return_pooled: Any = False, return_dict: bool = False, **_: Any) -> Any:
-        """Hidden [1, T, D]; with it pooled [1, P] where it is asked for. The encodings remember
-        their text.
+        """Returns hidden [1, T, D]; with it pooled [1, P] where it is asked for. The encodings
+        remember their text.
         """
         hidden, pooled = encoded(self._prompt(tokens))
         if return_dict:
@@ -81,7 +81,7 @@ class ClipFacade:
         return hidden
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """Models are loaded when something runs them."""
+        """Does nothing: models are loaded when something runs them."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -99,7 +99,7 @@ class ClipFacade:
         return Prompt(self._learned(*texts), texts[0], texts[-1] if texts[-1] != texts[0] else None)
 
     def _learned(self, *texts: str) -> ClipRecipe:
-        """With the textual inversions that the texts name."""
+        """Returns the recipe with the textual inversions that the texts name."""
         from katz_graph.models.text.textual_inversion import with_learned_words
 
         now = current()
@@ -107,7 +107,7 @@ class ClipFacade:
 
 
 def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple[Any, ...]]]]:
-    """For each encoder its rows of (token, weight), with words a third number that says no word."""
+    """Makes each encoder's rows of (token, weight); `with_words` adds a third number, always 0."""
     from katz_graph.models.family import config
     from katz_graph.models.text.prompt import weighted_segments
     from katz_graph.models.text.textual_inversion import vectors

@@ -1,8 +1,8 @@
-"""A conditioning as packs see it: a list of [tensor, options]. The text is encoded when an entry is
+"""Shows a conditioning to packs: a list of [tensor, options]. The text is encoded when an entry is
 looked into, not before.
 
-On the way back a tensor that is still what the encoder gave stands for its recipe again; options
-become fields of the entry, and those that nobody here knows stay with it.
+On the way back an unchanged tensor of the encoder stands for its recipe again; options become
+fields of the entry, and unknown ones stay with it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Mark:
 
 
 class LazyPair(list[Any]):
-    """[tensor, options] of one entry, made when it is looked into."""
+    """Makes [tensor, options] of one entry when it is looked into."""
 
     def __init__(self, entry: ConditioningEntry) -> None:
         super().__init__((None, None))
@@ -103,7 +103,7 @@ class LazyPair(list[Any]):
 
 
 class ConditioningList(list[Any]):
-    """The entries of a conditioning, each a LazyPair until a pack puts something else there."""
+    """Holds the entries of a conditioning, each a LazyPair until a pack replaces it."""
 
 
 def to_list(conditioning: Conditioning) -> ConditioningList:
@@ -111,13 +111,13 @@ def to_list(conditioning: Conditioning) -> ConditioningList:
 
 
 def from_list(pairs: Iterable[Any]) -> Conditioning:
-    """Entries from what a pack gave. InputError where it is no list of [tensor, options]."""
+    """Reads entries from a pack's list. InputError where it is no list of [tensor, options]."""
     return tuple(_entry(pair) for pair in pairs)
 
 
 def encoded(encoding: Encoding) -> tuple[Tensor, Tensor | None]:
-    """Hidden [1, T, D] and pooled [1, P] as the engine encodes them, marked with where they come
-    from.
+    """Encodes a text with the engine: hidden [1, T, D] and pooled [1, P], marked with where they
+    come from.
     """
     context = current_context("encoding a text for a pack")
     made = context.engine.encode_text(encoding, context)
@@ -130,7 +130,7 @@ def marked(tensor: Tensor, encoding: Encoding) -> Tensor:
 
 
 def options_of(entry: ConditioningEntry, pooled: Tensor | None) -> dict[str, Any]:
-    """An entry's options as packs know them."""
+    """Returns an entry's options under ComfyUI's names."""
     options: dict[str, Any] = {"pooled_output": pooled}
     plain = ConditioningEntry(entry.encoding)
     for name in ("strength", "start_percent", "end_percent"):
@@ -182,7 +182,7 @@ def _entry(pair: Any) -> ConditioningEntry:
 
 
 def _encoding(tensor: Any, pooled: Any) -> Encoding:
-    """The recipe that both tensors come from, if both are as they were; else the tensors
+    """Returns the recipe that both tensors come from, if both are as they were; else the tensors
     themselves.
     """
     import torch

@@ -1,4 +1,4 @@
-"""A ControlNet as packs see it: copied, given a reference picture, and chained to the one before."""
+"""Shows a ControlNet to packs: copied, given a reference picture, and chained to the one before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from katz_graph.recipe import ControlNetRecipe, ControlUse, Picture
 
 
 class ControlNetFacade:
-    """What `set_cond_hint` and `set_previous_controlnet` say of it becomes a ControlUse."""
+    """Stands for a ControlNet; its setters make a ControlUse of it."""
 
     def __init__(self, recipe: ControlNetRecipe) -> None:
         self.recipe = recipe
@@ -32,7 +32,7 @@ class ControlNetFacade:
         extra_concat: Any = (),
         **_: Any,
     ) -> ControlNetFacade:
-        """The reference picture [B, 3, H, W], and how it acts."""
+        """Sets the reference picture [B, 3, H, W], and how it acts."""
         self.cond_hint_original, self.strength, self.timestep_percent_range = cond_hint, strength, timestep_percent_range
         return self
 
@@ -47,7 +47,7 @@ class ControlNetFacade:
 
 
 def chain(applied: tuple[ControlUse, ...]) -> ControlNetFacade | None:
-    """The last of several, each linked to the one before."""
+    """Links several ControlNets, each to the one before; returns the last."""
     last: ControlNetFacade | None = None
     for use in applied:
         made = ControlNetFacade(use.control_net)
@@ -58,8 +58,8 @@ def chain(applied: tuple[ControlUse, ...]) -> ControlNetFacade | None:
 
 
 def uses(last: Any, spreads: bool) -> tuple[ControlUse, ...]:
-    """The chain that ends at `last`, the first one first. InputError for what is not of this
-    engine's make.
+    """Returns the chain that ends at `last`, the first one first. InputError for what is not of
+    this engine's make.
     """
     found: list[ControlUse] = []
     while last is not None:

@@ -1,4 +1,4 @@
-"""A model as packs see it: cloned, and given functions that act on guidance or call the UNet. Its
+"""Shows a model to packs: cloned, and given functions that act on guidance or call the UNet. Its
 insides are not there.
 
 Such a function becomes an opaque patch of the recipe: only this process can run it.
@@ -31,8 +31,8 @@ PATCHER = "comfy.model_patcher.ModelPatcher"
 
 
 class ModelFacade:
-    """The UNet of a recipe. `model_options` holds its functions, as packs set them there or through
-    methods.
+    """Stands for the UNet of a recipe. `model_options` holds its functions, as packs set them there
+    or through methods.
     """
 
     def __init__(self, recipe: ModelRecipe) -> None:
@@ -49,7 +49,7 @@ class ModelFacade:
         return isinstance(other, ModelFacade) and other.recipe.unet == self.recipe.unet
 
     def set_model_sampler_cfg_function(self, sampler_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False) -> None:
-        """In place of plain guidance; it takes one dictionary, or (cond, uncond, scale)."""
+        """Replaces plain guidance by a function of one dictionary, or of (cond, uncond, scale)."""
         if len(inspect.signature(sampler_cfg_function).parameters) == 3:
             self.model_options[CFG] = lambda given: sampler_cfg_function(given["cond"], given["uncond"], given["cond_scale"])
         else:
@@ -57,16 +57,16 @@ class ModelFacade:
         self._wants_uncond(disable_cfg1_optimization)
 
     def set_model_sampler_post_cfg_function(self, post_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False) -> None:
-        """After guidance, and after what was set before."""
+        """Adds a function after guidance, and after those set before."""
         self.model_options[POST_CFG] = [*self.model_options.get(POST_CFG, ()), post_cfg_function]
         self._wants_uncond(disable_cfg1_optimization)
 
     def set_model_unet_function_wrapper(self, unet_wrapper_function: Callable[..., Any]) -> None:
-        """What calls the UNet."""
+        """Sets the function that calls the UNet."""
         self.model_options[WRAPPER] = unet_wrapper_function
 
     def get_model_object(self, name: str) -> Any:
-        """`latent_format` or `model_sampling`."""
+        """Returns `latent_format` or `model_sampling`."""
         known: Mapping[str, Callable[[ModelRecipe], Any]] = {"latent_format": LatentFormat, "model_sampling": ModelSampling}
         return known[name](self.recipe) if name in known else refuse(f"{PATCHER}.get_model_object({name!r})")
 
@@ -92,7 +92,7 @@ class ModelFacade:
         return torch.float16 if self.load_device.type == "cuda" else torch.float32
 
     def model_size(self) -> int:
-        """Bytes of its files."""
+        """Sums the bytes of its files."""
         return sum(file.size for file in self.recipe.unet.files)
 
     def __getattr__(self, name: str) -> Any:
@@ -106,7 +106,7 @@ class ModelFacade:
 
 
 class LatentFormat:
-    """How a latent on a wire becomes what the UNet was trained on."""
+    """Converts a latent on a wire to the one that the UNet was trained on."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         from katz_graph.models.family import architecture
@@ -127,7 +127,7 @@ class LatentFormat:
 
 
 class ModelSampling:
-    """The noise levels of a model."""
+    """Gives the noise levels of a model."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         from katz_graph.planner.sampling import table_of
@@ -165,7 +165,7 @@ class ModelSampling:
 
 
 class InnerModel:
-    """What of the model inside packs may read."""
+    """Holds the parts of the model that packs may read."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         self._recipe = recipe
@@ -183,8 +183,8 @@ class InnerModel:
 
 
 class PackFunction:
-    """A pack's function, called as that pack wherever the engine calls it; under `model` it finds
-    what packs may read of the model.
+    """Calls a pack's function as that pack wherever the engine calls it; under `model` the function
+    finds what packs may read of the model.
     """
 
     def __init__(self, function: Callable[..., Any], pack: str) -> None:
@@ -198,8 +198,8 @@ class PackFunction:
 
 
 def patched_recipe(model: ModelFacade) -> ModelRecipe:
-    """The recipe with the functions that a pack put into `model_options`. InputError for what would
-    act on the insides of the model.
+    """Returns the recipe with the functions that a pack put into `model_options`. InputError for
+    what would act on the insides of the model.
     """
     options = dict(model.model_options)
     inside = options.pop("transformer_options", {})
@@ -219,8 +219,8 @@ def patched_recipe(model: ModelFacade) -> ModelRecipe:
 
 
 def _with_all(patches: Iterable[Patch], kind: Kind, wanted: Sequence[OpaquePatch]) -> list[Patch]:
-    """The patches with these of one kind. Those that were there keep their place, unless their own
-    order changed; new ones come last.
+    """Returns the patches with these of one kind. Those that were there keep their place, unless
+    their own order changed; new ones come last.
     """
     others = [patch for patch in patches if not (isinstance(patch, OpaquePatch) and patch.kind == kind)]
     stay = [patch for patch in patches if patch in others or patch in wanted]
@@ -236,7 +236,7 @@ def _patch(kind: Kind, function: Callable[..., Any], wants_uncond: bool) -> Opaq
 
 
 def _as_given(patch: OpaquePatch) -> Callable[..., Any]:
-    """The function as its pack set it."""
+    """Returns the function as its pack set it."""
     return patch.function.function if isinstance(patch.function, PackFunction) else patch.function
 
 

@@ -1,5 +1,5 @@
-"""A function over pictures or latents in overlapping tiles, blended where they overlap. Knows
-nothing of what the function is.
+"""Applies a function to pictures or latents in overlapping tiles, blended where they overlap. Must
+not know what the function is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def tiled_scale(
     output_device: Any = "cpu",
     pbar: Any = None,
 ) -> Tensor:
-    """[B, C, H, W] -> [B, out_channels, H·amount, W·amount], `function` applied to tiles of that
+    """Maps [B, C, H, W] to [B, out_channels, H·amount, W·amount] by `function` on tiles of that
     many rows and columns.
     """
     return tiled_scale_multidim(samples, function, (tile_y, tile_x), overlap, upscale_amount, out_channels, output_device, pbar=pbar)
@@ -44,8 +44,8 @@ def tiled_scale_multidim(
     index_formulas: Any = None,
     pbar: Any = None,
 ) -> Tensor:
-    """Any number of axes behind [B, C]. Tiles fade linearly over the overlap; where several lie,
-    their weighted mean counts.
+    """Works in tiles over any number of axes behind [B, C]. Tiles fade linearly over the overlap;
+    where several lie, their weighted mean counts.
     """
     overlaps = [overlap] * len(tile) if isinstance(overlap, int) else list(overlap)
     factor = upscale_amount(1) if callable(upscale_amount) else upscale_amount
@@ -69,12 +69,12 @@ def tiled_scale_multidim(
 
 
 def tiled_scale_steps(width: int, height: int, tile_x: int, tile_y: int, overlap: int) -> int:
-    """How many tiles a picture of this size takes."""
+    """Counts the tiles that a picture of this size takes."""
     return math.prod(len(starts) for starts in _starts((height, width), (tile_y, tile_x), (overlap, overlap)))
 
 
 def _starts(sizes: Iterable[int], tile: Iterable[int], overlaps: Iterable[int]) -> list[list[int]]:
-    """Where tiles begin on each axis; the last one ends at the border."""
+    """Returns the starts of the tiles on each axis; the last tile ends at the border."""
     starts = []
     for size, length, shared in zip(sizes, tile, overlaps, strict=True):
         step = max(1, length - shared)
@@ -83,7 +83,7 @@ def _starts(sizes: Iterable[int], tile: Iterable[int], overlaps: Iterable[int]) 
 
 
 def _ramp(sizes: Iterable[int], feathers: Iterable[int]) -> Tensor:
-    """[1, 1, ...]: 1 inside, falling linearly towards the borders over the overlap."""
+    """Makes a weight [1, 1, ...]: 1 inside, falling linearly to the borders over the overlap."""
     weights = torch.ones(1, 1, *sizes)
     for axis, (size, feather) in enumerate(zip(weights.shape[2:], feathers, strict=True), start=2):
         if not feather:

@@ -1,4 +1,4 @@
-"""A VAE as packs see it. Latents are its own, not multiplied by its scaling factor."""
+"""Shows a VAE to packs. Latents are its own, not multiplied by its scaling factor."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
 
 
 class VaeFacade:
-    """The VAE of a recipe, run by the engine."""
+    """Stands for the VAE of a recipe, run by the engine."""
 
     def __init__(self, recipe: VaeRecipe) -> None:
         self.recipe = recipe
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
-        """[B, H, W, C] in 0..1 -> [B, C, h, w]; a size that is no multiple of the factor is cropped
-        around the centre.
+        """Encodes [B, H, W, C] in 0..1 to [B, C, h, w]; crops a size that is no multiple of the
+        factor around the centre.
         """
         return self._encode(pixel_samples, None)
 
     def decode(self, samples_in: Tensor, *_: Any, **__: Any) -> Tensor:
-        """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1"""
+        """Decodes [B, C, h, w] to float32 [B, H, W, 3] in 0..1."""
         return self._decode(samples_in, None)
 
     def encode_tiled(
         self, pixel_samples: Tensor, tile_x: int | None = None, tile_y: int | None = None, overlap: int | None = None, **_: Any
     ) -> Tensor:
-        """As `encode`, in square tiles; tile and overlap are in pixels."""
+        """Encodes in square tiles; tile and overlap are in pixels."""
         return self._encode(pixel_samples, _tile(tile_x, tile_y, overlap, 1))
 
     def decode_tiled(
         self, samples: Tensor, tile_x: int | None = None, tile_y: int | None = None, overlap: int | None = None, **_: Any
     ) -> Tensor:
-        """As `decode`, in square tiles; tile and overlap are in latent cells."""
+        """Decodes in square tiles; tile and overlap are in latent cells."""
         return self._decode(samples, _tile(tile_x, tile_y, overlap, self.downscale_ratio))
 
     @property
     def downscale_ratio(self) -> int:
-        """Pixels per latent, along one side."""
+        """Returns the pixels per latent cell, along one side."""
         from katz_graph.models.family import vae_shape
 
         return vae_shape(self.recipe).factor
@@ -85,8 +85,8 @@ class VaeFacade:
 
 
 def _tile(width: int | None, height: int | None, overlap: int | None, pixels: int) -> Tile:
-    """A tile of the shorter side that is given, with at most a quarter of it in common; `pixels` in
-    one unit of what is given.
+    """Makes a tile of the shorter side that is given, with at most a quarter of it in common;
+    `pixels` in one unit of what is given.
     """
     usual = Tile()
     side = min((one * pixels for one in (width, height) if one), default=usual.side)

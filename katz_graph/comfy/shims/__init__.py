@@ -1,1 +1,1 @@
-"""Modules under the names that packs import them by. Only the import finder loads them."""
+"""Holds modules under the names that packs import them by. Only the import finder loads them."""

@@ -1,4 +1,4 @@
-"""`folder_paths` as packs import it: model, input, output and temporary folders, and the names of
+"""Provides `folder_paths` to packs: model, input, output and temporary folders, and the names of
 files in them.
 """
 
@@ -45,7 +45,7 @@ def get_directory_by_type(type_name: str) -> str | None:
 
 
 def get_filename_list(folder_name: str) -> list[str]:
-    """Names below all folders of a kind, sorted."""
+    """Lists the names below all folders of a kind, sorted."""
     added = _added(folder_name)
     names = set(installed().folders.choices(folder_name))
     for folder in added:
@@ -54,7 +54,7 @@ def get_filename_list(folder_name: str) -> list[str]:
 
 
 def get_full_path(folder_name: str, filename: str) -> str | None:
-    """Where a name of a kind lies; None when it is not there."""
+    """Returns the path of a name of a kind; None when it is not there."""
     relative = os.path.normpath(f"/{filename}").lstrip("/")  # a name must not lead out
     for folder in _added(folder_name):
         if (Path(folder) / relative).exists():
@@ -76,14 +76,14 @@ def get_folder_paths(folder_name: str) -> list[str]:
 
 
 def add_model_folder_path(folder_name: str, full_folder_path: str, is_default: bool = False) -> None:
-    """One more folder for a kind, at the front when `is_default`."""
+    """Adds a folder for a kind, at the front when `is_default`."""
     folders, _ = _table().setdefault(folder_name, ([], set()))
     if full_folder_path not in folders:
         folders.insert(0 if is_default else len(folders), full_folder_path)
 
 
 def recursive_search(directory: str, excluded_dir_names: list[str] | None = None) -> tuple[list[str], dict[str, float]]:
-    """Files below a folder by name, and when each folder was last changed."""
+    """Lists the files below a folder by name, and when each folder was last changed."""
     left_out = {".git", *(excluded_dir_names or ())}
     files: list[str] = []
     changed: dict[str, float] = {}
@@ -95,19 +95,19 @@ def recursive_search(directory: str, excluded_dir_names: list[str] | None = None
 
 
 def filter_files_extensions(files: Iterable[str], extensions: Iterable[str]) -> list[str]:
-    """Names with one of the endings; all of them when there are no endings."""
+    """Filters names by their endings; returns all of them when there are no endings."""
     endings = tuple(extensions)
     return sorted(name for name in files if not endings or name.lower().endswith(endings))
 
 
 def filter_files_content_types(files: Iterable[str], content_types: Iterable[str]) -> list[str]:
-    """Names whose ending says that they are an image, video, audio or model."""
+    """Filters names whose ending says that they are an image, video, audio or model."""
     wanted = set(content_types)
     return [name for name in files if (mimetypes.guess_type(name)[0] or "").partition("/")[0] in wanted]
 
 
 def annotated_filepath(name: str) -> tuple[str, str | None]:
-    """`x.png [output]` -> the name and the folder that it says; no folder when it says none."""
+    """Splits `x.png [output]` into the name and the folder that it says, if it says one."""
     for ending, kind in ANNOTATIONS.items():
         if name.endswith(ending):
             return name.removesuffix(ending), get_directory_by_type(kind)
@@ -115,8 +115,8 @@ def annotated_filepath(name: str) -> tuple[str, str | None]:
 
 
 def get_annotated_filepath(name: str, default_dir: str | None = None) -> str:
-    """Where a picture lies, or would lie: what its name says, else `default_dir`, else the input
-    folder. InputError outside of it.
+    """Returns a picture's path, there or not: in the folder of its name, else `default_dir`, else
+    the input folder. InputError outside of it.
     """
     plain, folder = annotated_filepath(name)
     if folder is None and default_dir is None and plain in installed().folders.choices("input"):
@@ -131,7 +131,7 @@ def exists_annotated_filepath(name: str) -> bool:
 def get_save_image_path(
     filename_prefix: str, output_dir: str, image_width: int = 0, image_height: int = 0
 ) -> tuple[str, str, int, str, str]:
-    """Folder, stem, next free number, subfolder and filled-in prefix for files
+    """Returns folder, stem, next free number, subfolder and filled-in prefix for files
     `<stem>_<number>_...`. InputError outside of the folder.
     """
     prefix = filled_prefix(filename_prefix, image_width, image_height, 0).replace("%batch_num%", "0")
@@ -156,7 +156,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _base() -> Path:
-    """What stands for ComfyUI's own folder: where the first model folder lies."""
+    """Returns the stand-in for ComfyUI's own folder: the parent of the first model folder."""
     return Path(_models_dir()).parent
 
 
@@ -167,7 +167,7 @@ def _models_dir() -> str:
 
 
 def _table() -> dict[str, tuple[list[str], set[str]]]:
-    """`folder_names_and_paths`: folders and endings by kind. Packs write into it."""
+    """Returns `folder_names_and_paths`: folders and endings by kind. Packs write into it."""
     table = installed().model_folders
     if not table:
         table.update((kind, _entry(kind)) for kind in installed().folders.kinds())
@@ -181,7 +181,7 @@ def _entry(kind: str) -> tuple[list[str], set[str]]:
 
 
 def _added(kind: str) -> list[str]:
-    """The folders that packs added to a kind: all of them where they changed the endings."""
+    """Returns the folders that packs added to a kind: all of them if they changed the endings."""
     own, endings = _entry(kind)
     folders, wanted = _table().get(kind, (own, endings))
     return [folder for folder in map(str, folders) if folder not in own or set(wanted) != endings]

@@ -1,4 +1,4 @@
-"""`latent_preview` as packs import it: pictures of latents by the linear map that our own samplers
+"""Provides `latent_preview` to packs: pictures of latents by the linear map that our own samplers
 show themselves with.
 """
 
@@ -21,7 +21,7 @@ class _Previewer:
         self._colours = colours
 
     def decode_latent_to_preview(self, x0: Any) -> Any:
-        """A scaled latent [B, C, h, w] as Pillow's image."""
+        """Converts a scaled latent [B, C, h, w] to Pillow's image."""
         from PIL import Image
 
         return Image.fromarray(latent_picture(x0, self._colours).numpy())
@@ -31,14 +31,14 @@ class _Previewer:
 
 
 def get_previewer(device: Any, latent_format: Any) -> _Previewer | None:
-    """None where nobody watches the run, and for latents of a space that is not known."""
+    """Returns a previewer; None where nobody watches, and for latents of an unknown space."""
     colours = linear_map(latent_format.scale_factor, latent_format.latent_channels) if _watched() else None
     return None if colours is None else _Previewer(colours)
 
 
 def prepare_callback(model: Any, steps: int, x0_output_dict: dict[str, Any] | None = None) -> Callable[[int, Any, Any, int], None]:
-    """What a sampling loop calls after each step: it moves the progress of the node and shows its
-    picture.
+    """Makes the callback that a sampling loop calls after each step: it moves the progress of the
+    node and shows its picture.
     """
     progress = ProgressBar(steps)
     previewer = get_previewer(None, model.model.latent_format) if _watched() else None

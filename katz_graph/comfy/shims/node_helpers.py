@@ -1,4 +1,4 @@
-"""`node_helpers` as packs import it."""
+"""Provides `node_helpers` to packs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __getattr__ = missing_names(__name__, "")
 
 
 def conditioning_set_values(conditioning: Any, values: Mapping[str, Any] | None = None, append: bool = False) -> list[list[Any]]:
-    """Every entry with further options; with `append` each is added to the list that is there."""
+    """Gives every entry further options; with `append` each is added to the list that is there."""
     changed = []
     for tensor, options, *_ in conditioning:
         merged = dict(options)
@@ -24,8 +24,8 @@ def conditioning_set_values(conditioning: Any, values: Mapping[str, Any] | None 
 
 
 def pillow(fn: Callable[..., T], arg: Any) -> T:
-    """`fn(arg)`; a file that Pillow takes for broken only because it ends early is read as far as
-    it goes.
+    """Returns `fn(arg)`; a file that Pillow takes for broken only because it ends early is read as
+    far as it goes.
     """
     from PIL import ImageFile, UnidentifiedImageError
 
@@ -40,12 +40,12 @@ def pillow(fn: Callable[..., T], arg: Any) -> T:
 
 
 def hasher() -> Any:
-    """The hash that names files by their content."""
+    """Returns the hash that names files by their content."""
     return hashlib.sha256
 
 
 def string_to_torch_dtype(string: str) -> Any:
-    """The number format of that name; None for other names."""
+    """Returns the number format of that name; None for other names."""
     import torch
 
     known = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -53,7 +53,7 @@ def string_to_torch_dtype(string: str) -> Any:
 
 
 def image_alpha_fix(destination: Any, source: Any) -> tuple[Any, Any]:
-    """Both pictures [B, H, W, C] with the channels of the first; missing alpha is opaque."""
+    """Gives the second picture [B, H, W, C] the channels of the first; missing alpha is opaque."""
     from katz_graph.picture.batch import like_channels
 
     return destination, like_channels(source, destination.shape[-1])

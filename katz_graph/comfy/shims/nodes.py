@@ -1,4 +1,4 @@
-"""`nodes` as packs import it: the built-in nodes as classes, and all node classes by name."""
+"""Provides `nodes` to packs: the built-in nodes as classes, and all node classes by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _missing = missing_names(__name__, "before_node_execution interrupt_processing l
 
 
 class _Classes(MutableMapping[str, type]):
-    """Every node class by name: those that packs brought, and those made of built-in nodes when
+    """Maps names to node classes: those that packs brought, and those made of built-in nodes when
     they are asked for.
     """
 
@@ -57,7 +57,7 @@ def common_ksampler(
     last_step: int | None = None,
     force_full_denoise: bool = False,
 ) -> tuple[Any, ...]:
-    """Sample a latent, as the sampler nodes do."""
+    """Samples a latent, as the sampler nodes do."""
     inputs = {
         **{"model": model, "noise_seed": seed, "steps": steps, "cfg": cfg, "sampler_name": sampler_name, "scheduler": scheduler},
         **{"positive": positive, "negative": negative, "latent_image": latent},

@@ -1,4 +1,4 @@
-"""`server` as packs import it: routes are collected for the server to come, messages become events
+"""Provides `server` to packs: routes are collected for the server to come, messages become events
 of the run.
 """
 
@@ -17,7 +17,7 @@ __getattr__ = missing_names(__name__, "BinaryEventTypes create_cors_middleware g
 
 
 class Routes:
-    """The decorators by which packs say what they want served."""
+    """Collects the routes that packs want served, by decorators."""
 
     def route(self, method: str, path: str, **_: Any) -> Callable[[Handler], Handler]:
         def keep(handler: Handler) -> Handler:
@@ -45,15 +45,15 @@ class Routes:
         return self.route("HEAD", path)
 
     def static(self, prefix: str, path: Any, **_: Any) -> None:
-        """Serve the files of a folder."""
+        """Serves the files of a folder."""
         installed().routes.append(("STATIC", prefix, lambda: path))
 
 
 class App:
-    """What packs do with the web application besides its routes."""
+    """Stands for the web application."""
 
     def add_routes(self, routes: Any) -> None:
-        """Take route definitions as aiohttp makes them."""
+        """Takes route definitions as aiohttp makes them."""
         for route in routes:
             static = getattr(route, "prefix", None)
             if static is not None:
@@ -66,7 +66,7 @@ class App:
 
 
 class PromptServer:
-    """The server, as far as packs talk to it while they are loaded and while their nodes run."""
+    """Stands for the server while packs are loaded and while their nodes run."""
 
     instance: ClassVar[PromptServer]
 
@@ -80,7 +80,7 @@ class PromptServer:
         self.on_prompt_handlers: list[Handler] = []
 
     def send_sync(self, event: Any, data: Any, sid: str | None = None) -> None:
-        """Tell the editor; nobody hears it outside of a run."""
+        """Sends the editor a message; nobody hears it outside of a run."""
         now = current()
         if now is not None:
             now.context.report(PackMessage(str(event), data, sid))
@@ -95,11 +95,11 @@ class PromptServer:
         self.send_sync("progress_text", {"node": node_id, "text": text.decode() if isinstance(text, bytes) else text}, sid)
 
     def add_on_prompt_handler(self, handler: Handler) -> None:
-        """A function over what a client submits."""
+        """Adds a function over what a client submits."""
         self.on_prompt_handlers.append(handler)
 
     def add_routes(self) -> None:
-        """Routes are taken when a server starts."""
+        """Does nothing: routes are taken when a server starts."""
 
     def __getattr__(self, name: str) -> Any:
         refuse(f"server.PromptServer.instance.{name}")

@@ -1,5 +1,5 @@
-"""Node classes of the ecosystem's first convention (INPUT_TYPES, RETURN_TYPES, FUNCTION) as node
-types. Knows nothing of the executor.
+"""Adapts ComfyUI V1 node classes (INPUT_TYPES, RETURN_TYPES, FUNCTION) to node types. Must not know
+the executor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABOUT = ("DEPRECATED", "EXPERIMENTAL", "DEV_ONLY", "API_NODE", "HAS_INTERMEDIATE
 
 
 def v1_nodes(module: ModuleType) -> list[V1Class | type[Node]] | None:
-    """The NODE_CLASS_MAPPINGS of a module; None when it has none."""
+    """Returns the NODE_CLASS_MAPPINGS of a module; None when it has none."""
     classes = getattr(module, "NODE_CLASS_MAPPINGS", None)
     if not isinstance(classes, Mapping):
         return None
@@ -48,8 +48,8 @@ class V1Class:
     title: str
 
     def describe(self) -> NodeType:
-        """The node type. INPUT_TYPES is called for it, which may look at files. InputError names
-        the node and what is wrong with it.
+        """Describes the class. Calls INPUT_TYPES, which may look at files. InputError names the
+        node and what is wrong with it.
         """
         try:
             return self._described()
@@ -100,7 +100,7 @@ class V1Class:
 
 
 class _Accepted:
-    """Which arguments a function takes by name."""
+    """Holds the arguments that a function takes by name."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         parameters = inspect.signature(function).parameters.values()
@@ -113,12 +113,12 @@ class _Accepted:
         return self.any or name in self.names
 
     def of(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the values that are taken; None for what must be given and is not there."""
+        """Returns those of the values that are taken; None for required ones that are missing."""
         return dict.fromkeys(self.must) | {name: value for name, value in values.items() if name in self}
 
 
 def _class_method(cls: Any, name: str) -> Callable[..., Any] | None:
-    """A function that is called on the class, also where the pack forgot to make it a class method."""
+    """Returns a function that is called on the class, even if the pack forgot `classmethod`."""
     method = getattr(cls, name, None)
     if not callable(method):
         return None
@@ -148,7 +148,7 @@ def _runner(
 
 
 def _taken(name: str, outputs: Sequence[Output], gives_lists: Sequence[bool], is_output: bool, context: Context, result: Any) -> Any:
-    """What a node gives; values beyond its outputs are left out, and that is said."""
+    """Reads a node's result; values beyond its outputs are left out, with a warning."""
     further = surplus(result, outputs)
     if further:
         context.warn(f"{name}: gave {further} more than the {len(outputs)} outputs that it declares; what is too much was left out")
@@ -156,7 +156,7 @@ def _taken(name: str, outputs: Sequence[Output], gives_lists: Sequence[bool], is
 
 
 def _packed(values: Mapping[str, Any], inputs: Mapping[str, Input], takes_lists: bool) -> dict[str, Any]:
-    """The arguments of a function as packs expect them."""
+    """Converts the arguments of a function to what packs expect."""
     packed: dict[str, Any] = {}
     for name, value in values.items():
         if name == INSTANCE:
@@ -189,7 +189,7 @@ def _fingerprint(cls: Any) -> Callable[[Context, Mapping[str, Any]], Any] | None
 def _problems(
     validate: Callable[..., Any], takes_lists: bool, literals: Mapping[str, Any], sockets: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """What VALIDATE_INPUTS says: True, or what is wrong. Links are None."""
+    """Calls VALIDATE_INPUTS, which returns True or what is wrong. Links are None."""
     values = {**dict.fromkeys(sockets), **literals}
     accepted = _Accepted(validate)
     if "input_types" in accepted.names:
@@ -216,8 +216,8 @@ def _about(cls: Any) -> dict[str, Any]:
 
 
 def _without_gradients() -> AbstractContextManager[Any]:
-    """Torch's inference mode, which packs are written for: they change in place what the engine
-    made. Nothing where torch is not in use.
+    """Enters torch's inference mode, which packs are written for: they change in place what the
+    engine made. Nothing where torch is not in use.
     """
     torch = sys.modules.get("torch")
     return nullcontext() if torch is None else torch.inference_mode()

@@ -1,5 +1,5 @@
-"""The built-in nodes as classes of the ecosystem's first convention, for packs that call, inherit
-or look up nodes by class.
+"""Makes ComfyUI V1 classes of the built-in nodes, for packs that call, inherit or look up nodes by
+class.
 
 Their code runs when a method is called inside a running node; a class knows no more than the node
 type says.
@@ -70,30 +70,26 @@ METHODS: Mapping[str, str] = {
     "VAEEncodeForInpaint": "encode vae pixels mask grow_mask_by",
     "VAELoader": "load_vae vae_name",
 }
-"""What a class's method is called, and the order of its arguments, where packs are known to call
-it.
-"""
+"""Names a class's method and orders its arguments, where packs are known to call it."""
 
 
 class SavesPictures:
-    """What packs know of the nodes that save: attributes that they set, and a method that they call
-    or replace.
-    """
+    """Saves pictures: packs set its attributes, and call or replace its method."""
 
     def __init__(self, type: str = "output") -> None:
         self.output_dir = str(installed().folders.output.absolute())
         self.type, self.prefix_append, self.compress_level = type, "", 4
 
     def save_images(self, images: Any, filename_prefix: str = "ComfyUI", prompt: Any = None, extra_pnginfo: Any = None) -> dict[str, Any]:
-        """Pictures [B, H, W, C] as PNG files among the outputs, or, where `type` says so, among
-        what is only looked at.
+        """Saves pictures [B, H, W, C] as PNG files among the outputs, or, where `type` says so,
+        among the temporary ones.
         """
         saved = ImageSaveHelper.save_images(images, filename_prefix + self.prefix_append, FolderType(self.type))
         return {"ui": {"images": saved}, "result": (images,)}
 
 
 class Previews(SavesPictures):
-    """The same for what is only looked at."""
+    """Saves pictures among the temporary ones."""
 
     def __init__(self) -> None:
         super().__init__("temp")
@@ -103,7 +99,7 @@ SAVING: Mapping[str, type] = {"SaveImage": SavesPictures, "PreviewImage": Previe
 
 
 def node_class(kind: NodeType, folders: Folders) -> type:
-    """A class of the first convention for a node type."""
+    """Makes a ComfyUI V1 class of a node type."""
     method, *order = METHODS[kind.name].split() if kind.name in METHODS else ("execute", *kind.inputs)
     signature = inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in order])
 
@@ -135,8 +131,8 @@ def node_class(kind: NodeType, folders: Folders) -> type:
 
 
 def call_node(kind: NodeType, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Run a built-in node with values as packs have them; what it gives, as packs have it.
-    InputError for what does not fit.
+    """Runs a built-in node on values as packs have them; returns its outputs likewise. InputError
+    for what does not fit.
     """
     context = current_context(f"{kind.name} called by a pack")
     unknown = [name for name in given if name not in kind.inputs]
@@ -153,7 +149,7 @@ def call_node(kind: NodeType, given: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def declared_inputs(kind: NodeType, folders: Folders) -> dict[str, Any]:
-    """What INPUT_TYPES of the node would return."""
+    """Returns the INPUT_TYPES of a node."""
     groups: dict[str, Any] = {"required": {}}
     for name, port in kind.inputs.items():
         group = "required" if port.required or port.knob else "optional"

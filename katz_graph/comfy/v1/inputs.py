@@ -1,6 +1,4 @@
-"""What INPUT_TYPES of a node of the ecosystem's first convention declares, as inputs. Knows nothing
-of how the node runs.
-"""
+"""Reads INPUT_TYPES of a ComfyUI V1 node as inputs. Must not know how the node runs."""
 
 from __future__ import annotations
 
@@ -30,8 +28,8 @@ SECONDS = 1.0  # for which an answer of INPUT_TYPES is taken as up to date
 
 
 class Declared:
-    """The groups of INPUT_TYPES of one class. They may list files, so that they are asked for again
-    when a choice is missing.
+    """Holds the groups of INPUT_TYPES of one class. They may list files, so that they are asked for
+    again when a choice is missing.
     """
 
     def __init__(self, input_types: Callable[[], Any]) -> None:
@@ -40,7 +38,7 @@ class Declared:
         self._asked = time.monotonic()
 
     def inputs(self) -> dict[str, Input]:
-        """Required and optional inputs by name. InputError for one that is malformed."""
+        """Returns required and optional inputs by name. InputError for one that is malformed."""
         return {
             name: self._input(name, declared, group == "required")
             for group in ("required", "optional")
@@ -48,19 +46,19 @@ class Declared:
         }
 
     def hidden(self) -> dict[str, str]:
-        """Arguments that the run fills in, and with what."""
+        """Maps the arguments that the run fills in to what it fills in."""
         found = ((name, _hidden_kind(declared)) for name, declared in self._groups.get("hidden", {}).items())
         return {name: kind for name, kind in found if kind in FILLED_IN}
 
     def unlisted(self) -> dict[str, Any]:
-        """Hidden inputs of other types, as the pack wrote them: they have a value where a graph
-        gives one, as expansions do.
+        """Returns hidden inputs of other types, as the pack wrote them: they have a value where a
+        graph gives one, as expansions do.
         """
         return {name: declared for name, declared in self._groups.get("hidden", {}).items() if _hidden_kind(declared) not in FILLED_IN}
 
     def takes_any_name(self) -> bool:
-        """Whether the groups are objects that say to know every name: the usual way to have any
-        number of inputs.
+        """Tells whether the groups are objects that say to know every name: the usual way to have
+        any number of inputs.
         """
         return any(NO_TYPE in self._groups.get(group, {}) for group in ("required", "optional"))
 
@@ -105,8 +103,8 @@ class Declared:
 
 
 def socket_of(kind: Any) -> str:
-    """The name of a type, `A,B` for a union: a list is a choice, and what is unequal to no other
-    type takes everything.
+    """Names a type, `A,B` for a union: a list is a choice, and what is unequal to no other type
+    takes everything.
     """
     if isinstance(kind, (list, tuple)):
         return "COMBO"
@@ -125,7 +123,7 @@ def _groups(found: Any) -> Mapping[str, Any]:
 
 
 def _parts(name: str, declared: Any) -> tuple[Any, dict[str, Any]]:
-    """Type and options of one input."""
+    """Returns type and options of one input."""
     if isinstance(declared, str):
         return declared, {}
     if not isinstance(declared, (tuple, list)) or not declared:
@@ -135,7 +133,7 @@ def _parts(name: str, declared: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _choices(kind: Any, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """None where there are none to choose from, or where only a client can ask for them."""
+    """Returns the choices; None where there are none, or where only a client can ask for them."""
     if isinstance(kind, (list, tuple)):
         return tuple(kind)
     listed = options.get("options")
@@ -143,8 +141,8 @@ def _choices(kind: Any, options: Mapping[str, Any]) -> tuple[Any, ...] | None:
 
 
 def _literal_check(socket: str) -> Callable[[Any], Any] | None:
-    """How literals of types that the core does not know, and of unions, are taken: as they are, as
-    the convention has it.
+    """Returns the check of literals of types that the core does not know, and of unions: it takes
+    them as they are, as ComfyUI does.
     """
     if socket in (*WIDGETS, ANY) or all(name in WIRES for name in socket.split(",")):
         return None

@@ -1,5 +1,5 @@
-"""Names of wire types and the base classes that packs of the first convention may annotate their
-nodes with. Knows nothing of what runs.
+"""Names wire types, and defines the base classes that ComfyUI V1 packs may annotate their nodes
+with. Must not know what runs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ HiddenInputTypeDict = dict[str, Any]
 
 
 class InputTypeDict(TypedDict, total=False):
-    """What INPUT_TYPES returns."""
+    """The return type of INPUT_TYPES."""
 
     required: dict[str, Any]
     optional: dict[str, Any]

@@ -1,5 +1,5 @@
 """Turns the return value of a pack's function into outputs, expansions and ui, in every form that
-the ecosystem knows; others are named.
+ComfyUI knows; others are named.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FORMS = ("ui", "result", "expand")
 
 
 def from_result(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bool], is_output: bool) -> Any:
-    """One value per output, or an Expansion, either WithUi. RunError says how a result is not what
-    the node declares.
+    """Returns one value per output, or an Expansion, either WithUi. RunError says how a result is
+    not what the node declares.
     """
     if result is None and outputs and not is_output:
         raise RunError(f"gave nothing, expected {_expected(outputs)}")
@@ -45,13 +45,13 @@ def from_result(result: Any, outputs: Sequence[Output], gives_lists: Sequence[bo
 
 
 def surplus(result: Any, outputs: Sequence[Output]) -> int:
-    """How many values a result has beyond the declared outputs; nobody can read them."""
+    """Counts the values of a result beyond the declared outputs; nobody can read them."""
     values = result.get("result") if isinstance(result, Mapping) else result
     return sum(value is not None for value in values[len(outputs) :]) if isinstance(values, (tuple, list)) else 0
 
 
 def written_files(result: Any, output: Path) -> Iterator[Path]:
-    """The files below the output folder that a node's ui says it wrote."""
+    """Yields the files below the output folder that a node's ui says it wrote."""
     for shown in result.ui.values() if isinstance(result, WithUi) else ():
         for file in shown if isinstance(shown, (list, tuple)) else ():
             if isinstance(file, Mapping) and isinstance(file.get("filename"), str) and file.get("type") in FOLDERS:
@@ -61,8 +61,8 @@ def written_files(result: Any, output: Path) -> Iterator[Path]:
 
 
 def expanded_graph(nodes: Any) -> tuple[Graph, dict[str, str]]:
-    """The graph that a node expands to, and what its nodes are shown as. RunError for a malformed
-    one.
+    """Reads the graph that a node expands to, and what its nodes are shown as. RunError for a
+    malformed one.
     """
     if not isinstance(nodes, Mapping):
         raise RunError(f"gave {show(nodes)} to expand to, expected an object of nodes")

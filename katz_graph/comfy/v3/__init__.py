@@ -1,3 +1,3 @@
-"""Nodes as classes with a schema: `inputs`, `schema` and `ui` are what packs import, `adapter`
-makes node types of them.
+"""Runs ComfyUI V3 nodes, which are classes with a schema: packs import `inputs`, `schema` and `ui`,
+and `adapter` makes node types.
 """

@@ -1,5 +1,5 @@
-"""Classes with a schema as classes of the first convention, whose adapter makes node types of both.
-Knows nothing of how nodes run.
+"""Turns ComfyUI V3 classes into V1 classes, whose adapter makes node types of both. Must not know
+how nodes run.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ OPTIONAL_METHODS = {"validate_inputs": "VALIDATE_INPUTS", "fingerprint_inputs": 
 
 
 def v3_nodes(module: ModuleType) -> list[V3Class] | None:
-    """The node classes of a module's extension; None when it has no extension. TypeError where its
-    entry point gives something else.
+    """Returns the node classes of a module's extension; None when it has no extension. TypeError
+    where its entry point gives something else.
     """
     entry = getattr(module, "comfy_entrypoint", None)
     if entry is None:
@@ -55,15 +55,15 @@ class V3Class:
     node_class: type[ComfyNode]
 
     def describe(self) -> NodeType:
-        """The node type. TypeError, or what the pack raises, for a schema that cannot be read."""
+        """Describes the class. TypeError, or the pack's own error, for an unreadable schema."""
         schema = self.node_class.GET_SCHEMA()
         described = V1Class(schema.node_id, first_convention(self.node_class, schema), schema.display_name or schema.node_id).describe()
         return replace(described, undeclared="all") if schema.accept_all_inputs else described
 
 
 def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
-    """A class of the first convention that does what `kind` does. TypeError names the dynamic
-    inputs, which there are not.
+    """Makes a V1 class that does what `kind` does. TypeError names the dynamic inputs, which there
+    are not.
     """
     dynamic = [f"{port.id} (io.{port.dynamic})" for port in schema.inputs if port.dynamic]
     if dynamic:
@@ -97,18 +97,18 @@ def first_convention(kind: type[ComfyNode], schema: Schema) -> type:
 
 
 def _bound(kind: type[ComfyNode], hidden: Mapping[str, Any]) -> type[ComfyNode]:
-    """A copy of the class that carries the hidden values of one call."""
+    """Copies the class, with the hidden values of one call."""
     return type(kind.__name__, (kind,), {"hidden": HiddenHolder(hidden)})
 
 
 def _parted(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs, and hidden values by their name."""
+    """Separates inputs from hidden values, by their name."""
     hidden = {name.removeprefix(HIDDEN): value for name, value in values.items() if name.startswith(HIDDEN)}
     return {name: value for name, value in values.items() if not name.startswith(HIDDEN)}, hidden
 
 
 def _method(theirs: Callable[..., Any], name: str) -> Any:
-    """A class method with the same parameters, which tell the first convention what it checks."""
+    """Makes a class method with the same parameters, which tell the V1 adapter what it checks."""
     parameters = [inspect.Parameter("cls", inspect.Parameter.POSITIONAL_OR_KEYWORD), *inspect.signature(theirs).parameters.values()]
 
     def call(cls: Any, *given: Any, **named: Any) -> Any:
@@ -119,7 +119,7 @@ def _method(theirs: Callable[..., Any], name: str) -> Any:
 
 
 def _result(schema: Schema, given: Any) -> Any:
-    """What the first convention returns for what `execute` gave."""
+    """Converts the result of `execute` to a V1 result."""
     if given is None:
         given = NodeOutput()
     elif isinstance(given, Mapping):
@@ -148,7 +148,7 @@ def _input_types(schema: Schema) -> dict[str, Any]:
 
 
 def _declared(port: Input) -> tuple[Any, dict[str, Any]]:
-    """Type and options of an input as the first convention writes them."""
+    """Returns type and options of an input as V1 writes them."""
     widget = getattr(port, "widget", None)
     said = {**(widget.options if widget is not None else {}), **port.options}
     options = {RENAMED.get(name, name): getattr(value, "value", value) for name, value in said.items() if value is not None}

@@ -1,5 +1,5 @@
-"""What a pack of the third convention gives and may ask for: the extension with its nodes, and the
-API object. Knows nothing of nodes.
+"""Defines the extension of a ComfyUI V3 pack, which has its nodes, and the API object that it may
+ask for. Must not know nodes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from katz_graph.comfy.progress import ProgressBar
 
 
 class ComfyExtension:
-    """What `comfy_entrypoint` returns."""
+    """Lists the nodes of a pack."""
 
     async def on_load(self) -> None:
-        """Called once, before the nodes are asked for."""
+        """Runs once, before the nodes are asked for."""
 
     async def get_node_list(self) -> list[type]:
         raise NotImplementedError
@@ -27,11 +27,11 @@ class _Execution:
 
 class _NodeReplacement:
     async def register(self, node_replace: Any) -> None:
-        """Which old node a new one stands for: only editors ask."""
+        """Does nothing: only editors ask which old node a new one stands for."""
 
 
 class ComfyAPI:
-    """The API of a running node, for awaiting."""
+    """Offers the API of a running node, for awaiting."""
 
     def __init__(self) -> None:
         self.execution, self.node_replacement = _Execution(), _NodeReplacement()
@@ -46,7 +46,7 @@ class _ExecutionSync:
 
 
 class ComfyAPISync:
-    """The same for code that does not await."""
+    """Offers the same to code that does not await."""
 
     def __init__(self) -> None:
         self.execution = _ExecutionSync()

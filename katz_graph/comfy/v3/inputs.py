@@ -1,5 +1,5 @@
-"""What a schema's inputs and outputs are declared with: one class per wire type, with an `Input`
-and an `Output` inside. Plain data.
+"""Declares inputs and outputs of schemas: one class per wire type, with an `Input` and an `Output`
+inside. Plain data.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class ComfyType:
 
 
 def comfytype(io_type: str, **_: Any) -> Callable[[type], type]:
-    """A decorator that gives a class of a pack, and the `Input` and `Output` inside it, their wire
-    type.
+    """Makes a decorator that gives a class of a pack, and the `Input` and `Output` inside it, their
+    wire type.
     """
 
     def named(cls: type) -> type:
@@ -118,19 +118,19 @@ def comfytype(io_type: str, **_: Any) -> Callable[[type], type]:
 
 
 def Custom(io_type: str) -> type[ComfyType]:
-    """A wire type of that name."""
+    """Makes a wire type of that name."""
     return wire_type(io_type, io_type)
 
 
 def wire_type(name: str, io_type: str, input: type[Input] = Input, dynamic: str = "", output: type[Output] = Output) -> type[ComfyType]:
-    """A class that declares inputs and outputs of a wire type."""
+    """Makes a class that declares inputs and outputs of a wire type."""
     members = {"io_type": io_type, "dynamic": dynamic} if dynamic else {"io_type": io_type}
     inside = {"Input": type("Input", (input,), members), "Output": type("Output", (output,), {"io_type": io_type})}
     return type(name, (ComfyType,), {"io_type": io_type, **inside})
 
 
 class _ComboInput(WidgetInput):
-    """One of some choices: a list, or the values of an Enum."""
+    """Takes one of some choices: a list, or the values of an Enum."""
 
     def __init__(self, id: str, options: Any = None, *positional: Any, default: Any = None, **more: Any) -> None:
         super().__init__(id, *positional, default=_plain(default), **more)
@@ -146,14 +146,14 @@ class _ComboOutput(Output):
 
 
 class _MultiComboInput(_ComboInput):
-    """Any number of some choices, as a list."""
+    """Takes any number of some choices, as a list."""
 
     def __init__(self, *positional: Any, **more: Any) -> None:
         super().__init__(*positional, **{"multi_select": True, **more})
 
 
 class _MultiTypeInput(Input):
-    """An input that takes several wire types; a widget where it is made from one."""
+    """Takes several wire types; a widget where it is made from one."""
 
     def __init__(self, id: str | Input, types: Sequence[type[ComfyType]], *positional: Any, **options: Any) -> None:
         self.widget = id if isinstance(id, Input) else None

@@ -1,4 +1,4 @@
-"""The names that packs know as `io`: all that a node class is declared with."""
+"""Provides `io` to packs: all names that a node class is declared with."""
 
 from __future__ import annotations
 
@@ -65,5 +65,5 @@ _missing = missing_names("comfy_api.latest.io", "PriceBadge PriceBadgeDepends No
 
 
 def __getattr__(name: str) -> Any:
-    """The wire types that are nothing but a name."""
+    """Returns the wire types that are nothing but a name."""
     return WIRES[name] if name in WIRES else DYNAMIC[name] if name in DYNAMIC else _missing(name)

@@ -1,5 +1,5 @@
-"""Defines the parts of a class of the third convention: its schema, its return value, and its base
-class. Knows nothing of running.
+"""Defines the parts of a ComfyUI V3 class: its schema, its return value, and its base class. Must
+not know running.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from katz_graph.comfy.v3.inputs import Input, Output
 
 
 class Hidden(StrEnum):
-    """What the graph run tells a node besides its inputs."""
+    """Names what the graph run tells a node besides its inputs."""
 
     unique_id = "UNIQUE_ID"
     prompt = "PROMPT"
@@ -25,8 +25,8 @@ class Hidden(StrEnum):
 
 
 class HiddenHolder:
-    """The hidden values of one call; None for those that the schema does not ask for, or that there
-    are not.
+    """Holds the hidden values of one call; None for those that the schema does not ask for, or that
+    there are not.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -38,7 +38,7 @@ class HiddenHolder:
 
 @dataclass(slots=True)
 class Schema:
-    """What a node says of itself."""
+    """Describes a node."""
 
     node_id: str
     display_name: str | None = None
@@ -63,8 +63,8 @@ class Schema:
 
 
 class NodeOutput:
-    """What `execute` returns: values, something to show, a graph to expand to, or a message that
-    blocks what reads it.
+    """Holds the result of `execute`: values, something to show, a graph to expand to, or a message
+    that blocks what reads it.
     """
 
     def __init__(self, *args: Any, ui: Any = None, expand: Mapping[str, Any] | None = None, block_execution: str | None = None) -> None:
@@ -76,7 +76,7 @@ class NodeOutput:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> NodeOutput:
-        """From a result of the first convention."""
+        """Reads a V1 result."""
         result = data.get("result", ())
         if isinstance(result, ExecutionBlocker):
             return cls(ui=data.get("ui"), expand=data.get("expand"), block_execution=result.message)
@@ -84,8 +84,8 @@ class NodeOutput:
 
 
 class ComfyNode:
-    """The base class. Everything is a class method; `hidden` is set on a copy of the class for each
-    call.
+    """Base of V3 nodes. Everything is a class method; `hidden` is set on a copy of the class for
+    each call.
     """
 
     hidden: ClassVar[HiddenHolder] = HiddenHolder({})

@@ -1,5 +1,5 @@
-"""Makes the ui output of nodes of the third convention: pictures and texts, as the dictionaries
-that clients know.
+"""Makes the ui output of ComfyUI V3 nodes: pictures and texts, as the dictionaries that clients
+know.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SavedResult(dict[str, Any]):
 
 
 class SavedImages:
-    """Pictures that were written."""
+    """Lists pictures that were written."""
 
     def __init__(self, results: Sequence[SavedResult], is_animated: bool = False) -> None:
         self.results, self.is_animated = list(results), is_animated
@@ -66,7 +66,7 @@ class ImageSaveHelper:
 
 
 class PreviewImage:
-    """Pictures [B, H, W, C] in the folder of what is only looked at."""
+    """Writes pictures [B, H, W, C] to the temporary folder."""
 
     def __init__(self, image: Tensor, animated: bool = False, cls: Any = None, **_: Any) -> None:
         self.values = ImageSaveHelper.save_images(image, "preview", FolderType.temp)
@@ -77,14 +77,14 @@ class PreviewImage:
 
 
 class PreviewMask(PreviewImage):
-    """Masks [B, H, W] as grey pictures."""
+    """Writes masks [B, H, W] as grey pictures."""
 
     def __init__(self, mask: Tensor, animated: bool = False, cls: Any = None, **_: Any) -> None:
         super().__init__(mask.reshape(-1, *mask.shape[-2:], 1).expand(-1, -1, -1, 3), animated)
 
 
 class PreviewText:
-    """A text."""
+    """Shows a text."""
 
     def __init__(self, value: str, **_: Any) -> None:
         self.value = value
@@ -94,6 +94,6 @@ class PreviewText:
 
 
 def as_dict(ui: Any) -> dict[str, Any]:
-    """What a node gave to be shown, as clients know it."""
+    """Converts a node's ui to the dictionary that clients know."""
     shown: dict[str, Any] = ui.as_dict() if hasattr(ui, "as_dict") else dict(ui)
     return shown

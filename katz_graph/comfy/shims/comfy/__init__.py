@@ -1,4 +1,4 @@
-"""`comfy` as packs import it. Its modules are loaded when they are named, with or without an import
+"""Provides `comfy` to packs. Its modules are loaded when they are named, with or without an import
 of their own.
 """
 

@@ -1,4 +1,4 @@
-"""`comfy.cli_args` as packs import it: the options of a ComfyUI, all at their defaults."""
+"""Provides `comfy.cli_args` to packs: ComfyUI's options, all at their defaults."""
 
 from __future__ import annotations
 

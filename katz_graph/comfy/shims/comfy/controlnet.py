@@ -1,4 +1,4 @@
-"""`comfy.controlnet` as packs import it: ControlNets by path."""
+"""Provides `comfy.controlnet` to packs: ControlNets by path."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __getattr__ = missing_names(__name__, None)
 
 
 def load_controlnet(ckpt_path: str, model: Any = None, *_: Any, **__: Any) -> ControlNetFacade:
-    """A ControlNet; `model` is what a file of differences is added to."""
+    """Returns a ControlNet; a file of differences is added to `model`."""
     return ControlNetFacade(controlnet_recipe(ckpt_path, None if model is None else model.recipe.unet))

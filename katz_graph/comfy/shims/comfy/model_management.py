@@ -1,4 +1,4 @@
-"""`comfy.model_management` as packs import it: devices and number formats.
+"""Provides `comfy.model_management` to packs: devices and number formats.
 
 The engine looks after memory itself, so what packs ask for in that respect does nothing.
 """
@@ -50,7 +50,7 @@ get_torch_device = compute_device
 
 
 def intermediate_device() -> torch.device:
-    """Where pictures and latents lie between nodes."""
+    """Returns the device that holds pictures and latents between nodes."""
     return torch.device("cpu")
 
 
@@ -133,17 +133,17 @@ vae_dtype = text_encoder_dtype = unet_dtype
 
 
 def dtype_size(dtype: torch.dtype) -> int:
-    """Bytes of one value."""
+    """Returns the bytes of one value."""
     return dtype.itemsize
 
 
 def module_size(module: torch.nn.Module) -> int:
-    """Bytes of all weights."""
+    """Sums the bytes of all weights."""
     return sum(tensor.nelement() * tensor.element_size() for tensor in module.state_dict().values())
 
 
 def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
-    """Bytes; with `torch_free_too` also what torch holds without using it."""
+    """Returns the free bytes; with `torch_free_too` also what torch holds without using it."""
     device = torch.device(dev or get_torch_device())
     if device.type != "cuda":
         free, unused = _host_memory("SC_AVPHYS_PAGES"), 0
@@ -154,7 +154,7 @@ def get_free_memory(dev: Any = None, torch_free_too: bool = False) -> Any:
 
 
 def get_total_memory(dev: Any = None, torch_total_too: bool = False) -> Any:
-    """Bytes."""
+    """Returns the total bytes of a device's memory."""
     device = torch.device(dev or get_torch_device())
     total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else _host_memory("SC_PHYS_PAGES")
     return (total, total) if torch_total_too else total
@@ -174,11 +174,11 @@ def soft_empty_cache(force: bool = False) -> None:
 
 
 def load_models_gpu(models: Iterable[Any], *_: Any, **__: Any) -> None:
-    """Models are loaded when something runs them."""
+    """Does nothing: models are loaded when something runs them."""
 
 
 def load_model_gpu(model: Any) -> None:
-    """Models are loaded when something runs them."""
+    """Does nothing: models are loaded when something runs them."""
 
 
 def free_memory(memory_required: float, device: Any, keep_loaded: Iterable[Any] = (), *_: Any, **__: Any) -> list[Any]:
@@ -186,15 +186,15 @@ def free_memory(memory_required: float, device: Any, keep_loaded: Iterable[Any] 
 
 
 def unload_all_models() -> None:
-    """Models leave memory when the engine needs it."""
+    """Does nothing: models leave memory when the engine needs it."""
 
 
 def cleanup_models(*_: Any, **__: Any) -> None:
-    """Models leave memory when the engine needs it."""
+    """Does nothing: models leave memory when the engine needs it."""
 
 
 def interrupt_current_processing(value: bool = True) -> None:
-    """Stop the run that this node belongs to."""
+    """Stops the run that this node belongs to."""
     if value:
         raise Cancelled("cancelled by a node")
 

@@ -1,4 +1,4 @@
-"""`comfy.options` as packs import it: a command line that nobody parses here."""
+"""Provides `comfy.options` to packs: a command line that nobody parses here."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ args_parsing = False
 
 
 def enable_args_parsing(enable: bool = True) -> None:
-    """The options stay at their defaults."""
+    """Does nothing: the options stay at their defaults."""

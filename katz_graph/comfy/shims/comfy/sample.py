@@ -1,4 +1,4 @@
-"""`comfy.sample` as packs import it: the noise of a seed. Sampling itself is the work of sampler
+"""Provides `comfy.sample` to packs: the noise of a seed. Sampling itself is the work of sampler
 nodes.
 """
 
@@ -16,8 +16,8 @@ __getattr__ = missing_names(__name__, "sample sample_custom prepare_sampling pre
 
 
 def prepare_noise(latent_image: Tensor, seed: int, noise_inds: Sequence[int] | None = None) -> Tensor:
-    """randn of the latent's shape from a CPU generator; with indices, that noise of a longer batch
-    for each sample.
+    """Draws randn of the latent's shape from a CPU generator; with indices, that noise of a longer
+    batch for each sample.
     """
     from katz_graph.sampling.noise import initial_noise
 
@@ -25,7 +25,7 @@ def prepare_noise(latent_image: Tensor, seed: int, noise_inds: Sequence[int] | N
 
 
 def fix_empty_latent_channels(model: Any, latent_image: Tensor, *_: Any, **__: Any) -> Tensor:
-    """An all-zero latent with as many channels as the model has; others stay as they are."""
+    """Gives an all-zero latent as many channels as the model has; others stay as they are."""
     channels = model.get_model_object("latent_format").latent_channels
     if latent_image.shape[1] == channels or torch.count_nonzero(latent_image):
         return latent_image

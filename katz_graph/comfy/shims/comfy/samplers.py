@@ -1,4 +1,4 @@
-"""`comfy.samplers` as packs import it: the names of samplers and schedulers, and schedules of noise
+"""Provides `comfy.samplers` to packs: the names of samplers and schedulers, and schedules of noise
 levels.
 """
 
@@ -27,12 +27,12 @@ __getattr__ = missing_names(
 
 
 def calculate_sigmas(model_sampling: Any, scheduler_name: str, steps: int) -> Tensor:
-    """The noise levels [steps + 1] of a named schedule."""
+    """Computes the noise levels [steps + 1] of a named schedule."""
     return _levels(scheduler_name, model_sampling, steps, 1.0, "euler")
 
 
 class KSampler:
-    """Its lists of names, and the noise levels of a schedule. Sampling itself is the work of
+    """Holds the lists of names and the noise levels of a schedule. Sampling itself is the work of
     sampler nodes.
     """
 

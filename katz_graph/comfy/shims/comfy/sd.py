@@ -1,4 +1,4 @@
-"""`comfy.sd` as packs import it: models by path, and LoRAs on them. They are recipes; nothing is
+"""Provides `comfy.sd` to packs: models by path, and LoRAs on them. They are recipes; nothing is
 loaded before something runs.
 """
 
@@ -35,7 +35,7 @@ def load_checkpoint_guess_config(
     output_model: bool = True,
     **_: Any,
 ) -> tuple[ModelFacade | None, ClipFacade | None, VaeFacade | None, None]:
-    """UNet, text encoders and VAE of a checkpoint, and no image encoder."""
+    """Returns UNet, text encoders and VAE of a checkpoint, and no image encoder."""
     if output_clipvision:
         refuse("comfy.sd.load_checkpoint_guess_config(output_clipvision=True)")
     model, clip, vae = pipeline_recipes(ckpt_path)
@@ -46,12 +46,12 @@ def load_checkpoint_guess_config(
 def load_checkpoint(
     config_path: str | None = None, ckpt_path: str = "", output_vae: bool = True, output_clip: bool = True, *_: Any, **__: Any
 ) -> tuple[ModelFacade | None, ClipFacade | None, VaeFacade | None]:
-    """The same; what the checkpoint is, is told from the file and not from a configuration."""
+    """Returns the same; the file tells what the checkpoint is, not a configuration."""
     return load_checkpoint_guess_config(ckpt_path, output_vae, output_clip)[:3]
 
 
 def load_diffusion_model(unet_path: str, *_: Any, **__: Any) -> ModelFacade:
-    """A UNet alone. It is computed in the engine's number format."""
+    """Returns a UNet alone. It is computed in the engine's number format."""
     return ModelFacade(unet_recipe(unet_path))
 
 
@@ -59,12 +59,12 @@ load_unet = load_diffusion_model
 
 
 def load_clip(ckpt_paths: Sequence[str], *_: Any, **__: Any) -> ClipFacade:
-    """Text encoders: one file, or SDXL's two."""
+    """Returns text encoders: of one file, or of SDXL's two."""
     return ClipFacade(clip_recipe(ckpt_paths))
 
 
 def load_lora_for_models(model: Any, clip: Any, lora: Any, strength_model: float, strength_clip: float) -> tuple[Any, Any]:
-    """A model and its text encoders with the weights of a LoRA's file; either may be None."""
+    """Adds a LoRA's file to a model and its text encoders; either may be None."""
     file = file_identity(file_of(lora, "comfy.sd.load_lora_for_models"))
     patched, encoders = (None if model is None else model.clone(), None if clip is None else clip.clone())
     if patched is not None and strength_model:

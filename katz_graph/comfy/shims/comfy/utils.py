@@ -1,4 +1,4 @@
-"""`comfy.utils` as packs import it: sizes of pictures and latents, weight files, tiles, progress."""
+"""Provides `comfy.utils` to packs: sizes of pictures and latents, weight files, tiles, progress."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __getattr__ = missing_names(
 
 
 def set_progress_bar_enabled(enabled: bool) -> None:
-    """What is shown is decided by those who watch the run."""
+    """Does nothing: those who watch the run decide what is shown."""
 
 
 def common_upscale(samples: Tensor, width: int, height: int, upscale_method: str, crop: str) -> Tensor:
-    """[B, C, H, W] or [B, C, T, H, W] -> that with [height, width]."""
+    """Resizes [B, C, H, W] or [B, C, T, H, W] to [height, width]."""
     if samples.ndim == 5:
         batch, _, frames = samples.shape[:3]
         flat = common_upscale(samples.movedim(2, 1).flatten(0, 1), width, height, upscale_method, crop)
@@ -44,13 +44,13 @@ def common_upscale(samples: Tensor, width: int, height: int, upscale_method: str
 
 
 def lanczos(samples: Tensor, width: int, height: int) -> Tensor:
-    """[B, C, H, W] in 0..1 -> [B, C, height, width]"""
+    """Resizes [B, C, H, W] in 0..1 to [B, C, height, width]."""
     return resample(samples, width, height, "lanczos")
 
 
 def load_torch_file(ckpt: str, safe_load: bool = False, device: Any = None, return_metadata: bool = False) -> Any:
-    """The tensors of a safetensors file, and its metadata. InputError for pickles, which can run
-    code when they are opened.
+    """Loads the tensors of a safetensors file, and its metadata. InputError for pickles, which can
+    run code when they are opened.
     """
     from safetensors import safe_open
     from safetensors.torch import load_file
@@ -71,7 +71,7 @@ def save_torch_file(sd: Mapping[str, Tensor], ckpt: str, metadata: Mapping[str, 
 
 
 def safetensors_header(safetensors_path: str, max_size: int = 100 * 2**20) -> bytes | None:
-    """The header of a safetensors file; None when it is longer than `max_size` bytes."""
+    """Reads the header of a safetensors file; None when it is longer than `max_size` bytes."""
     with Path(safetensors_path).open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         return file.read(length) if length <= max_size else None
@@ -82,7 +82,7 @@ def calculate_parameters(sd: Mapping[str, Tensor], prefix: str = "") -> int:
 
 
 def weight_dtype(sd: Mapping[str, Tensor], prefix: str = "") -> torch.dtype | None:
-    """The number format that most of the weights have."""
+    """Returns the number format that most of the weights have."""
     sizes: dict[torch.dtype, int] = {}
     for name, tensor in sd.items():
         if name.startswith(prefix):
@@ -91,7 +91,7 @@ def weight_dtype(sd: Mapping[str, Tensor], prefix: str = "") -> torch.dtype | No
 
 
 def state_dict_key_replace(state_dict: dict[str, Any], keys_to_replace: Mapping[str, str]) -> dict[str, Any]:
-    """The same dictionary with other names."""
+    """Renames keys of the dictionary in place."""
     for old, new in keys_to_replace.items():
         if old in state_dict:
             state_dict[new] = state_dict.pop(old)
@@ -99,8 +99,8 @@ def state_dict_key_replace(state_dict: dict[str, Any], keys_to_replace: Mapping[
 
 
 def state_dict_prefix_replace(state_dict: dict[str, Any], replace_prefix: Mapping[str, str], filter_keys: bool = False) -> dict[str, Any]:
-    """The same dictionary with other beginnings of names; with `filter_keys` a new one that holds
-    only those.
+    """Renames beginnings of keys in place; with `filter_keys` in a new dictionary that holds only
+    those.
     """
     result = {} if filter_keys else state_dict
     for old, new in replace_prefix.items():
@@ -110,14 +110,14 @@ def state_dict_prefix_replace(state_dict: dict[str, Any], replace_prefix: Mappin
 
 
 def get_attr(obj: Any, attr: str) -> Any:
-    """`obj.a.b.c` for "a.b.c"."""
+    """Returns `obj.a.b.c` for "a.b.c"."""
     for name in attr.split("."):
         obj = getattr(obj, name)
     return obj
 
 
 def set_attr(obj: Any, attr: str, value: Any) -> Any:
-    """Set `obj.a.b.c`; returns what was there."""
+    """Sets `obj.a.b.c`; returns what was there."""
     owner, _, name = attr.rpartition(".")
     holder = get_attr(obj, owner) if owner else obj
     before = getattr(holder, name)
@@ -134,12 +134,12 @@ def copy_to_param(obj: Any, attr: str, value: Tensor) -> None:
 
 
 def repeat_to_batch_size(tensor: Tensor, batch_size: int, dim: int = 0) -> Tensor:
-    """From the start again along `dim` when it is short, cut when it is long."""
+    """Repeats a short batch from its start along `dim`, cuts a long one."""
     return repeated(tensor.movedim(dim, 0), batch_size).movedim(0, dim)
 
 
 def resize_to_batch_size(tensor: Tensor, batch_size: int) -> Tensor:
-    """[B, ...] -> [batch_size, ...], evenly spread over the batch."""
+    """Picks samples, evenly spread over the batch: [B, ...] -> [batch_size, ...]."""
     length = len(tensor)
     if length == batch_size or batch_size <= 0:
         return tensor
@@ -150,7 +150,7 @@ def resize_to_batch_size(tensor: Tensor, batch_size: int) -> Tensor:
 
 
 def reshape_mask(input_mask: Tensor, output_shape: Iterable[int]) -> Tensor:
-    """A mask [..., h, w] as [B, C, H, W] of `output_shape`."""
+    """Resizes a mask [..., h, w] to [B, C, H, W] of `output_shape`."""
     batch, channels, height, width = output_shape
     planes = input_mask.reshape(-1, 1, *input_mask.shape[-2:])
     resized = torch.nn.functional.interpolate(planes, size=(height, width), mode="bilinear")
@@ -158,11 +158,11 @@ def reshape_mask(input_mask: Tensor, output_shape: Iterable[int]) -> Tensor:
 
 
 def string_to_seed(data: str | bytes) -> int:
-    """A seed from a text: its CRC-32, not inverted at the end."""
+    """Computes a seed from a text: its CRC-32, not inverted at the end."""
     import zlib
 
     return zlib.crc32(data.encode() if isinstance(data, str) else data) ^ 0xFFFFFFFF
 
 
 def set_progress_bar_global_hook(function: Callable[..., None]) -> None:
-    """Progress is reported as events of the run, which nobody can take over."""
+    """Does nothing: progress is reported as events of the run, which nobody can take over."""

@@ -1,1 +1,1 @@
-"""`comfy_api` as packs import it."""
+"""Provides `comfy_api` to packs."""

@@ -1,1 +1,1 @@
-"""`comfy_execution` as packs import it."""
+"""Provides `comfy_execution` to packs."""

@@ -1,4 +1,4 @@
-"""`comfy_execution.graph` as packs import it."""
+"""Provides `comfy_execution.graph` to packs."""
 
 from katz_graph.blocker import ExecutionBlocker
 from katz_graph.comfy.missing import missing_names

@@ -1,4 +1,4 @@
-"""`comfy_execution.graph_utils` as packs import it: building the graph that a node expands to."""
+"""Provides `comfy_execution.graph_utils` to packs: building the graph that a node expands to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __getattr__ = missing_names(__name__, "")
 
 
 def is_link(obj: Any) -> bool:
-    """Whether a value is a link: an id and the number of an output."""
+    """Tells whether a value is a link: an id and the number of an output."""
     return isinstance(obj, list) and len(obj) == 2 and isinstance(obj[0], str) and type(obj[1]) in (int, float)
 
 
@@ -45,7 +45,7 @@ class Node:
 
 
 class GraphBuilder:
-    """Nodes under ids that no other builder of the same run of a node gives."""
+    """Builds nodes under ids that no other builder of the same run of a node gives."""
 
     def __init__(self, prefix: str | None = None) -> None:
         self.prefix = self.alloc_prefix() if prefix is None else prefix
@@ -59,7 +59,7 @@ class GraphBuilder:
         return f"{root or ''}{number if graph_index is None else graph_index}."
 
     def node(self, class_type: str, id: str | None = None, **kwargs: Any) -> Node:
-        """A new node, or the one of that id."""
+        """Adds a node, or returns the one of that id."""
         if id is None:
             id, self.id_gen = str(self.id_gen), self.id_gen + 1
         name = self.prefix + id
@@ -72,7 +72,7 @@ class GraphBuilder:
         return {name: node.serialize() for name, node in self.nodes.items()}
 
     def replace_node_output(self, node_id: str, index: int, new_value: Any) -> None:
-        """Every input that is linked to an output gets this value instead; None takes the link
+        """Gives every input that is linked to an output this value instead; None takes the link
         away.
         """
         output = [self.prefix + node_id, index]
@@ -85,7 +85,7 @@ class GraphBuilder:
 
 
 def add_graph_prefix(graph: dict[str, Any], outputs: Any, prefix: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """A built graph under other ids, and its outputs as they are then called."""
+    """Renames the ids of a built graph; returns its outputs under the new names."""
 
     def moved(value: Any) -> Any:
         return [prefix + value[0], value[1]] if is_link(value) else value

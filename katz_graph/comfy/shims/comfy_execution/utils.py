@@ -1,4 +1,4 @@
-"""`comfy_execution.utils` as packs import it: which node runs."""
+"""Provides `comfy_execution.utils` to packs: the node that runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`comfy.comfy_types.node_typing` as packs import it."""
+"""Provides `comfy.comfy_types.node_typing` to packs."""
 
 from katz_graph.comfy.v1.node_typing import (
     IO,

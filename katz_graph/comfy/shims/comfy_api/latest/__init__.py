@@ -1,4 +1,4 @@
-"""`comfy_api.latest` as packs import it."""
+"""Provides `comfy_api.latest` to packs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`comfy_api.latest._io` as packs import it."""
+"""Provides `comfy_api.latest._io` to packs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`comfy_api.latest._ui` as packs import it."""
+"""Provides `comfy_api.latest._ui` to packs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`comfy_api.v0_0_2` as packs import it."""
+"""Provides `comfy_api.v0_0_2` to packs."""
 
 from __future__ import annotations
 
