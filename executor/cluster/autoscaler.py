@@ -20,12 +20,12 @@ class Autoscaler:
     until `close`.
     """
 
-    def __init__(self, fleet: Router, cluster: Cluster) -> None:
-        self._fleet, self._cluster = fleet, cluster
+    def __init__(self, router: Router, cluster: Cluster) -> None:
+        self._router, self._cluster = router, cluster
         self._closing = threading.Event()
         self._working = ThreadPoolExecutor(1, "katz-pool")
         self._looking = threading.Thread(target=self._look, name="katz-replicas", daemon=True)
-        if len(fleet.pool) > 1:
+        if len(router.pool) > 1:
             self._looking.start()
 
     def apply(self, changes: Iterable[Change]) -> None:
@@ -42,11 +42,11 @@ class Autoscaler:
 
     def _look(self) -> None:
         while not self._closing.wait(EVERY):
-            self.apply(self._fleet.observe())
+            self.apply(self._router.observe())
 
     def _make(self, change: Change) -> None:
         try:
             self._cluster.call(change.member, SERVICE[change.kind], change.control)
         except KatzError:
             if change.kind == "replicate":
-                self._fleet.lost(change.member, change.control)
+                self._router.lost(change.member, change.control)

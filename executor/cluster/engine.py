@@ -73,15 +73,15 @@ class ClusterEngine(DeviceEngine):
         self._local: LocalEngine | None = None
         self._starting = threading.Lock()
         choices = choices or Choices()
-        self._fleet = Router(names, choices.reachable, choices.lane, time.monotonic, bool(choices.gone))
+        self._router = Router(names, choices.reachable, choices.lane, time.monotonic, bool(choices.gone))
         assignments, claimed = _seated(assignments, launchers, ahead)
         self.opened = ExitStack()  # what is closed after the workers
         self.opened.push(claimed)
         launchers = launchers or self._launchers(assignments, ahead)
         self.cluster = Cluster(assignments, launchers, network or Network(names), spares, patience)
         super().__init__(self.cluster, choices, Counts(self._store))
-        self._tending = Autoscaler(self._fleet, self.cluster)
-        self.cluster.on_vanished = self._fleet.lost
+        self._autoscaler = Autoscaler(self._router, self.cluster)
+        self.cluster.on_vanished = self._router.lost
         try:
             self.cluster.start()
             self.measure()
@@ -92,7 +92,7 @@ class ClusterEngine(DeviceEngine):
             raise
 
     def close(self) -> None:
-        self._tending.close()
+        self._autoscaler.close()
         self._close_local()
         super().close()
         self.opened.close()
@@ -138,30 +138,30 @@ class ClusterEngine(DeviceEngine):
         """Plans as for a request that came now."""
         if opaque_functions(region):
             return self._here().plan(region, after)
-        return plan_region(region, self._resources_of(self._fleet.preview()), after)
+        return plan_region(region, self._resources_of(self._router.preview()), after)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         """Samples on the devices of a lease; several threads may call at once."""
         if functions := opaque_functions(region):
             return self._sampled_here(region, context, f"{', '.join(functions)} cannot be sent to workers")
-        ticket = self._fleet.admit(region)
+        lease = self._router.admit(region)
         try:
-            program = plan_region(region, self._resources_of(ticket))
-            self._tending.apply(self._fleet.planned(ticket, program))
+            program = plan_region(region, self._resources_of(lease))
+            self._autoscaler.apply(self._router.planned(lease, program))
             return self._carried_out(region, program, context)
         except NotSerializable as error:
             return self._sampled_here(region, context, str(error))
         finally:
-            self._tending.apply(self._fleet.dismiss(ticket))
+            self._autoscaler.apply(self._router.dismiss(lease))
 
     def _sampled_here(self, region: Region, context: Context, why: str) -> tuple[LatentSamples, LatentSamples]:
         context.warn(f"sampler {region.name} runs on one device of this process: {why}")
         return self._here().sample(region, context)
 
-    def _resources_of(self, ticket: Lease) -> Resources:
+    def _resources_of(self, lease: Lease) -> Resources:
         resources = self._resources()
-        devices = tuple(device for device in resources.devices if device.name in ticket.devices)
-        return replace(resources, devices=devices, pins=ticket.pins)
+        devices = tuple(device for device in resources.devices if device.name in lease.devices)
+        return replace(resources, devices=devices, pins=lease.pins)
 
     def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
         self._store.record(next(place.key for place in self.places if place.name == device), samples)
@@ -185,7 +185,7 @@ class ClusterEngine(DeviceEngine):
         of a worker that could not.
         """
         for name in self.cluster.assignments:
-            self._fleet.lost(name)
+            self._router.lost(name)
         self._close_local()
         self.cluster.call_all("unload", UNLOADING)
 

@@ -80,11 +80,11 @@ class Router:
         pool; beside others each of its ControlNets goes to the holder with the shortest queue.
         """
         with self._lock:
-            ticket = self._ticket()
+            lease = self._ticket()
             if self.pool and self._tickets:
-                ticket.pins = {**ticket.pins, **self._routed(region)}
-            self._tickets.append(ticket)
-            return ticket
+                lease.pins = {**lease.pins, **self._routed(region)}
+            self._tickets.append(lease)
+            return lease
 
     def preview(self) -> Lease:
         """Returns the lease of a request that came now, and alone. Changes nothing."""
@@ -92,7 +92,7 @@ class Router:
             return self._ticket()
 
     def _ticket(self) -> Lease:
-        running = [ticket.lane for ticket in self._tickets]
+        running = [lease.lane for lease in self._tickets]
         lane = min(self._able, key=running.count)
         devices = (*self._lanes[lane], *self.pool)
         pins = {stage: tuple(one for one in pinned if one in devices) for stage, pinned in self._pins.items()}
@@ -105,7 +105,7 @@ class Router:
         members = {recipe: self._replicas.route(recipe, queues) for recipe in dict.fromkeys(uses.values())}
         return {name: (members[recipe],) for name, recipe in uses.items()}
 
-    def planned(self, ticket: Lease, program: Program) -> tuple[Change, ...]:
+    def planned(self, lease: Lease, program: Program) -> tuple[Change, ...]:
         """Records what a request will ask of the pool; returns the changes to make in it now."""
         number = commonest_variant(program)
         operations = {operation.id: operation for variant in program.variants for operation in variant.operations}
@@ -115,25 +115,25 @@ class Router:
                 session = call.device, operations[call.operations[0]].inputs["control_net"]
                 sessions[session] = sessions.get(session, 0.0) + call.seconds
         with self._lock:
-            ticket.sessions = sessions
+            lease.sessions = sessions
             for member, recipe in sessions:
                 self._replicas.note(recipe, member)
-            ticket.step = program.prediction.period if program.prediction else 0.0
+            lease.step = program.prediction.period if program.prediction else 0.0
         return self.observe()
 
-    def dismiss(self, ticket: Lease) -> tuple[Change, ...]:
+    def dismiss(self, lease: Lease) -> tuple[Change, ...]:
         """Ends the lease of a request, however it ended; returns the changes to make now."""
         with self._lock:
-            self._tickets.remove(ticket)
+            self._tickets.remove(lease)
         return self.observe()
 
     def observe(self) -> tuple[Change, ...]:
         """Returns the changes that the rule of replication makes now."""
         with self._lock:
             steps: dict[Hashable, float] = {}
-            for ticket in self._tickets:
-                for _, recipe in ticket.sessions:
-                    steps[recipe] = min(ticket.step, steps.get(recipe, ticket.step))
+            for lease in self._tickets:
+                for _, recipe in lease.sessions:
+                    steps[recipe] = min(lease.step, steps.get(recipe, lease.step))
             return self._replicas.observe(self._queues(), steps)
 
     def lost(self, member: str, control: Hashable | None = None) -> None:
@@ -146,7 +146,7 @@ class Router:
     def _queues(self) -> dict[str, dict[Hashable, float]]:
         """Sums the seconds that all sessions of a member ask of it in one evaluation each."""
         queues: dict[str, dict[Hashable, float]] = {member: {} for member in self.pool}
-        for ticket in self._tickets:
-            for (member, recipe), seconds in ticket.sessions.items():
+        for lease in self._tickets:
+            for (member, recipe), seconds in lease.sessions.items():
                 queues[member][recipe] = queues[member].get(recipe, 0.0) + seconds
         return queues

@@ -99,7 +99,7 @@ class _GraphRun:
         self.nodes: dict[str, NodeState] = {}
         self.tasks = Tasks(context)
         self.calls = Calls(self.nodes, context, cache, self.tasks, HiddenInputs(self.nodes, graph, context))
-        self.telling = NodeReporter(graph, self.nodes, cache, listener)
+        self.reporter = NodeReporter(graph, self.nodes, cache, listener)
         self.ready: list[tuple[tuple[bool, int, int], str]] = []
         self.failures: dict[str, KatzError] = {}
         self.ui: dict[str, Mapping[str, Sequence[Any]]] = {}
@@ -129,7 +129,7 @@ class _GraphRun:
         self._fail_cycles()
         signatures = [node.signature for node in self.nodes.values() if node.signature is not None]
         self.cache.end_run(signatures, ((node.id, node.call.type) for node in self.nodes.values()))
-        self.cache.history = self.telling.history(self.file.nodes)
+        self.cache.history = self.reporter.history(self.file.nodes)
         reached = {target: outputs for target in targets if (outputs := self.nodes[target].outputs) is not None}
         refused = tuple(target for target in targets if target not in reached)
         return GraphResult(reached, self.failures, refused, self.ui, tuple(name for name in reached if self.nodes[name].blocked))
@@ -155,9 +155,9 @@ class _GraphRun:
             self._start(node)
 
     def _start(self, node: NodeState) -> None:
-        node.why = self.telling.why_run(node)
+        node.why = self.reporter.why_run(node)
         node.began = time.perf_counter()
-        self.telling.started(node)
+        self.reporter.started(node)
         if node.call.type in self.overlaps:
             self.tasks.open()
         try:
@@ -189,7 +189,7 @@ class _GraphRun:
         node.ui = ui_of(results)
         plain = [result.result if isinstance(result, WithUi) else result for result in results]
         for warning in self.calls.warnings(node, plain):
-            self.context.warn(f"{self.telling.name(node)}: {warning}")
+            self.context.warn(f"{self.reporter.name(node)}: {warning}")
         blockers = [result for result in plain if isinstance(result, ExecutionBlocker)]
         message = next((blocker.message for blocker in blockers if blocker.message is not None), None)
         if node.type.is_output and message is not None:
@@ -198,7 +198,7 @@ class _GraphRun:
             self._expand(node, plain)
         elif blockers and len(blockers) == len(plain):
             node.blocked, node.why = True, f"blocked: {message}" if message is not None else "blocked by a node that it reads"
-            self.telling.blocked(node)
+            self.reporter.blocked(node)
             self._finish(node, expected_outputs(node.type, blockers[0]))
         else:
             self._complete(node, outputs_of(node.type, plain))
@@ -211,7 +211,7 @@ class _GraphRun:
         if node.signature is not None:
             parts = tuple(part.signature for part in node.parts if part.signature is not None)
             self.cache.put(node.signature, ResultEntry(outputs, parts, node.ui, node.shown, tuple(self._files(node))))
-        self.telling.done(node)
+        self.reporter.done(node)
         self._finish(node, outputs)
 
     def _files(self, node: NodeState) -> Iterator[Path]:
@@ -295,7 +295,7 @@ class _GraphRun:
         """
         if node.late:
             sign_late(self.nodes, node, self.calls)
-        elif not self.telling.is_done(node):
+        elif not self.reporter.is_done(node):
             return False
         return self._taken_from_cache(node)
 
@@ -306,12 +306,12 @@ class _GraphRun:
         if (lost := entry.lost()) is not None:
             node.lost = lost.name
             return False
-        node.why, node.ui, node.shown = self.telling.why_cached(node.signature), entry.ui, entry.shown
-        self.telling.done(node, cached=True)
+        node.why, node.ui, node.shown = self.reporter.why_cached(node.signature), entry.ui, entry.shown
+        self.reporter.done(node, cached=True)
         for shown, made_for, origin in with_inner(entry.shown, node.origin, self.file.nodes):
             identifier = self.splicer.new_id(made_for, shown.part)
             self.ui[identifier] = shown.ui or {}
-            self.telling.shown(identifier, shown, made_for, origin)
+            self.reporter.shown(identifier, shown, made_for, origin)
         self._finish(node, entry.outputs)
         return True
 
@@ -332,9 +332,9 @@ class _GraphRun:
             self._ready_if_free(node)
 
     def _fail(self, node: NodeState, error: BaseException) -> None:
-        failure = node_failure(self.telling.name(node), error)
+        failure = node_failure(self.reporter.name(node), error)
         self.failures[node.id] = failure
-        self.telling.failed(node, failure)
+        self.reporter.failed(node, failure)
         self._finish(node, None)
 
     def _fail_cycles(self) -> None:

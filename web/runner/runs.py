@@ -130,20 +130,20 @@ class Runs:
                 if not self._to_free:
                     return
 
-    def _context(self, order: Order, telling: JobReporter) -> RunContext:
+    def _context(self, order: Order, reporter: JobReporter) -> RunContext:
         place = self._place
         texts = pictures_texts(order, place.devices, place.engine.device.dtype)
 
         def listen(event: Event) -> None:
             if isinstance(event, Planned) and (approximated := in_force([event.program])):
                 texts["katz"] = made_with(place.devices, place.engine.device.dtype, approximated)
-            telling.listen(event)
+            reporter.listen(event)
 
         def wrote(file: Path) -> None:
-            if telling.wrote(file):
+            if reporter.wrote(file):
                 self._unkept.add(order.id, file)
 
-        deliver = None if order.client is None else telling.picture
+        deliver = None if order.client is None else reporter.picture
         return RunContext(
             place.engine,
             place.folders,
@@ -181,37 +181,37 @@ class Runs:
     def _ended(self, order: Order) -> Ended:
         """Run a job from its first event to before its last, which is returned."""
         began = time.perf_counter()
-        telling = JobReporter(self._place.folders.output, self._place.shown, lambda event: self._tell(JobEvent(order.id, event)))
+        reporter = JobReporter(self._place.folders.output, self._place.shown, lambda event: self._tell(JobEvent(order.id, event)))
         self._tell(JobEvent(order.id, Started(time.time())))
-        context = self._context(order, telling)
+        context = self._context(order, reporter)
         with self._changed:
             self._contexts[order.id] = context
             stopped = order.id in self._stopped
         if stopped:
             context.cancel()
-        status, error = self._outcome(order, context, telling)
-        telling.close()
+        status, error = self._outcome(order, context, reporter)
+        reporter.close()
         measured = context.measured
         return Ended(
             status,
             time.time(),
             error,
-            telling.outputs,
-            telling.meta,
-            tuple(telling.executed),
+            reporter.outputs,
+            reporter.meta,
+            tuple(reporter.executed),
             {"total": time.perf_counter() - began, **measured.seconds},
             measured.predicted,
             tuple(in_force(measured.programs)),
-            tuple(telling.reused),
+            tuple(reporter.reused),
         )
 
-    def _outcome(self, order: Order, context: RunContext, telling: JobReporter) -> tuple[EndStatus, JobError | None]:
+    def _outcome(self, order: Order, context: RunContext, reporter: JobReporter) -> tuple[EndStatus, JobError | None]:
         place = self._place
         try:
             graph = from_api(order.prompt)
-            telling.behind = partial(only_read_by, graph, order.targets)
+            reporter.behind = partial(only_read_by, graph, order.targets)
             with place.caches.lent(order.client) as cache:
-                result = run_graph(graph, context, cache, order.targets, telling.listen)
+                result = run_graph(graph, context, cache, order.targets, reporter.listen)
             result.raise_failures()
             return "completed", None
         except Cancelled:
@@ -219,7 +219,7 @@ class Runs:
         except KatzError as error:
             if fault := device_fault(error):
                 self._wear_out(f"a device failed in the runner: {fault}")
-            failed = telling.failure or described(error)
+            failed = reporter.failure or described(error)
             return "failed", replace(failed, message=str(error))
         except BaseException as error:
             traceback.print_exc()

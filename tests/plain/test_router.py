@@ -30,12 +30,12 @@ def planned(of: Region, pins: object, seconds: float) -> Program:
     return Program(of, (), (), variants=(variant,), calls=(calls,), prediction=prediction)
 
 
-def fleet(clock: list[float], lane: int | None = 1) -> Router:
+def router(clock: list[float], lane: int | None = 1) -> Router:
     return Router(["g0", "g1", "c0", "c1"], {"controlnet": ("c0", "c1")}, lane, lambda: clock[0])
 
 
 def test_requests_go_to_the_lane_with_fewest() -> None:
-    busy = fleet([0.0])
+    busy = router([0.0])
     first, second = busy.admit(region()), busy.admit(region())
     assert {first.devices[0], second.devices[0]} == {"g0", "g1"}
     busy.dismiss(second)
@@ -43,7 +43,7 @@ def test_requests_go_to_the_lane_with_fewest() -> None:
 
 
 def test_without_lanes_a_request_may_use_every_device() -> None:
-    assert set(fleet([0.0], lane=None).admit(region()).devices) == {"g0", "g1", "c0", "c1"}
+    assert set(router([0.0], lane=None).admit(region()).devices) == {"g0", "g1", "c0", "c1"}
 
 
 def test_devices_that_others_may_use_too_are_no_pool() -> None:
@@ -52,7 +52,7 @@ def test_devices_that_others_may_use_too_are_no_pool() -> None:
 
 
 def test_a_request_that_is_alone_has_the_whole_pool() -> None:
-    assert fleet([0.0]).admit(region(positive=EDGES)).pins == {"controlnet": ("c0", "c1")}
+    assert router([0.0]).admit(region(positive=EDGES)).pins == {"controlnet": ("c0", "c1")}
 
 
 def test_pins_that_nothing_can_hold_are_refused() -> None:
@@ -66,7 +66,7 @@ def test_a_lane_that_cannot_hold_a_pin_is_not_chosen() -> None:
 
 
 def test_both_branches_ask_one_member_and_other_controlnets_go_elsewhere() -> None:
-    busy = fleet([0.0])
+    busy = router([0.0])
     busy.admit(region())
     both = region(positive=EDGES, negative=EDGES)
     first = busy.admit(both)
@@ -78,20 +78,20 @@ def test_both_branches_ask_one_member_and_other_controlnets_go_elsewhere() -> No
 
 def test_a_controlnet_that_many_wait_for_is_replicated_and_given_up_when_idle() -> None:
     clock = [0.0]
-    busy, request = fleet(clock), region(positive=EDGES)
+    busy, request = router(clock), region(positive=EDGES)
     busy.admit(region())
-    tickets = []
+    leases = []
     for _ in range(3):  # 3 sessions of 0.06 s are longer than a step of 0.1 s
-        ticket = busy.admit(request)
-        tickets.append(ticket)
-        assert busy.planned(ticket, planned(request, ticket.pins, 0.06)) == ()
-    assert len({ticket.pins["positive"] for ticket in tickets}) == 1
+        lease = busy.admit(request)
+        leases.append(lease)
+        assert busy.planned(lease, planned(request, lease.pins, 0.06)) == ()
+    assert len({lease.pins["positive"] for lease in leases}) == 1
     clock[0] = 6.0
     (change,) = busy.observe()
-    assert change.kind == "replicate" and change.control == EDGES and (change.member,) != tickets[0].pins["positive"]
+    assert change.kind == "replicate" and change.control == EDGES and (change.member,) != leases[0].pins["positive"]
     assert busy.admit(request).pins["positive"] == (change.member,)  # the shorter queue
-    for ticket in tickets:
-        busy.dismiss(ticket)
+    for lease in leases:
+        busy.dismiss(lease)
     clock[0] = 67.0
     (dropped,) = busy.observe()
     assert dropped.kind == "drop"

@@ -29,7 +29,7 @@ class Clock:
         return self.now
 
 
-def telling(folder: Path = Path("output"), most: int = 1000) -> tuple[JobReporter, list[ClientEvent], Clock]:
+def reporter(folder: Path = Path("output"), most: int = 1000) -> tuple[JobReporter, list[ClientEvent], Clock]:
     told: list[ClientEvent] = []
     clock = Clock()
     return JobReporter(folder, most, told.append, clock), told, clock
@@ -52,7 +52,7 @@ def failed(node: str, error: KatzError) -> Event:
 
 
 def test_what_was_cached_before_the_first_node_is_told_at_once_and_later_ones_one_by_one() -> None:
-    tells, told, _ = telling()
+    tells, told, _ = reporter()
     tells.listen(cached("1"))
     tells.listen(cached("2", ui={"text": ["there"]}))
     assert told == []
@@ -65,13 +65,13 @@ def test_what_was_cached_before_the_first_node_is_told_at_once_and_later_ones_on
 
 
 def test_every_job_says_once_what_was_cached_even_when_nothing_was() -> None:
-    tells, told, _ = telling()
+    tells, told, _ = reporter()
     tells.close()
     assert [type(one) for one in told] == [Cached]
 
 
 def test_what_all_nodes_of_a_job_show_is_limited_together_and_what_is_over_is_not_kept() -> None:
-    tells, told, _ = telling(most=250)
+    tells, told, _ = reporter(most=250)
     tells.listen(cached("1", ui={"text": ["x" * 100]}))
     tells.listen(done("2", ui={"text": ["y" * 100]}))
     for over in (cached, done):
@@ -83,7 +83,7 @@ def test_what_all_nodes_of_a_job_show_is_limited_together_and_what_is_over_is_no
 
 
 def test_clients_are_told_of_a_blocked_node_as_of_one_that_is_done() -> None:
-    tells, told, _ = telling()
+    tells, told, _ = reporter()
     tells.listen(start("3"))
     tells.listen(NodeBlocked("3", "3", "Type3", seconds=0.5, why="blocked: no face"))
     frame = JOB_EVENT.dump_python(JobEvent("j", told[-1]))
@@ -92,7 +92,7 @@ def test_clients_are_told_of_a_blocked_node_as_of_one_that_is_done() -> None:
 
 
 def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_the_pace() -> None:
-    tells, told, clock = telling()
+    tells, told, clock = reporter()
     tells.listen(start("5"))
     tells.listen(start("5.end", "5"))
     for step in range(1, 101):
@@ -110,7 +110,7 @@ def test_progress_of_a_sampler_inside_an_expansion_names_both_nodes_and_keeps_th
 
 
 def test_a_picture_brings_the_progress_that_was_kept_back() -> None:
-    tells, told, clock = telling()
+    tells, told, clock = reporter()
     tells.listen(start("5"))
     picture = torch.zeros(8, 8, 3, dtype=torch.uint8)
     for step in (1, 2, 3):
@@ -125,7 +125,7 @@ def test_a_picture_brings_the_progress_that_was_kept_back() -> None:
 
 
 def test_what_devices_did_is_told_with_the_node_in_seconds_since_the_start() -> None:
-    tells, told, clock = telling()
+    tells, told, clock = reporter()
     tells.listen(start("5"))
     tells.listen(StageDone("vae_decode", Span("cpu", "vae decode", clock.now + 1.5, 0.25)))
     tells.listen(Timeline("5", (Span("cpu", "step", clock.now + 2.0, 0.5, 3),)))
@@ -136,7 +136,7 @@ def test_what_devices_did_is_told_with_the_node_in_seconds_since_the_start() -> 
 
 
 def test_files_are_told_by_their_place_and_others_not_at_all(tmp_path: Path) -> None:
-    tells, told, _ = telling(tmp_path)
+    tells, told, _ = reporter(tmp_path)
     inside = tells.wrote(tmp_path / "a" / "x.png"), tells.wrote(tmp_path / "temp" / "y.png")
     assert inside == (True, True) and tells.wrote(tmp_path.parent / "z.png") is False
     assert told == [Wrote("a/x.png", "output"), Wrote("y.png", "temp")]
@@ -148,7 +148,7 @@ def test_the_error_of_a_lost_worker_is_told_apart_from_a_node_s_own() -> None:
     assert described(lost, "5", "KSampler").kind == "WorkerLost"
     assert described(node_failure("node 1", InputError("wrong")), "1").kind == "InputError"
     assert described(node_failure("node 1", ValueError("shapes"))).kind == "RunError"
-    tells, _, _ = telling()
+    tells, _, _ = reporter()
     tells.listen(start("5"))
     tells.listen(failed("5", lost))
     tells.listen(failed("6", RunError("later")))
@@ -156,7 +156,7 @@ def test_the_error_of_a_lost_worker_is_told_apart_from_a_node_s_own() -> None:
 
 
 def test_a_picture_that_a_node_sends_is_never_dropped_for_a_newer_one() -> None:
-    tells, told, _ = telling()
+    tells, told, _ = reporter()
     tells.listen(start("9.1", "9"))
     tells.picture(b"png")
     assert told[-1] == EncodedPicture("9.1", "9", b"png", "image/png", lasting=True)
@@ -188,6 +188,6 @@ def test_pictures_carry_what_the_client_wants_in_them_but_never_under_our_names(
 
 
 def test_times_are_since_the_epoch() -> None:
-    tells, told, _ = telling()
+    tells, told, _ = reporter()
     tells.close()
     assert isinstance(told[0], Cached) and abs(told[0].at - time.time()) < 5
