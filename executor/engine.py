@@ -14,9 +14,9 @@ from torch import Tensor
 from katz_graph.context import Context
 from katz_graph.devices import AUTO, number_format
 from katz_graph.events import Planned, Sampled, Span, StageDone, Timeline
-from katz_graph.executor.planning import Resources, check_reachable, plan_region
+from katz_graph.executor.planning import check_reachable, plan_region
 from katz_graph.executor.worker.timing import Timing
-from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
@@ -120,12 +120,17 @@ class DeviceEngine:
 
     def plan(self, region: Region, after: str = "emit") -> Program:
         """Compiles a region for this engine's devices."""
-        return plan_region(region, self._resources(), after)
+        return self._planned(region, self._target(), after)
 
-    def _resources(self) -> Resources:
+    def _target(self) -> Target:
         choices = self.choices
-        devices, links = self.workers.devices, self.workers.links
-        return Resources(devices, links, choices.reachable, choices.allowed, choices.batching, self.counts, choices.stranded)
+        return Target(self.workers.devices, self.workers.links, choices.reachable, choices.allowed, choices.batching)
+
+    def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
+        """Compiles a region. RunError for a stage whose devices are gone."""
+        program = plan_region(region, target, self.counts, after)
+        check_reachable((operation.stage for operation in (*region.operations, *program.before)), self.choices.stranded)
+        return program
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         return self._carried_out(region, self.plan(region), context)

@@ -4,36 +4,16 @@ libraries with it, are loaded for the first one.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
 from katz_graph.errors import RunError
-from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.costs.counts import Counts
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """Holds what a program may use: devices, the links between them, where stages may run, which
-    approximations are allowed.
-
-    `batching` None lets the planner choose whether equal stages run as one call. `counts`: the
-    known work of models. `stranded`: stages whose devices are gone, with these devices.
-    """
-
-    devices: tuple[Device, ...]
-    links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
-    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    allowed: frozenset[str] = frozenset()
-    batching: bool | None = None
-    counts: Counts = field(default_factory=Counts)
-    stranded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def preload(counted: bool) -> None:
@@ -47,9 +27,9 @@ def preload(counted: bool) -> None:
     threading.Thread(target=lambda: [import_module(name) for name in names], name="katz-planner", daemon=True).start()
 
 
-def plan_region(region: Region, resources: Resources, after: str = "emit") -> Program:
-    """Compiles a region without running it. InputError for what the passes find wrong in it,
-    RunError for a stage whose devices are gone.
+def plan_region(region: Region, target: Target, counts: Counts | None = None, after: str = "emit") -> Program:
+    """Compiles a region without running it. `counts`: the known work of models. InputError for what
+    the passes find wrong in it.
     """
     from katz_graph.models.text.recipe import length
     from katz_graph.models.text.tokens import prompt_length
@@ -64,19 +44,11 @@ def plan_region(region: Region, resources: Resources, after: str = "emit") -> Pr
         schedule=evaluations_of(spec),
         decide=decider(spec, table),
         shape=tuple(region.begin.inputs["latent_image"]["samples"].shape),
-        count=partial(count_work, value_bytes=resources.devices[0].value_bytes, counts=resources.counts),
+        count=partial(count_work, value_bytes=target.devices[0].value_bytes, counts=counts or Counts()),
         fit=fit,
         length=lambda encoding: length(encoding, prompt_length),
-        devices=resources.devices,
-        batching=resources.batching,
-        links=resources.links,
-        pins=resources.pins,
-        allowed=resources.allowed,
     )
-    program = compile_region(region, known, after)
-    operations = itertools.chain(region.operations, program.before)
-    check_reachable((operation.stage for operation in operations), resources.stranded)
-    return program
+    return compile_region(region, known, target, after)
 
 
 def check_reachable(stages: Iterable[str], stranded: Mapping[str, tuple[str, ...]]) -> None:

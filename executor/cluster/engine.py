@@ -31,10 +31,9 @@ from katz_graph.executor.measure.links import known_links
 from katz_graph.executor.measure.stages import StageTime, profile_region
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import survey
-from katz_graph.executor.planning import Resources, plan_region
 from katz_graph.executor.worker.affinity import Claim, claim_seats
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.costs.counts import Counts
@@ -138,7 +137,7 @@ class ClusterEngine(DeviceEngine):
         """Plans as for a request that came now."""
         if opaque_functions(region):
             return self._here().plan(region, after)
-        return plan_region(region, self._resources_of(self._router.preview()), after)
+        return self._planned(region, self._target_of(self._router.preview()), after)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         """Samples on the devices of a lease; several threads may call at once."""
@@ -146,7 +145,7 @@ class ClusterEngine(DeviceEngine):
             return self._sampled_here(region, context, f"{', '.join(functions)} cannot be sent to workers")
         lease = self._router.admit(region)
         try:
-            program = plan_region(region, self._resources_of(lease))
+            program = self._planned(region, self._target_of(lease))
             self._autoscaler.apply(self._router.planned(lease, program))
             return self._carried_out(region, program, context)
         except NotSerializable as error:
@@ -158,10 +157,10 @@ class ClusterEngine(DeviceEngine):
         context.warn(f"sampler {region.name} runs on one device of this process: {why}")
         return self._here().sample(region, context)
 
-    def _resources_of(self, lease: Lease) -> Resources:
-        resources = self._resources()
-        devices = tuple(device for device in resources.devices if device.name in lease.devices)
-        return replace(resources, devices=devices, pins=lease.pins)
+    def _target_of(self, lease: Lease) -> Target:
+        target = self._target()
+        devices = tuple(device for device in target.devices if device.name in lease.devices)
+        return replace(target, devices=devices, pins=lease.pins)
 
     def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
         self._store.record(next(place.key for place in self.places if place.name == device), samples)

@@ -16,8 +16,8 @@ from katz_graph.executor.engine import Workers
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import MeasuredDevice
-from katz_graph.executor.planning import Resources, plan_region
-from katz_graph.ir.device import Device
+from katz_graph.executor.planning import plan_region
+from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.costs.counts import Counts
@@ -89,7 +89,7 @@ def _warm(timed: Sequence[tuple[int, float]]) -> list[float]:
 
 
 def _both_ways(region: Region, device: Device, counts: Counts) -> list[Program]:
-    return [plan_region(region, Resources((device,), batching=batching, counts=counts)) for batching in (False, True)]
+    return [plan_region(region, Target((device,), batching=batching), counts) for batching in (False, True)]
 
 
 def _at_once(members: Sequence[MeasuredDevice], run: Callable[[MeasuredDevice, Context], Samples], context: Context) -> list[Samples]:

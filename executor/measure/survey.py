@@ -21,8 +21,7 @@ from katz_graph.executor.engine import Choices
 from katz_graph.executor.measure.device import calibrated, contention, device_key
 from katz_graph.executor.measure.links import shared_between
 from katz_graph.executor.measure.store import CostStore, Rates
-from katz_graph.executor.planning import Resources
-from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.models.costs.counts import Counts
 
 Call = Callable[..., Any]
@@ -103,8 +102,10 @@ LATENCY = 1e-4  # seconds of a message through shared memory, where it was not m
 PAGEABLE = 6e9  # bytes a second that copies between GPUs and memory of programs usually come to
 
 
-def estimated(devices: Mapping[str, str], dtype: torch.dtype, cache: Path | None, link: NetworkLink | None, choices: Choices) -> Resources:
-    """Estimates the resources of devices without workers.
+def estimated(
+    devices: Mapping[str, str], dtype: torch.dtype, cache: Path | None, link: NetworkLink | None, choices: Choices
+) -> tuple[Target, Counts]:
+    """Estimates devices and links without workers, and opens the counts that plans need.
 
     `devices`: names -> what torch calls them; all compute in `dtype`. `link` stands for all links;
     else shared memory, which where it was not measured holds at half the rate of the slower
@@ -115,7 +116,7 @@ def estimated(devices: Mapping[str, str], dtype: torch.dtype, cache: Path | None
         calibrated(device, torch.device(device), dtype, store)
     found = tuple(_found(store, name, device, dtype, host, len(devices)) for name, device in devices.items())
     between = {(one.name, other.name): link or _shared(store, host, devices, one, other) for one, other in itertools.permutations(found, 2)}
-    return Resources(found, between, choices.pins, choices.allowed, choices.batching, Counts(store))
+    return Target(found, between, choices.pins, choices.allowed, choices.batching), Counts(store)
 
 
 def _shared(store: CostStore, host: str, devices: Mapping[str, str], source: Device, target: Device) -> NetworkLink:

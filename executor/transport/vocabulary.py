@@ -68,6 +68,7 @@ _CLASSES: tuple[type, ...] = (
     program.Variant,
     device.Work,
     device.Device,
+    device.Target,
     device.NetworkLink,
     program.Call,
     program.Segment,

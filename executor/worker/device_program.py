@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import SLOTS, Operation, Region
 
@@ -37,7 +38,7 @@ def device_program(program: Program, device: str) -> DeviceProgram:
         Program(
             region=Region(begin, (), replace(end, inputs={}), program.region.name),
             schedule=program.schedule,
-            devices=(program.device(device),),
+            target=Target((program.target.device(device),)),
             name=program.name,
             before=tuple(operation if operation.id in prepared else _named(operation) for operation in program.before),
             variants=tuple(_of_device(program, variant, device) for variant in program.variants),

@@ -108,7 +108,7 @@ class Host:
 
     def _begin(self, request: str, attempt: int, portion: DeviceProgram, measure: bool, previews: bool, told: Mapping[str, Any]) -> None:
         desk = _RequestExchange(request, attempt, self.mailbox, self.peers)
-        engine = cast(Engine, _NoEngine(portion.program.device(portion.device)))
+        engine = cast(Engine, _NoEngine(portion.program.target.device(portion.device)))
         context = RunContext(
             engine, self._folders, self._settings.output, {}, partial(self._event, told), previews=previews, types=self._types
         )

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from katz_graph.executor.cluster.engine import ClusterEngine
     from katz_graph.executor.engine import Choices
     from katz_graph.executor.local import LocalEngine
-    from katz_graph.executor.planning import Resources
-    from katz_graph.ir.device import NetworkLink
+    from katz_graph.ir.device import NetworkLink, Target
+    from katz_graph.models.costs.counts import Counts
 
 RUN_OPTIONS: dict[str, type] = {"seed": int, "devices": str, "dtype": str, "allow": str, "batching": bool}
 
@@ -112,7 +112,7 @@ class DeviceSetup:
             engine.opened.push(opened.pop_all())
             return engine
 
-    def estimate(self, settings: Settings) -> Resources:
+    def estimate(self, settings: Settings) -> tuple[Target, Counts]:
         """Devices and links as far as they are known without starting a worker.
 
         Devices of which nothing is known are measured, each alone.

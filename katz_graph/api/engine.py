@@ -220,8 +220,8 @@ class Engine:
         from katz_graph.executor.planning import plan_region
         from katz_graph.executor.planning_engine import PlanningEngine
 
-        resources = setup.estimate(self.settings)
-        engine = PlanningEngine(resources.devices[0], lambda region: plan_region(region, resources, after))
+        machine, counts = setup.estimate(self.settings)
+        engine = PlanningEngine(machine.devices[0], lambda region: plan_region(region, machine, counts, after))
         context = self._quiet_context(engine)
         wanted: list[str] = []
         for target in prepared.targets:

@@ -26,9 +26,9 @@ from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.cluster.network import Network
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.planner.passes.cost import ValueSizes
@@ -142,7 +142,7 @@ def pipelined(engine: ClusterEngine, region: Region) -> tuple[Program, float]:
 def _plan(engine: ClusterEngine, region: Region, places: Pins, allowed: frozenset[str], link: NetworkLink | None = None) -> Program:
     """Plans with the links as measured, or as if all were `link`."""
     links = engine.cluster.links if link is None else dict.fromkeys(itertools.permutations((BASE, CONTROL), 2), link)
-    return plan_region(region, Resources(engine.cluster.devices, links, places, allowed))
+    return plan_region(region, Target(engine.cluster.devices, links, places, allowed))
 
 
 def _timed(engine: ClusterEngine, name: str, program: Program, runs: int) -> Track:

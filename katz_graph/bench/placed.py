@@ -19,8 +19,8 @@ from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import Outcome
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.measure.stages import StageTime
-from katz_graph.executor.planning import Resources, plan_region
-from katz_graph.ir.device import Device
+from katz_graph.executor.planning import plan_region
+from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Call, Program
 from katz_graph.ir.region import Region
 from katz_graph.models.stages import stage
@@ -95,7 +95,7 @@ def plan(
     workers.
     """
     cluster = engine.cluster
-    return plan_region(region, Resources(tuple(devices) or cluster.devices, cluster.links, places or {}, batching=batching))
+    return plan_region(region, Target(tuple(devices) or cluster.devices, cluster.links, places or {}, batching=batching))
 
 
 def reference(region: Region) -> Tensor:

@@ -32,11 +32,11 @@ from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
-from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.packs import load_registry
@@ -137,7 +137,7 @@ class Search:
         self, engine: DeviceEngine, region: Region, batching: bool | None, places: dict[str, tuple[str, ...]] | None = None
     ) -> Program:
         devices, links = engine.workers.devices, engine.workers.links
-        return plan_region(region, Resources(devices, links, places or {}, batching=batching, counts=engine.counts))
+        return plan_region(region, Target(devices, links, places or {}, batching=batching), engine.counts)
 
     def _sampled(self, engine: DeviceEngine, program: Program) -> Tensor:
         return engine.workers.run(program, RunContext(engine, self._folders, self._folders.output)).samples

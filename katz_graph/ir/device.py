@@ -97,3 +97,24 @@ class NetworkLink:
 
     def seconds(self, size: float) -> float:
         return self.latency + size / self.bytes_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Holds what a program may use: devices, links by source and target device (where none is given
+    nothing is paid), the devices that a stage or one operation may run on, and approximations by
+    name. `batching`: whether equal stages share a call; None leaves that to the planner.
+    """
+
+    devices: tuple[Device, ...] = ()
+    links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)
+    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    allowed: frozenset[str] = frozenset()
+    batching: bool | None = None
+
+    def link(self, source: str, target: str) -> NetworkLink | None:
+        """Returns the link between two devices; None where nothing is paid, as on one device."""
+        return None if source == target else self.links.get((source, target))
+
+    def device(self, name: str) -> Device:
+        return next(device for device in self.devices if device.name == name)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from katz_graph.ir.device import Device, NetworkLink, Work
+from katz_graph.ir.device import Target, Work
 from katz_graph.ir.region import Operation, Previous, Ref, Region
 
 
@@ -115,11 +115,8 @@ class Program:
 
     region: Region
     schedule: tuple[EvaluationPoint, ...]
-    devices: tuple[Device, ...]
+    target: Target
     name: str = ""
-    links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)  # given: by source and target device; none is free
-    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # given: stage, or one operation -> devices that it may run on
-    allowed: frozenset[str] = frozenset()  # given: approximations by name
     before: tuple[Operation, ...] = ()  # hoist: computed once per request, in topological order
     variants: tuple[Variant, ...] = ()  # variants
     trees: tuple[Any, ...] = ()  # decompose: one Tree per variant
@@ -138,10 +135,3 @@ class Program:
     segments: tuple[tuple[Segment, ...], ...] = ()  # segment: per variant
     instructions: Mapping[str, tuple[Instruction, ...]] = field(default_factory=dict)  # emit: per device
     prediction: Prediction | None = None  # emit
-
-    def link(self, source: str, target: str) -> NetworkLink | None:
-        """None: nothing to pay, as on one device."""
-        return None if source == target else self.links.get((source, target))
-
-    def device(self, name: str) -> Device:
-        return next(device for device in self.devices if device.name == name)

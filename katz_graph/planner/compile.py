@@ -4,11 +4,11 @@ be looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from katz_graph.errors import InputError
-from katz_graph.ir.device import Device, NetworkLink
+from katz_graph.ir.device import Target
 from katz_graph.ir.program import EvaluationPoint, Program
 from katz_graph.ir.region import Region
 from katz_graph.planner.passes.cost import Count, Length, cost
@@ -34,14 +34,9 @@ class Known:
     count: Count
     length: Length  # of a prompt, in tokens
     fit: Callable[[Program], Program]  # raises when models do not fit each other
-    devices: Sequence[Device]
-    batching: bool | None = None  # None: the faster one
-    links: Mapping[tuple[str, str], NetworkLink] = field(default_factory=dict)  # by source and target device
-    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # stage -> devices that it may run on
-    allowed: frozenset[str] = frozenset()  # approximations by name
 
 
-def compile_region(region: Region, known: Known, after: str = "emit") -> Program:
+def compile_region(region: Region, known: Known, target: Target, after: str = "emit") -> Program:
     """Run the passes up to and with `after`. InputError for an unknown pass, and for what the
     passes find wrong in the region.
     """
@@ -53,13 +48,11 @@ def compile_region(region: Region, known: Known, after: str = "emit") -> Program
         "hoist": hoist,
         "decompose": decompose,
         "cost": lambda program: cost(program, known.shape, known.count, known.length),
-        "search": lambda program: search(program, known.batching),
+        "search": search,
         "segment": segment,
         "emit": emit,
     }
-    program = Program(
-        region, tuple(known.schedule), tuple(known.devices), region.name, links=known.links, pins=known.pins, allowed=known.allowed
-    )
+    program = Program(region, tuple(known.schedule), target, region.name)
     for name in PASSES[1 : PASSES.index(after) + 1]:
         program = steps[name](program)
     return program

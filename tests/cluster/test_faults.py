@@ -30,11 +30,12 @@ from katz_graph.executor.cluster.worker_handle import WorkerPatience
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.planning import plan_region
 from katz_graph.executor.transport.shared_memory import MemorySegment, SharedMemory
 from katz_graph.executor.worker import main as serving
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.host import Host
+from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.stages import stages
@@ -74,7 +75,7 @@ def expected_plain(plain: Region) -> Tensor:
 
 
 def placed(engine: ClusterEngine, region: Region, places: dict[str, tuple[str, ...]]) -> Program:
-    return plan_region(region, Resources(engine.cluster.devices, engine.cluster.links, places, batching=False))
+    return plan_region(region, Target(engine.cluster.devices, engine.cluster.links, places, batching=False))
 
 
 class TestProcesses:

@@ -21,9 +21,9 @@ from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.planning import Resources, plan_region
+from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
-from katz_graph.ir.device import NetworkLink
+from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.stages import stages
@@ -75,7 +75,7 @@ def scattered(engine: ClusterEngine, region: Region, seed: int) -> Program:
     draw = random.Random(seed)
     names = [device.name for device in engine.cluster.devices]
     pins = {operation.id: (draw.choice(names),) for operation in region.operations if operation.stage in COSTED}
-    return plan_region(region, Resources(engine.cluster.devices, engine.cluster.links, pins, batching=False))
+    return plan_region(region, Target(engine.cluster.devices, engine.cluster.links, pins, batching=False))
 
 
 def made(engine: ClusterEngine, program: Program) -> Tensor:

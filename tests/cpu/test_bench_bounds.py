@@ -55,7 +55,7 @@ def test_the_ideal_of_two_branches_is_what_one_worker_does_over_the_busier_of_tw
 
 def track(program: Program, seconds: float, samples: torch.Tensor) -> Track:
     timing = Timing(prepare=0.5, denoise=seconds)
-    outcome = Outcome(samples, samples, dict.fromkeys((device.name for device in program.devices), timing))
+    outcome = Outcome(samples, samples, dict.fromkeys((device.name for device in program.target.devices), timing))
     return Track("made up", None, lambda: program, [program] * 3, [outcome] * 3)  # type: ignore[arg-type]
 
 

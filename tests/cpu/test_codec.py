@@ -15,7 +15,7 @@ from katz_graph.executor.transport.codec import as_bytes, decode, encode
 from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.mailbox import Address
 from katz_graph.executor.worker.timing import Timing
-from katz_graph.ir.device import Device
+from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Instance, Instruction, Program
 from katz_graph.ir.region import Operation, Previous, Ref, Region
 from katz_graph.ir.values import Features, Residuals, Step
@@ -148,12 +148,13 @@ def test_a_program_arrives_without_functions() -> None:
     region = Region(begin, (operation,), closing, "5")
     device = Device("cpu:0", 1e9, 1e10, measured={("unet", 2, True): 0.5})
     end = Instruction("end", "", 4, keeps=(Instance(Ref("4"), 4),))
-    program = Program(region, (), (device,), allowed=frozenset({"stale-controlnet"}), instructions={"cpu:0": (end,)})
+    target = Target((device,), allowed=frozenset({"stale-controlnet"}))
+    program = Program(region, (), target, instructions={"cpu:0": (end,)})
     copy = there_and_back(program)
     (arrived,) = copy.region.operations
     assert arrived.inputs == operation.inputs
-    assert (copy.devices, copy.allowed, copy.instructions) == (program.devices, program.allowed, program.instructions)
-    assert copy.device("cpu:0").memory_bytes == math.inf
+    assert (copy.target, copy.instructions) == (target, program.instructions)
+    assert copy.target.device("cpu:0").memory_bytes == math.inf
 
 
 def test_specifications_tables_and_timings_arrive() -> None:

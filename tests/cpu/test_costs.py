@@ -51,7 +51,7 @@ def test_a_device_is_measured_once_and_again_when_asked(tmp_path: Path, monkeypa
 
 def test_devices_that_no_worker_was_asked_of_carry_torchs_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "measure", lambda device, dtype: (1e9, 2e9, 1e-6))
-    found = estimated({"cuda:0#0": "meta", "cuda:0#1": "meta"}, torch.float32, tmp_path, None, Choices())
+    found, _ = estimated({"cuda:0#0": "meta", "cuda:0#1": "meta"}, torch.float32, tmp_path, None, Choices())
     assert [(device.name, device.torch_name) for device in found.devices] == [("cuda:0#0", "meta"), ("cuda:0#1", "meta")]
     assert calibrated("gpu", torch.device("meta"), torch.float32, CostStore(tmp_path)).torch_name == "meta"
 

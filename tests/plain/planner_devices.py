@@ -73,7 +73,7 @@ def laid(program: Program, homes: Mapping[str, str], owner: str = "cpu:0", delay
     program = delay(program, delayed) if delayed else program
     operations = [operation for variant in program.variants for operation in variant.operations]
     placement = {op.id: next((home for end, home in homes.items() if op.id.endswith(end)), owner) for op in operations}
-    costs = {device.name: device for device in program.devices}
+    costs = {device.name: device for device in program.target.devices}
 
     def call(name: str, stage: str, device: str) -> Call:
         return Call((name,), stage, device, costs[device].cost("", 1, program.work[name]))

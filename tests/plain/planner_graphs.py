@@ -11,7 +11,7 @@ from typing import Any
 
 from katz_graph.files.folders import MINI
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.ir.device import Device, Work
+from katz_graph.ir.device import Device, Target, Work
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Region
 from katz_graph.models.loading.identity import component
@@ -86,10 +86,10 @@ def compiled(region: Region, evaluations: int = 4, after: str = "emit", count: A
         "count": count or work_of(flops),
         "length": lambda encoding: 77 * (1 + len(encoding.text) // 75),
         "fit": lambda program: program,
-        "devices": (DEVICE,),
     } | known
+    given = {name: known.pop(name) for name in ("devices", "links", "pins", "allowed", "batching") if name in known}
     facts = Known(points(evaluations), decide_by_percent(evaluations), (1, 4, 16, 16), **known)
-    return compile_region(region, facts, after)
+    return compile_region(region, facts, Target(**{"devices": (DEVICE,)} | given), after)
 
 
 def deep_features(offset: int = 0, initial: bool = False) -> Graph:

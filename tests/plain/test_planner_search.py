@@ -69,7 +69,7 @@ def brute_force(program: Program, equal: bool) -> float:
     simulator.
     """
     bench = CandidateTimer(program, Sites(program), Costs(program))
-    names = [device.name for device in program.devices]
+    names = [device.name for device in program.target.devices]
     best = float("inf")
     for homes in product(names, repeat=len(bench.names)):
         placement = dict(zip(bench.names, homes, strict=True))
@@ -79,7 +79,7 @@ def brute_force(program: Program, equal: bool) -> float:
             continue
         for owner in {device for name, device in placement.items() if name.endswith("decoder")}:
             candidate = Candidate(homes, owner)
-            crossing = sorted(bench.crossing(candidate)) if program.allowed else []
+            crossing = sorted(bench.crossing(candidate)) if program.target.allowed else []
             for delayed in (frozenset(some) for number in range(len(crossing) + 1) for some in combinations(crossing, number)):
                 for merged in (False, True):
                     timed = bench.timed(replace(candidate, delayed=delayed), merged)
@@ -220,7 +220,7 @@ def test_one_device_is_planned_as_ever() -> None:
 def test_measured_times_count_before_counted_ones() -> None:
     base = several(region(), after="cost")
     key = base.keys["positive.controlnet1"]
-    slow = tuple(replace(device, measured={(key, 1, False): 100 * MS, (key, 1, True): 100 * MS}) for device in base.devices)
+    slow = tuple(replace(device, measured={(key, 1, False): 100 * MS, (key, 1, True): 100 * MS}) for device in base.target.devices)
     pins = {"controlnet": ("cpu:1",), "unet_encoder": ("cpu:0",), "unet_decoder": ("cpu:0",)}
     program = several(region(), devices=slow, pins=pins)
     assert period(program) == pytest.approx((100 + 4 + 19) * MS + STEP)

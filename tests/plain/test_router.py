@@ -8,6 +8,7 @@ import pytest
 
 from katz_graph.errors import InputError
 from katz_graph.executor.cluster.router import Router
+from katz_graph.ir.device import Target
 from katz_graph.ir.program import Call, Prediction, Program, Variant
 from katz_graph.ir.region import Operation, Ref, Region
 from katz_graph.recipe import Component, ControlNetRecipe
@@ -27,7 +28,7 @@ def planned(of: Region, pins: object, seconds: float) -> Program:
     calls = tuple(Call((op.id,), op.stage, pins[op.id][0], seconds) for op in of.operations)  # type: ignore[index]
     variant = Variant("v0", of.operations, Ref("x"), {}, tuple(range(20)))
     prediction = Prediction(20 * STEP, STEP, STEP, STEP, "")
-    return Program(of, (), (), variants=(variant,), calls=(calls,), prediction=prediction)
+    return Program(of, (), Target(), variants=(variant,), calls=(calls,), prediction=prediction)
 
 
 def router(clock: list[float], lane: int | None = 1) -> Router:

@@ -93,7 +93,7 @@ class ValueSizes:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._begin = program.region.begin.id
-        self._model_bytes = max((device.value_bytes for device in program.devices), default=EXACT)
+        self._model_bytes = max((device.value_bytes for device in program.target.devices), default=EXACT)
         self._operations: dict[str, Operation] = {op.id: op for op in program.before}
         for variant in program.variants:
             for operation in variant.operations:

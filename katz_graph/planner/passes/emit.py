@@ -45,7 +45,7 @@ class _Lists:
     def written(self) -> Mapping[str, tuple[Instruction, ...]]:
         program = self._program
         placed = (*program.placement.values(), *(call.device for call in program.before_calls), program.owner)
-        devices = [device.name for device in program.devices if device.name in placed]
+        devices = [device.name for device in program.target.devices if device.name in placed]
         for device in devices:
             list(self._list(device))
         return {device: tuple(self._list(device)) for device in devices}

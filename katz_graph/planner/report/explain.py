@@ -35,7 +35,7 @@ def predict(program: Program) -> Prediction:
     after the other on the owner.
     """
     simulation, costs = simulate(program), Costs(program)
-    devices = [device.name for device in program.devices]
+    devices = [device.name for device in program.target.devices]
     before = sum(call.seconds for call in program.before_calls if call.device == program.owner)
     ideal = sequential = before
     for variant, tree in zip(program.variants, program.trees, strict=True):
@@ -52,7 +52,7 @@ def binding(program: Program, simulation: Simulation) -> str:
     period = simulation.period
     if simulation.steady is None or not simulation.busy:
         return "nothing: no evaluation computes anything"
-    devices = {device.name for device in program.devices}
+    devices = {device.name for device in program.target.devices}
     used = {name for name in simulation.busy if name in devices}
     busiest = max(simulation.busy, key=lambda name: (simulation.busy[name], name in devices))
     if simulation.busy[busiest] >= BINDS * period:
@@ -72,7 +72,7 @@ def notes(program: Program, simulation: Simulation, others: Sequence[Compared]) 
 
 
 def _notes(program: Program, simulation: Simulation, others: Sequence[Compared]) -> Iterator[str]:
-    if len(program.devices) == 1 or not program.placement:
+    if len(program.target.devices) == 1 or not program.placement:
         return
     used = {*program.placement.values(), program.owner}
     several = next((one for one in others if len({*one.program.placement.values(), one.program.owner}) > 1), None)
@@ -80,15 +80,15 @@ def _notes(program: Program, simulation: Simulation, others: Sequence[Compared])
         slower = next((one for one in others if one.seconds >= simulation.seconds * (1 - EQUAL)), None)
         if slower is not None:
             yield f"{slower.name} lost: {_against(simulation, slower)}"
-        if len(used) < len(program.devices):
-            yield f"{len(used)} of {len(program.devices)} devices are used: more of them gain nothing"
+        if len(used) < len(program.target.devices):
+            yield f"{len(used)} of {len(program.target.devices)} devices are used: more of them gain nothing"
     elif several is not None:
-        yield f"one of {len(program.devices)} devices is used: {several.name} lost: {_against(simulation, several)}"
-    elif program.pins or Sites(program).is_short:
-        yield f"one of {len(program.devices)} devices is used: pins or memory leave nothing else"
+        yield f"one of {len(program.target.devices)} devices is used: {several.name} lost: {_against(simulation, several)}"
+    elif program.target.pins or Sites(program).is_short:
+        yield f"one of {len(program.target.devices)} devices is used: pins or memory leave nothing else"
     else:
-        yield f"one of {len(program.devices)} devices is used: nothing in an evaluation can run beside anything else"
-    if "stale-controlnet" in program.allowed and not program.delayed:
+        yield f"one of {len(program.target.devices)} devices is used: nothing in an evaluation can run beside anything else"
+    if "stale-controlnet" in program.target.allowed and not program.delayed:
         yield from _why_not_stale(program, simulation, others)
 
 
@@ -127,7 +127,7 @@ def _bound_of(other: Compared) -> str:
 def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
     """cpu:1 -> cpu:0: 12.3 MB an evaluation at 1 GB/s = 12.3 ms."""
     source, _, target = resource.partition(" -> ")
-    link = program.links[source, target]
+    link = program.target.links[source, target]
     seconds = simulation.busy[resource]
     size, rate = seconds * link.bytes_per_second, link.bytes_per_second
     return f"{resource}: {size / 1e6:.3g} MB an evaluation at {rate / 1e9:.3g} GB/s = {_ms(seconds)}"
@@ -174,7 +174,7 @@ class Describer:
             for _, ref in op.references()
             if ref.operation in operations and op.id in operations
         }
-        self._alone = len(program.devices) == 1
+        self._alone = len(program.target.devices) == 1
 
     def crossings(self, placement: Mapping[str, str]) -> int:
         """How many values go from one device to another in an evaluation, steps and predictions

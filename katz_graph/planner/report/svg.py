@@ -66,9 +66,9 @@ def _rows(program: Program, spans: Sequence[SimulatedSpan]) -> list[str]:
     """Devices in their order, each with the links that lead away from it."""
     used = {span.resource for span in spans}
     rows: list[str] = []
-    for device in program.devices:
-        rows += [name for name in (device.name, *(f"{device.name} -> {other.name}" for other in program.devices)) if name in used]
-    return rows or [device.name for device in program.devices]
+    for device in program.target.devices:
+        rows += [name for name in (device.name, *(f"{device.name} -> {other.name}" for other in program.target.devices)) if name in used]
+    return rows or [device.name for device in program.target.devices]
 
 
 def _row(name: str, top: int, spans: Sequence[SimulatedSpan], start: float, end: float, scale: float) -> Iterator[str]:

@@ -36,8 +36,8 @@ def _lines(program: Program) -> Iterator[str]:
     if program.work:
         total = _loop_total(program)
         yield f"work: {_si(total[0])}FLOP and {_si(total[1])}B in the commonest evaluation, latent {'x'.join(map(str, program.shape))}"
-    yield f"computed in {program.devices[0].dtype}"
-    if len(program.devices) > 1:
+    yield f"computed in {program.target.devices[0].dtype}"
+    if len(program.target.devices) > 1:
         yield from _where(program)
     if program.alternatives:
         yield "choice: " + "; ".join(
@@ -58,13 +58,13 @@ def _lines(program: Program) -> Iterator[str]:
 
 def _where(program: Program) -> Iterator[str]:
     """What stands on which device, what is late, and the links in between."""
-    yield from (f"pinned: {stage} on {' or '.join(devices)}" for stage, devices in program.pins.items())
-    for device in program.devices if program.placement else ():
+    yield from (f"pinned: {stage} on {' or '.join(devices)}" for stage, devices in program.target.pins.items())
+    for device in program.target.devices if program.placement else ():
         names = [name for name, home in program.placement.items() if home == device.name]
         owner = " (advances the sampler)" if device.name == program.owner else ""
         yield f"{device.name}{owner}: {', '.join(names) or 'nothing'}"
-    used = {*program.placement.values(), program.owner} if program.placement else {device.name for device in program.devices}
-    for (source, target), link in program.links.items():
+    used = {*program.placement.values(), program.owner} if program.placement else {device.name for device in program.target.devices}
+    for (source, target), link in program.target.links.items():
         if source in used and target in used:
             yield f"link {source} -> {target}: {_si(link.bytes_per_second)}B/s, latency {link.latency * 1e3:.3g} ms"
     if program.delayed:
@@ -78,8 +78,8 @@ def as_json(program: Program) -> dict[str, Any]:
         "sampler": program.name,
         "evaluations": len(program.schedule),
         "latent": list(program.shape),
-        "devices": [device.name for device in program.devices],
-        "dtype": program.devices[0].dtype,
+        "devices": [device.name for device in program.target.devices],
+        "dtype": program.target.devices[0].dtype,
         "pinned_by": list(opaque_functions(program.region)),
         "hoisted": [operation.id for operation in program.before],
         "variants": [
@@ -100,11 +100,11 @@ def as_json(program: Program) -> dict[str, Any]:
         "placement": dict(program.placement),
         "owner": program.owner,
         "delayed": list(program.delayed),
-        "pins": {stage: list(devices) for stage, devices in program.pins.items()},
-        "allowed": sorted(program.allowed),
+        "pins": {stage: list(devices) for stage, devices in program.target.pins.items()},
+        "allowed": sorted(program.target.allowed),
         "links": [
             {"from": source, "to": target, "bytes_per_second": link.bytes_per_second, "latency_seconds": link.latency}
-            for (source, target), link in program.links.items()
+            for (source, target), link in program.target.links.items()
         ],
         "alternatives": dict(program.alternatives),
         "notes": list(program.notes),

@@ -44,8 +44,8 @@ class Bounds:
     disturbed anything.
     """
 
-    def __init__(self, program: Program, costs: Costs, batching: bool | None = None) -> None:
-        self._program, self._costs, self._batching = program, costs, batching
+    def __init__(self, program: Program, costs: Costs) -> None:
+        self._program, self._costs = program, costs
         self._sizes = ValueSizes(program)
         self._step = self._sizes.of(Ref(program.region.begin.id))
         total = sum(len(variant.evaluations) for variant in program.variants)
@@ -78,7 +78,7 @@ class Bounds:
         faster.
         """
         found: dict[str, float] = {}
-        seconds, batching = self._costs.seconds, self._batching
+        seconds, batching = self._costs.seconds, self._program.target.batching
         for names in outline.alike:
             members: dict[str, int] = {}
             for name in names:
@@ -107,7 +107,7 @@ class Bounds:
             sent[begin, owner, target] = self._step
         found: dict[tuple[str, str], float] = {}
         for (_, source, target), size in sent.items():
-            link = self._program.links.get((source, target))
+            link = self._program.target.links.get((source, target))
             if link is not None:
                 found[source, target] = found.get((source, target), 0.0) + size / link.bytes_per_second
         return found
@@ -115,7 +115,7 @@ class Bounds:
     def _path(self, outline: CriticalPath, placement: Mapping[str, str], owner: str, cut: Set[str]) -> float:
         """Seconds of the longest path from the step to the prediction."""
         finished: dict[str, float] = {}
-        links, seconds = self._program.links, self._costs.seconds
+        links, seconds = self._program.target.links, self._costs.seconds
         stepping = set(outline.step_readers)
         for name in outline.names:
             device = placement.get(name)

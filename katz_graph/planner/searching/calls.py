@@ -78,7 +78,7 @@ class Costs:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._devices = {device.name: device for device in program.devices}
+        self._devices = {device.name: device for device in program.target.devices}
         self._known: dict[tuple[str, int, str, bool], float] = {}
 
     def seconds(self, name: str, members: int, device: str, busy: bool = False) -> float:
@@ -97,7 +97,7 @@ class Neighbours:
     """
 
     def __init__(self, program: Program) -> None:
-        self._hosts = {device.name: device.host for device in program.devices}
+        self._hosts = {device.name: device.host for device in program.target.devices}
         self._apart = len(set(self._hosts.values())) == len(self._hosts)
 
     def of(self, used: Iterable[str]) -> frozenset[str]:
@@ -205,7 +205,7 @@ def calls_before(
                 if ref.operation in readers:
                     readers[ref.operation][arranged.placement[operation.id]] = None
     found = []
-    for device in (device.name for device in program.devices):
+    for device in (device.name for device in program.target.devices):
         batches = _batches(
             operations, [call for variant in calls for call in variant if call.device == device and len(call.operations) > 1]
         )

@@ -160,7 +160,7 @@ class _Graph:
         delayed.
         """
         found: dict[str, float] = {}
-        links = self._program.links
+        links = self._program.target.links
         for name in self._order:
             device, longest = placement[name], 0.0
             for reader, size in self._edges[name].items():

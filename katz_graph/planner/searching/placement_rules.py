@@ -24,7 +24,7 @@ class Sites:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.devices = tuple(device.name for device in program.devices)
+        self.devices = tuple(device.name for device in program.target.devices)
         loop = {op.id: op for variant in program.variants for op in variant.operations}
         self.costed = tuple(op.id for op in loop.values() if stage_of(op).costed)
         self._texts = tuple(op for op in program.before if stage_of(op).encodes_text)
@@ -33,7 +33,7 @@ class Sites:
         numbers = {module: number for number, module in enumerate(dict.fromkeys(modules.values()))}
         self._module = {name: numbers[module] for name, module in modules.items()}
         self._bytes = _module_bytes(program, [*loop.values(), *program.before], self._module)
-        self._memory = {device.name: device.memory_bytes for device in program.devices}
+        self._memory = {device.name: device.memory_bytes for device in program.target.devices}
         self._endless = all(math.isinf(size) for size in self._memory.values())
         self.allowed: Mapping[str, tuple[str, ...]] = {name: self._allowed(loop[name]) for name in self.costed}
         self._check_memory(loop)
@@ -66,13 +66,13 @@ class Sites:
         return {operation.id: self._text_device(operation, owner) for operation in self._texts}
 
     def _text_device(self, operation: Operation, owner: str) -> str:
-        pinned = self.program.pins.get(operation.stage, ())
+        pinned = self.program.target.pins.get(operation.stage, ())
         return owner if not pinned or owner in pinned else pinned[0]
 
     def classes(self) -> dict[str, int]:
         """Device -> number of its class: exchanging two devices of a class changes nothing."""
         found: list[list[Device]] = []
-        for device in self.program.devices:
+        for device in self.program.target.devices:
             group = next((group for group in found if self._alike(group[0], device)), None)
             if group is None:
                 found.append([device])
@@ -86,22 +86,22 @@ class Sites:
         names = {self._module[name]: name for name in reversed([*self.costed, *texts])}
         sizes = ", ".join(f"{name} {self._bytes[part] / 1e9:.2f} GB" for part, name in names.items())
         rooms = ", ".join(f"{name} {size / 1e9:.2f} GB" for name, size in self._memory.items())
-        pins = "".join(f"; --place {stage}={','.join(devices)}" for stage, devices in self.program.pins.items())
+        pins = "".join(f"; --place {stage}={','.join(devices)}" for stage, devices in self.program.target.pins.items())
         return InputError(f"no placement fits: models need {sizes}; devices hold {rooms}{pins}; give larger or more devices, or fewer pins")
 
     def _allowed(self, operation: Operation) -> tuple[str, ...]:
-        pins = self.program.pins
+        pins = self.program.target.pins
         pinned = pins.get(operation.id) or pins.get(operation.stage, self.devices)
         return tuple(name for name in self.devices if name in pinned)
 
     def _check_pins(self, operations: Iterable[Operation]) -> None:
-        for stage, devices in self.program.pins.items():
+        for stage, devices in self.program.target.pins.items():
             for device in devices:
                 if device not in self.devices:
                     raise InputError(f"--place {stage}={device}: this plan has the devices {', '.join(self.devices)}")
         for operation in operations:
-            pinned = [stage for stage in self.program.pins if stage in stage_of(operation).stands_for]
-            if pinned and operation.stage not in self.program.pins:
+            pinned = [stage for stage in self.program.target.pins if stage in stage_of(operation).stands_for]
+            if pinned and operation.stage not in self.program.target.pins:
                 raise InputError(
                     f"--place {pinned[0]}: a patch of the model wraps the whole UNet, which has no stages to place; leave it out"
                 )
@@ -112,7 +112,7 @@ class Sites:
             if all(size > self._memory[device] for device in self.allowed[name]):
                 rooms = ", ".join(f"{device} {self._memory[device] / 1e9:.2f} GB" for device in self.allowed[name])
                 stage = loop[name].stage
-                pinned = f" (--place {stage}={','.join(self.program.pins[stage])})" if stage in self.program.pins else ""
+                pinned = f" (--place {stage}={','.join(self.program.target.pins[stage])})" if stage in self.program.target.pins else ""
                 raise InputError(
                     f"operation {name}: its model needs {size / 1e9:.2f} GB, and no device that it may run on{pinned} has it: {rooms}; "
                     "give a larger device or a smaller model"
@@ -123,9 +123,9 @@ class Sites:
             return False
         if not _near(one.memory_bytes, other.memory_bytes):
             return False
-        if any((one.name in pinned) != (other.name in pinned) for pinned in self.program.pins.values()):
+        if any((one.name in pinned) != (other.name in pinned) for pinned in self.program.target.pins.values()):
             return False
-        hosts = [device.host for device in self.program.devices]
+        hosts = [device.host for device in self.program.target.devices]
         if one.host != other.host and (hosts.count(one.host), hosts.count(other.host)) != (1, 1):
             return False
         alike = self._links_alike
@@ -134,7 +134,7 @@ class Sites:
         return same and alike((one.name, other.name), (other.name, one.name))
 
     def _links_alike(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        first, second = self.program.link(*one), self.program.link(*other)
+        first, second = self.program.target.link(*one), self.program.target.link(*other)
         if first is None or second is None:
             return first is second
         return _near(first.bytes_per_second, second.bytes_per_second) and _near(first.latency, second.latency)

@@ -28,23 +28,21 @@ NEAREST = 6  # of each kind that are timed in one round, those with the least bo
 BETTER = 1 - 1e-6
 
 
-def search(program: Program, batching: bool | None = None) -> Program:
+def search(program: Program) -> Program:
     """Fills `placement`, `owner`, `delayed`, `calls`, `before_calls`, `alternatives` and `notes`
-    with the fastest choice.
-
-    `batching` decides beforehand whether equal stages share a call. InputError when no placement
-    holds pins and memory.
+    with the fastest choice. InputError when no placement holds pins and memory.
     """
     costs = Costs(program)
     bench = CandidateTimer(program, Sites(program), costs)
-    return chosen(bench, _Search(bench, Bounds(program, costs, batching), batching).run(), batching)
+    return chosen(bench, _Search(bench, Bounds(program, costs)).run())
 
 
 class _Search:
-    def __init__(self, bench: CandidateTimer, bounds: Bounds, batching: bool | None) -> None:
+    def __init__(self, bench: CandidateTimer, bounds: Bounds) -> None:
         self._bench, self._bounds = bench, bounds
+        batching = bench.program.target.batching
         self._space = Space(bench, bounds)
-        self._options = (False, True) if batching is None or len(bench.program.devices) == 1 else (batching,)
+        self._options = (False, True) if batching is None or len(bench.program.target.devices) == 1 else (batching,)
         self._found: dict[Candidate, list[Timed]] = {}  # the faster one of merged or not first
 
     def run(self) -> list[Timed]:
@@ -115,7 +113,7 @@ WORTH = 0.98  # of the best exact time: a plan that approximates must be below
 LISTED = 6
 
 
-def chosen(bench: CandidateTimer, found: Sequence[Timed], batching: bool | None) -> Program:
+def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
     """The program of the best candidate, with `alternatives` and `notes`. `batching`: whether equal
     stages must share a call.
     """
@@ -146,6 +144,7 @@ def chosen(bench: CandidateTimer, found: Sequence[Timed], batching: bool | None)
     ]
     listed = dict.fromkeys([*every[:LISTED], *(best(kind) for kind in kinds if kind)])
     timed = [replace(one, seconds=bench.exact_seconds(one)) for one in listed]
+    batching = bench.program.target.batching
     wanted = [one for one in timed if batching is None or one.merged == batching] or timed
     exact = [one for one in wanted if not one.candidate.delayed]
     stale = [one for one in wanted if one.candidate.delayed]

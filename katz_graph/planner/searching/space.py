@@ -23,7 +23,7 @@ class Space:
 
     def __init__(self, bench: CandidateTimer, bounds: Bounds) -> None:
         self._bench, self._bounds, self._sites = bench, bounds, bench.sites
-        self.stale = STALE in bench.program.allowed
+        self.stale = STALE in bench.program.target.allowed
         self._classes = bench.sites.classes()
         main = max(bounds.outlines, key=lambda outline: outline.evaluations, default=None)
         self._feeders = main.feeders if main else ()

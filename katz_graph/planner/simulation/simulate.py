@@ -100,7 +100,9 @@ class _Clock:
         self._names = list(lists)
         self._lists = list(lists.values())
         self._receivers = self._who_receives()
-        links = {(a, b): program.link(self._names[a], self._names[b]) for a in range(len(self._names)) for b in range(len(self._names))}
+        links = {
+            (a, b): program.target.link(self._names[a], self._names[b]) for a in range(len(self._names)) for b in range(len(self._names))
+        }
         self._links = {pair: (link.bytes_per_second, link.latency) for pair, link in links.items() if link is not None}
 
     def run(self) -> list[float]:
@@ -280,7 +282,7 @@ def _patches(flow: Flow, program: Program) -> Iterator[tuple[str, DeviceTask]]:
     As measured; else originals come over the bus, and are read and written.
     """
     for device, weights in dict.fromkeys((program.placement[name], weights) for name, weights in flow.patched.items()):
-        switch, known = flow.switches[weights], program.device(device)
+        switch, known = flow.switches[weights], program.target.device(device)
         estimate = switch.size / known.bus_bytes_per_second + 2 * switch.size / known.bytes_per_second
         seconds = known.measured.get((switch.key, switch.loras, False), estimate)
         yield device, DeviceTask(seconds, (), (), None, name=f"patch {weights}")
