@@ -1,4 +1,4 @@
-"""LoRA files as data, what they add to a module's weights, and whether they fit it.
+"""Reads LoRA files, computes what they add to a module's weights, and checks that they fit.
 
 A LoRA adds to each weight W that it names: strength · (alpha / rank) · B A (Hu et al. 2021, section
 4.1).
@@ -31,7 +31,7 @@ METADATA = "lora_adapter_metadata"  # where diffusers keeps PEFT's configuration
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Factors:
-    """One module's LoRA."""
+    """Holds one module's LoRA factors."""
 
     down: Tensor  # A: [r, in] or [r, in, kh, kw]
     up: Tensor  # B: [out, r] or [out, r, 1, 1]
@@ -43,30 +43,30 @@ class Factors:
 
     @property
     def shape(self) -> list[int]:
-        """Of the weight it was made for."""
+        """Returns the shape of the weight that it was made for."""
         return [self.up.shape[0], *self.down.shape[1:]]
 
     def delta(self, strength: float, device: torch.device, shape: torch.Size) -> Tensor:
-        """strength · (alpha / rank) · B A in float32, as a weight of this shape."""
+        """Computes strength · (alpha / rank) · B A in float32, as a weight of this shape."""
         up, down = (factor.to(device).to(torch.float32).flatten(1) for factor in (self.up, self.down))
         return (up @ down).mul_(strength * self.alpha / self.rank).view(shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoraFile:
-    """A LoRA file by modules as it names them."""
+    """Holds the factors of a LoRA file by modules as the file names them."""
 
     path: str
     unet: Mapping[str, Factors]
     text_encoders: tuple[Mapping[str, Factors], Mapping[str, Factors]]
 
     def part(self, name: str) -> Mapping[str, Factors]:
-        """What is for `unet`, `text_encoder` or `text_encoder_2`."""
+        """Returns the factors for `unet`, `text_encoder` or `text_encoder_2`."""
         return dict(zip(PARTS, (self.unet, *self.text_encoders), strict=True))[name]
 
 
 def read_lora(file: FileIdentity) -> LoraFile:
-    """Read a LoRA file. InputError when it is no LoRA, or another file than when it was named."""
+    """Reads a LoRA file. InputError when it is no LoRA, or another file than when it was named."""
     check_unchanged(file)
     try:
         with safe_open(file.path, framework="pt") as content:
@@ -86,8 +86,8 @@ def read_lora(file: FileIdentity) -> LoraFile:
 
 
 def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
-    """What a person should know of the LoRAs of a recipe: which tensors of their files are none,
-    and so are not used.
+    """Yields warnings about tensors in a recipe's LoRA files that are no LoRA, and so are
+    not used.
     """
     for lora in dict.fromkeys(_loras(recipe)):
         extras = _extras(lora.file)
@@ -116,8 +116,8 @@ def _extras(file: FileIdentity) -> tuple[str, ...]:
 
 
 def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, Factors]:
-    """The part's factors by the names of a module's weights, all of them. Works on weights without
-    memory (torch's meta device) too.
+    """Returns the part's factors by the names of a module's weights, all of them. Works on weights
+    without memory (torch's meta device) too.
 
     InputError naming the first that does not fit, and both shapes, or that stands for the same
     weight as another.
@@ -143,7 +143,7 @@ def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, F
 
 
 def _without_ones(shape: list[int]) -> list[int]:
-    """A linear layer is a 1x1 convolution: models of one family have one or the other."""
+    """Drops trailing ones: in one family a layer may be linear or a 1x1 convolution."""
     return shape[:2] if all(side == 1 for side in shape[2:]) else shape
 
 
@@ -162,7 +162,7 @@ def _factors(path: str, part: str, module: str, entry: Mapping[str, Tensor], con
 
 
 def _alpha(config: Mapping[str, Any], part: str, module: str, rank: int) -> float:
-    """PEFT's rules: a pattern for the module, else the file's one alpha, else the rank.
+    """Applies PEFT's rules: a pattern for the module, else the file's one alpha, else the rank.
     Rank-stabilised LoRA divides by √rank instead.
     """
     patterns = config.get(f"{part}.alpha_pattern") or {}
@@ -172,8 +172,8 @@ def _alpha(config: Mapping[str, Any], part: str, module: str, rank: int) -> floa
 
 
 def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """PEFT's configuration, from the file's metadata (diffusers) or from adapter_config.json beside
-    it (PEFT), by `part.name`.
+    """Reads PEFT's configuration, from the file's metadata (diffusers) or from adapter_config.json
+    beside it (PEFT), by `part.name`.
     """
     beside = Path(path).with_name("adapter_config.json")
     if METADATA in metadata:

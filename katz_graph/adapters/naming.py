@@ -1,9 +1,9 @@
-"""How LoRA files name their tensors, brought to one form: diffusers (old and new) and PEFT by a
-module's path, kohya's trainers by that path with underscores for dots, or by the path of Stable
-Diffusion's original code.
+"""Brings the tensor names of LoRA files to one form: diffusers (old and new) and PEFT by a module's
+path, kohya's trainers by that path with underscores for dots, or by the path of Stable Diffusion's
+original code.
 
-Whatever is in a file comes out once, or is named: nothing is renamed by guessing, every name is
-looked up among those that a model's modules have.
+Every tensor in a file is returned once, or is named as left out. Nothing is renamed by guessing:
+every name is looked up among those that a model's modules have.
 """
 
 from __future__ import annotations
@@ -65,15 +65,16 @@ BLOCK = re.compile(r"(?P<side>down|mid|up)_blocks?\.((?P<block>\d+)\.)?(?P<kind>
 
 Value = TypeVar("Value")
 Named = dict[str, dict[str, dict[str, Value]]]
-"""part -> module as the file names it -> "A" (down), "B" (up), and "alpha" where the file says one.
+"""Maps part -> module as the file names it -> "A" (down), "B" (up), and "alpha" where the file has
+one.
 """
 
 
 def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tuple[str, ...]]:
-    """Sort the tensors of a LoRA file (or whatever stands for them) by part and module; names of
+    """Sorts the tensors of a LoRA file (or whatever stands for them) by part and module; names of
     those that are no LoRA come second.
 
-    InputError for other methods than LoRA, and for a LoRA that is incomplete, said twice, or of
+    InputError for other methods than LoRA, and for a LoRA that is incomplete, given twice, or of
     something that no model here has.
     """
     _refuse_others(path, tensors)
@@ -96,8 +97,8 @@ def unified(path: str, tensors: Mapping[str, Value]) -> tuple[Named[Value], tupl
 
 
 def module_names(weights: Iterable[str], part: str) -> dict[str, str]:
-    """Every name that a LoRA file may have for a module -> the name of its weight in the model,
-    which is one of `weights`.
+    """Maps every name that a LoRA file may have for a module to the name of its weight in the
+    model, which is one of `weights`.
     """
     paths = {name.removesuffix(".weight"): name for name in weights if name.endswith(".weight")}
     layers = len({path.split(".")[3] for path in paths if path.startswith("down_blocks.0.resnets.")})
@@ -109,8 +110,8 @@ def module_names(weights: Iterable[str], part: str) -> dict[str, str]:
 
 
 def _originals(path: str, layers: int, paths: Iterable[str]) -> tuple[str, ...]:
-    """A UNet's module as diffusers and as Stable Diffusion's original code call it; `layers`: per
-    block.
+    """Returns the names of a UNet's module in diffusers and in Stable Diffusion's original code;
+    `layers`: per block.
     """
     if path in ORIGINAL_LAYERS:
         return path, ORIGINAL_LAYERS[path]
@@ -136,13 +137,15 @@ def _originals(path: str, layers: int, paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def _with_and_without_level(path: str) -> tuple[str, ...]:
-    """transformers' CLIPTextModel lost its `text_model.` level; files have it, or have not."""
+    """Returns both names: transformers' CLIPTextModel lost its `text_model.` level, files
+    may not.
+    """
     bare = path.removeprefix("text_model.")
     return bare, f"text_model.{bare}"
 
 
 def _place(key: str) -> tuple[str, str]:
-    """Part ("": none that is known) and name in it of a tensor, which ends as PEFT's names do."""
+    """Returns a tensor's part ("": unknown) and its name in it, ending as PEFT's names do."""
     for prefix, part in KOHYA.items():
         if key.startswith(prefix):
             return part, key.removeprefix(prefix).replace(".lora_down.", ".lora_A.").replace(".lora_up.", ".lora_B.")

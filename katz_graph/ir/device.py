@@ -11,8 +11,8 @@ DTYPES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a value
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one operation costs, free of any device: floating-point operations (a multiply-add is
-    two), bytes, and kernels started.
+    """Counts what one operation costs, free of any device: floating-point operations (a
+    multiply-add is two), bytes, and kernels started.
     """
 
     flops: float = 0.0
@@ -22,26 +22,26 @@ class Work:
     kernels: float = 0.0
 
     def batched(self, others: int) -> Work:
-        """The work of `others` equal operations in one call: weights are read once."""
+        """Returns the work of `others` equal operations in one call: weights are read once."""
         return Work(self.flops * others, self.weight_bytes, self.activation_bytes * others, self.output_bytes * others, self.kernels)
 
 
 CostKey = tuple[str, int, bool]
-"""What was measured: an operation's key (`Program.keys`), how many equal ones in one call, and
-whether the host's other devices worked.
+"""Identifies a measurement: an operation's key (`Program.keys`), the number of equal ones in one
+call, and true if the host's other devices worked.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as the planner sees it. Rates are measured (`katz_graph.executor.measure.device`) or
-    given.
+    """Describes a device as the planner sees it. Rates are measured
+    (`katz_graph.executor.measure.device`) or given.
 
-    `name` is what plans and people call it, `torch_name` what torch calls it in the process that
-    computes there. `contention`: how many times as long arithmetic takes while the other devices of
-    its host work too, `memory_contention` the same of memory traffic (None: as arithmetic).
-    `measured`: seconds of single calls. `bus_bytes_per_second`: from the host's memory to its own;
-    inf: it is the same.
+    `name` is its name in plans and messages, `torch_name` torch's in the process that computes
+    there. `contention`: how many times as long arithmetic takes while the other devices of its host
+    work too, `memory_contention` the same of memory traffic (None: as arithmetic). `measured`:
+    seconds of single calls. `bus_bytes_per_second`: from the host's memory to its own; inf: it is
+    the same.
     """
 
     name: str
@@ -62,8 +62,8 @@ class Device:
         return DTYPES[self.dtype]
 
     def seconds(self, work: Work, busy: bool = False) -> float:
-        """Roofline: the larger of arithmetic and memory time, plus the start of each kernel
-        (Williams et al. 2009).
+        """Estimates the seconds by the roofline: the larger of arithmetic and memory time, plus the
+        start of each kernel (Williams et al. 2009).
         """
         slower = self.contention if busy else 1.0
         slower_memory = slower if self.memory_contention is None or not busy else self.memory_contention
@@ -72,7 +72,7 @@ class Device:
         return max(arithmetic, memory) + work.kernels * self.seconds_per_kernel
 
     def cost(self, key: str, members: int, work: Work, busy: bool = False) -> float:
-        """Seconds of `members` equal operations in one call, `work` being that of one.
+        """Returns the seconds of `members` equal operations in one call, `work` being that of one.
 
         As measured; else what was measured of the same operations otherwise, in the ratio that the
         roofline says; else the roofline.
@@ -90,7 +90,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
-    """One direction between two devices: bytes a second, and seconds until the first byte is there."""
+    """Describes one direction between two devices: bytes a second, seconds to the first byte."""
 
     bytes_per_second: float
     latency: float = 0.0

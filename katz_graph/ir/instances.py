@@ -1,5 +1,5 @@
-"""Which instance a value of an evaluation is: loop-carried slots followed back to the evaluation
-that made what they hold.
+"""Resolves a value of an evaluation to its instance: follows loop-carried slots back to the
+evaluation that made what they hold.
 
 Plain data: the simulator, `emit` and the workers that carry instructions out read the same answer.
 """
@@ -24,8 +24,8 @@ class Instances:
         return self._variants[evaluation]
 
     def of(self, value: Any, evaluation: int) -> Instance | Any:
-        """The instance that `value` of this evaluation is; a constant is itself, also one that a
-        slot began with.
+        """Returns the instance that `value` of this evaluation is; a constant is itself, also one
+        that a slot began with.
         """
         while isinstance(value, Previous):
             evaluation -= 1

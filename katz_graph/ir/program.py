@@ -1,5 +1,5 @@
-"""The one data structure that every planner pass takes and returns: a sampling program, from bound
-region to instruction lists.
+"""Defines the data structure that every planner pass takes and returns: a sampling program, from
+bound region to instruction lists.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class EvaluationPoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What one kind of evaluation does, with every switch decided: operations in topological order,
-    and which evaluations are of this kind.
+    """Describes one kind of evaluation, with every switch decided: operations in topological order,
+    and the evaluations of this kind.
 
     `prediction` and `carried` (slot -> value) are what StepEnd reads.
     """
@@ -40,7 +40,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One or several equal operations run as one call on one device (several: concatenated along
+    """Runs one or several equal operations as one call on one device (several: concatenated along
     the batch).
     """
 
@@ -52,8 +52,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of calls on one device with nothing arriving, leaving or being patched in between: one
-    CUDA graph.
+    """Groups a run of calls on one device with nothing arriving, leaving or being patched in
+    between: one CUDA graph.
 
     `reads`: what its calls take that none of them made; `writes`: what of theirs others take.
     """
@@ -96,8 +96,8 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds for the whole request: as planned, with free communication and endless devices, and
-    one operation after the other.
+    """Predicts seconds for the whole request: as planned, with free communication and endless
+    devices, and one operation after the other.
     """
 
     planned: float
@@ -109,8 +109,8 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A region on its way to instruction lists. A pass fills the fields after its own name and
-    leaves the others.
+    """Carries a region on its way to instruction lists. A pass fills the fields after its own name
+    and leaves the others.
     """
 
     region: Region

@@ -39,8 +39,8 @@ class Previous:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One node of a region, or a computation that a pass made: what runs (`stage`) on which values,
-    references and slots.
+    """Represents one node of a region, or a computation that a pass made: what runs (`stage`) on
+    which values, references and slots.
     """
 
     id: str
@@ -72,8 +72,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A region with its loop-invariant inputs bound to values. `operations` leaves out begin and
-    end and is in topological order.
+    """Binds a region's loop-invariant inputs to values. `operations` leaves out begin and end and
+    is in topological order.
     """
 
     begin: Operation

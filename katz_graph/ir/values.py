@@ -1,4 +1,4 @@
-"""What one stage of a UNet hands to the next. Plain tensors, so that it can be sent."""
+"""Defines what UNet stages and samplers pass on. Plain tensors, so that they can be sent."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """What a ControlNet adds: one tensor per skip position, and one for the mid block's output.
-    Already multiplied by its strength.
+    """Holds a ControlNet's residuals: one tensor per skip position, and one for the mid block's
+    output. Already multiplied by its strength.
     """
 
     down: tuple[Tensor, ...]
@@ -32,7 +32,7 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class TextEncoding:
-    """A prompt as a UNet takes it."""
+    """Holds a prompt as a UNet takes it."""
 
     hidden: Tensor  # [B, 77·chunks, D]
     pooled: Tensor | None = None  # [B, P], SDXL
@@ -40,8 +40,8 @@ class TextEncoding:
 
 
 Parametrisation = Literal["epsilon", "v_prediction", "sample", "consistency", "edm", "raw"]
-"""What the model's output means, see `prediction.to_denoised`; `raw` is left to a diffusers
-scheduler.
+"""Names the meaning of the model's output, see `prediction.to_denoised`; `raw` is left to a
+diffusers scheduler.
 """
 
 
@@ -56,7 +56,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
-    """A sampler's question: what is the denoised picture in `x`?"""
+    """Asks, for a sampler: what is the denoised picture in `x`?"""
 
     x: Tensor  # [B, C, h, w] float32
     sigma: Tensor  # 0-d
@@ -65,8 +65,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """Holds what the model is given in one evaluation: tensors with a row for each picture, so that
-    rows of different noise levels, and of different requests, can share a call.
+    """Holds the model's inputs of one evaluation: tensors with a row for each picture, so that rows
+    of different noise levels, and of different requests, can share a call.
     """
 
     x: Tensor  # [B, C, h, w], float32 in sigma space; under a mask, with its kept part replaced
@@ -82,5 +82,5 @@ class Step:
 
 
 def per_row(values: Tensor, like: Tensor) -> Tensor:
-    """[B] -> [B, 1, ...] in the dtype of `like` [B, ...]: factors of its rows, rounded once."""
+    """Reshapes [B] -> [B, 1, ...] in the dtype of `like` [B, ...]: factors, rounded once."""
     return values.to(like.dtype).reshape(-1, *(1 for _ in like.shape[1:]))

@@ -1,5 +1,5 @@
-"""What a component is, told from its configuration alone: SD1, SD2 or SDXL, widths and factors, and
-whether two components fit.
+"""Describes a component from its configuration alone: SD1, SD2 or SDXL, widths and factors; and
+checks that two components fit.
 
 Never imports torch.
 """
@@ -33,7 +33,7 @@ UNUSED = (
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The shape of a UNet or ControlNet."""
+    """Describes the shape of a UNet or ControlNet."""
 
     family: Family
     latent_channels: int  # of the prediction
@@ -46,8 +46,8 @@ class Architecture:
     up_blocks: int  # 0 in a ControlNet
 
     def skip_range(self, up_block: int) -> range:
-        """The positions of the skips that an up block reads, as `unet.skip_range` has them of a
-        live module; none without such a block.
+        """Returns the positions of the skips that an up block reads, as `unet.skip_range` does for
+        a live module; none without such a block.
         """
         end = (self.down_blocks - up_block) * (self.layers_per_block + 1)
         return range(max(end - self.layers_per_block - 1, 0), max(end, 0))
@@ -62,8 +62,8 @@ class VaeShape:
 
 
 def config(part: Component) -> Mapping[str, Any]:
-    """A component's configuration, as it was when the recipe was made. InputError when the file has
-    changed since.
+    """Returns a component's configuration, as it was when the recipe was made. InputError when the
+    file has changed since.
     """
     if part.configuration is not None:
         return _parsed(part.configuration)
@@ -71,8 +71,8 @@ def config(part: Component) -> Mapping[str, Any]:
 
 
 def scheduler_config(model: ModelRecipe) -> dict[str, Any]:
-    """The configuration that the model's scheduler was saved with: its noise table and kind of
-    prediction.
+    """Returns the configuration that the model's scheduler was saved with: its noise table and kind
+    of prediction.
     """
     return dict(config(model.scheduler))
 
@@ -86,8 +86,8 @@ def prediction_type(model: ModelRecipe) -> Literal["epsilon", "v_prediction"]:
 
 @lru_cache(maxsize=256)
 def architecture(part: Component) -> Architecture:
-    """The shape of a UNet or ControlNet. InputError when it is of a kind that cannot be run in
-    stages.
+    """Returns the shape of a UNet or ControlNet. InputError when it is of a kind that cannot be run
+    in stages.
     """
     expect_class(part, "UNet2DConditionModel", "ControlNetModel", "ControlNetUnionModel")
     values = config(part)
@@ -122,23 +122,23 @@ def architecture(part: Component) -> Architecture:
 
 
 def is_refiner(unet: Component) -> bool:
-    """Whether a UNet is shaped as SDXL's refiner, whose text comes from one encoder and is as wide
-    as its pooled text.
+    """Returns true if a UNet is shaped as SDXL's refiner, whose text comes from one encoder and is
+    as wide as its pooled text.
     """
     shape = architecture(unet)
     return shape.pooled_width == shape.text_width
 
 
 def extra_channels(unet: Component) -> int:
-    """Input channels beside the latent's: 5 for inpainting (mask and masked picture), 4 for editing
-    by instruction, else 0.
+    """Counts the input channels beside the latent's: 5 for inpainting (mask and masked picture), 4
+    for editing by instruction, else 0.
     """
     shape = architecture(unet)
     return shape.input_channels - shape.latent_channels
 
 
 def pooled_width(config: Mapping[str, Any]) -> int:
-    """P of the pooled text [B, P] that an SDXL model takes beside six numbers, or five: the
+    """Returns P of the pooled text [B, P] that an SDXL model takes beside six numbers, or five: the
     refiner, whose text is as wide.
     """
     width, number = config["projection_class_embeddings_input_dim"], config["addition_time_embed_dim"]
@@ -148,7 +148,7 @@ def pooled_width(config: Mapping[str, Any]) -> int:
 
 @lru_cache(maxsize=256)
 def vae_shape(vae: VaeRecipe) -> VaeShape:
-    """The shape of a VAE. InputError when it is of a kind whose latents mean something else."""
+    """Returns a VAE's shape. InputError for a kind whose latents mean something else."""
     expect_class(vae.vae, "AutoencoderKL")
     values = config(vae.vae)
     if values.get("shift_factor") or values.get("latents_mean"):
@@ -162,7 +162,9 @@ def vae_shape(vae: VaeRecipe) -> VaeShape:
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """InputError, naming both numbers, when a ControlNet's residuals or text do not fit the UNet."""
+    """Raises InputError, naming both numbers, when a ControlNet's residuals or text do not fit the
+    UNet.
+    """
     ours, theirs = architecture(control.control_net), architecture(model.unet)
     for name, got, wanted in (
         ("text width", ours.text_width, theirs.text_width),
@@ -179,7 +181,7 @@ def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
 
 
 def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
-    """InputError, naming both numbers, when the text encoders give what another UNet takes."""
+    """Raises InputError, naming both numbers, when the text encoders are for another UNet."""
     unet = architecture(model.unet)
     width, pooled = text_width(clip), pooled_text_width(clip)
     if width != unet.text_width or pooled != unet.pooled_width:
@@ -190,33 +192,33 @@ def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
 
 
 def text_width(clip: ClipRecipe) -> int:
-    """D of the text encoding [B, T, D]: that of all encoders side by side."""
+    """Returns D of the text encoding [B, T, D]: that of all encoders side by side."""
     return int(sum(_field(encoder.encoder, "hidden_size", int) for encoder in clip.encoders))
 
 
 def pooled_text_width(clip: ClipRecipe) -> int | None:
-    """P of the pooled text [B, P] that SDXL's second text encoder, or its refiner's only one,
-    gives; None for all others.
+    """Returns P of the pooled text [B, P] that SDXL's second text encoder, or its refiner's only
+    one, gives; None for all others.
     """
     values = config(clip.encoders[-1].encoder)
     return values.get("projection_dim") if "CLIPTextModelWithProjection" in (values.get("architectures") or ()) else None
 
 
 def union_types(control: ControlNetRecipe) -> int:
-    """How many kinds of reference a ControlNet for several knows; 0 for one that is for one kind."""
+    """Counts the kinds of reference that a ControlNet for several knows; 0 for one of one kind."""
     values = config(control.control_net)
     return int(values["num_control_type"]) if values.get("_class_name") == "ControlNetUnionModel" else 0
 
 
 def expect_class(part: Component, *names: str) -> None:
-    """InputError when the configuration names a class that is none of `names`."""
+    """Raises InputError when the configuration names a class that is none of `names`."""
     got = config(part).get("_class_name")
     if got not in names:
         raise InputError(f"{part.folder}: config.json describes {got or 'no class'}, expected {' or '.join(names)}")
 
 
 def check_pipeline(model: ModelRecipe, clip: ClipRecipe, vae: VaeRecipe) -> None:
-    """InputError when the parts of one pipeline do not fit each other."""
+    """Raises InputError when the parts of one pipeline do not fit each other."""
     unet = architecture(model.unet)
     width = sum(_field(encoder.encoder, "hidden_size", int) for encoder in clip.encoders)
     if width != unet.text_width:

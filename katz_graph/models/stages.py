@@ -1,8 +1,8 @@
-"""Declares what a stage is: a computation of the denoising loop, or of what precedes it, that is
-counted, placed and drawn as one.
+"""Defines the declaration of a stage: a computation of the denoising loop, or of what precedes it,
+that is counted, placed and drawn as one.
 
 A model family declares its stages; the planner, `--place`, pictures of plans and workers read the
-declarations and hold no lists of names. Knows nothing of programs and models. Never imports torch.
+declarations and hold no lists of names. Must not know programs and models. Never imports torch.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 NODE = "node"  # the stage of a node that has none: its own `run` is called
 
 Gives = Literal["counted", "state", "hidden", "prediction"]
-"""How many bytes a link carries of an output. `counted`: those that the work counts; `state`: these
-and the step or state that was read; `hidden`: as many as of the hidden state that was read;
+"""Says how many bytes a link carries of an output. `counted`: those that the work counts; `state`:
+these and the step or state that was read; `hidden`: as many as of the hidden state that was read;
 `prediction`: as many as of the latent.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How large the call of a stage is: `shape` of the latent [B, C, h, w] that it sees, `tokens`
-    of its text, bytes of a value.
+    """Sizes the call of a stage: `shape` of the latent [B, C, h, w] that it sees, `tokens` of its
+    text, bytes of a value.
     """
 
     shape: tuple[int, ...]
@@ -52,8 +52,8 @@ Count = Callable[[Mapping[str, Any], Extent, "Counts"], "Work | None"]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What is decided of a request before it runs: its latent's `shape` [B, C, h, w], what the
-    model's output means under its sampler, and the noise levels of a model.
+    """Holds what is decided of a request before it runs: its latent's `shape` [B, C, h, w], the
+    parametrisation of the model's output under its sampler, and the noise levels of a model.
     """
 
     shape: tuple[int, ...]
@@ -63,9 +63,9 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """Sizes that a stage is counted at: `height` and `width` of the latent, for VAEs too; `tokens`
-    of the text; blocks as in `unet.encode` and `unet.decode`; `kept`: cross-attention reads keys
-    and values made before.
+    """Holds the sizes that a stage is counted at: `height` and `width` of the latent, for VAEs too;
+    `tokens` of the text; blocks as in `unet.encode` and `unet.decode`; `kept`: cross-attention
+    reads keys and values made before.
     """
 
     batch: int
@@ -78,8 +78,8 @@ class Sized:
 
 
 Example = tuple[Callable[[], "list[Tensor]"], "Sequence[nn.Module]"]
-"""A call of a stage on a module without memory that gives its output tensors, and the parts of the
-module whose weights it reads.
+"""Pairs a call of a stage on a module without memory that gives its output tensors with the parts
+of the module whose weights it reads.
 """
 Module = Literal["", "model", "control_net", "encoding"]
 Outputs = tuple[Any, ...]
@@ -90,7 +90,7 @@ so that calls can be recorded and rows of requests can share them.
 """
 PLAIN = (bool, int, float, str, NoneType)
 Bind = Callable[[Mapping[str, Any], Loop], Mapping[str, Any]]
-"""Returns what a computation is given besides the inputs of its operation: what recipes, the
+"""Returns the arguments of a computation besides the inputs of its operation: what recipes, the
 sampler and the latent's shape decide.
 """
 
@@ -142,7 +142,7 @@ class Stage:
         return self.gives[min(number, len(self.gives) - 1)]
 
     def bound(self, inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-        """Returns what `compute` is given that no operation made: the plain values among the
+        """Returns the arguments of `compute` that no operation made: the plain values among the
         inputs, and what `bind` adds.
         """
         plain = {name: value for name, value in inputs.items() if isinstance(value, PLAIN) and name not in self.rows}
@@ -164,7 +164,7 @@ def uncounted(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> None
 
 
 def stage(name: str) -> Stage:
-    """The declaration. InputError for a stage that no family has."""
+    """Returns the declaration. InputError for a stage that no family has."""
     found = stages().get(name)
     if found is None:
         raise InputError(f"the stage {name!r} is unknown: no family of models declares it")
@@ -173,7 +173,7 @@ def stage(name: str) -> Stage:
 
 @lru_cache(maxsize=1)
 def stages() -> dict[str, Stage]:
-    """All, in the order of their families, which is the order in which people see them. Only
+    """Returns all declarations, in the order of their families, which is the display order. Only
     `register` changes it.
     """
     from katz_graph.models.families import FAMILIES
@@ -183,14 +183,14 @@ def stages() -> dict[str, Stage]:
 
 
 def text_arguments(of: Stage) -> dict[str, str]:
-    """Of what it hoists, the arguments that are computed from an encoded text -> the stages that
+    """Returns the hoisted arguments that are computed from an encoded text -> the stages that
     compute them.
     """
     return {name: made_by for name, made_by in of.hoists.items() if stage(made_by).reads_text}
 
 
 def stage_groups() -> Mapping[str, tuple[str, ...]]:
-    """Names for several stages -> those."""
+    """Returns names for several stages -> those."""
     found: dict[str, tuple[str, ...]] = {}
     for one in stages().values():
         if one.group:
@@ -199,7 +199,7 @@ def stage_groups() -> Mapping[str, tuple[str, ...]]:
 
 
 def register(declared: Iterable[Stage]) -> None:
-    """Add a family's. ValueError, and nothing is added, for a name that there is."""
+    """Adds a family's stages. ValueError, and nothing is added, for a name that there is."""
     stages().update(_merged((*stages().values(), *declared)))
 
 

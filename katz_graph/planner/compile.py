@@ -1,5 +1,5 @@
-"""The passes in order, from a bound region to a program. `after` stops behind one, so that each can
-be looked at.
+"""Runs the passes in order, from a bound region to a program. `after` stops behind one pass, so
+that its result can be inspected.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PASSES = ("expand", "variants", "fit", "hoist", "decompose", "cost", "search", "
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known before the run besides the region: the evaluations, the answers to conditions,
-    the latent's shape, work and devices.
+    """Holds the inputs of a compilation besides the region: the evaluations, the answers to
+    conditions, the latent's shape, work and devices.
     """
 
     schedule: Sequence[EvaluationPoint]
@@ -37,7 +37,7 @@ class Known:
 
 
 def compile_region(region: Region, known: Known, target: Target, after: str = "emit") -> Program:
-    """Run the passes up to and with `after`. InputError for an unknown pass, and for what the
+    """Runs the passes up to and including `after`. InputError for an unknown pass, and for what the
     passes find wrong in the region.
     """
     if after not in PASSES:

@@ -1,4 +1,4 @@
-"""Questions that passes, drawings and workers ask of a program."""
+"""Answers queries of passes, drawings and workers about a program."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from katz_graph.recipe import ModelRecipe, digest
 
 @dataclass(frozen=True, slots=True)
 class WeightSwitch:
-    """Making a weight set resident: what its measured seconds are kept under, and the bytes of the
-    model's weights, which a LoRA may all change. Equal for models of one size with equally many
+    """Describes making a weight set resident: the `key` of its measured seconds, and the bytes of
+    the model's weights, which a LoRA may all change. Equal for models of one size with equally many
     LoRAs, whatever their strengths.
     """
 
@@ -23,8 +23,8 @@ class WeightSwitch:
 
 
 def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
-    """The loop's models whose UNets are patched (on one device, or all), by a name for each set, in
-    order of first use: those that carry LoRAs, and those that share a UNet with one that does.
+    """Returns the loop's models whose UNets are patched (on one device, or all), by a name for each
+    set, in order of first use. These carry LoRAs or share a UNet with a model that does.
     """
     operations = [op for variant in program.variants for op in variant.operations]
     patched = {model.unet for op in operations if isinstance(model := op.inputs.get("model"), ModelRecipe) and model.loras}
@@ -33,7 +33,7 @@ def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelR
 
 
 def switches(program: Program) -> dict[str, WeightSwitch]:
-    """What each weight set of the loop is switched to at, once the work of operations is known."""
+    """Returns the switch to each weight set of the loop. Needs the work of operations."""
     found = {}
     operations = [op for variant in program.variants for op in variant.operations]
     for name, model in weight_sets(program).items():
@@ -45,12 +45,12 @@ def switches(program: Program) -> dict[str, WeightSwitch]:
 
 
 def opaque_functions(region: Region) -> tuple[str, ...]:
-    """The functions of packs in a region's models: they cannot be sent, nor captured in a graph."""
+    """Returns packs' functions in a region's models: they cannot be sent or captured in a graph."""
     bound = (op.inputs.get("model") for op in (region.begin, *region.operations))
     patches = (patch for model in bound if isinstance(model, ModelRecipe) for patch in opaque_patches(model.patches))
     return tuple(dict.fromkeys(f"{patch.kind} {patch.identity}" for patch in patches))
 
 
 def commonest_variant(program: Program) -> int | None:
-    """The number of the variant with most evaluations; None when nothing is evaluated (denoise 0)."""
+    """Returns the number of the variant with most evaluations; None without any (denoise 0)."""
     return max(range(len(program.variants)), key=lambda number: len(program.variants[number].evaluations), default=None)

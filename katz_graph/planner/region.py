@@ -15,8 +15,8 @@ from katz_graph.node import NodeType
 
 
 def stage_of(operation: Operation) -> Stage:
-    """The declaration of what runs. InputError for a stage that nobody declared: what it costs or
-    gives is not guessed.
+    """Returns the declaration of an operation's stage. InputError for an undeclared stage: its
+    costs and outputs are not guessed.
     """
     found = stages().get(operation.stage)
     if found is None:
@@ -29,8 +29,8 @@ def stage_of(operation: Operation) -> Stage:
 
 @dataclass(frozen=True, slots=True)
 class RegionNodes:
-    """Which nodes of a graph form a region: members in topological order, begin and end included,
-    and the links that enter it.
+    """Lists the nodes of a region in topological order, begin and end included, and the links that
+    enter it.
     """
 
     begin: str
@@ -40,8 +40,8 @@ class RegionNodes:
 
 
 def region_nodes(graph: Graph, end: str) -> RegionNodes:
-    """The region that ends at node `end`: descendants of its StepBegin that are ancestors of `end`.
-    Linear in nodes and links.
+    """Finds the region that ends at node `end`: descendants of its StepBegin that are ancestors of
+    `end`. Linear in nodes and links.
     """
     step = graph.nodes[end].inputs.get("step")
     if not isinstance(step, Link) or step.node not in graph.nodes:
@@ -58,8 +58,8 @@ def region_nodes(graph: Graph, end: str) -> RegionNodes:
 
 
 def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNodes, values: Mapping[Link, Any], name: str = "") -> Region:
-    """The region as data: links from outside replaced by `values`, absent knobs by their defaults.
-    `name` is what people know it by.
+    """Builds the region as data: links from outside replaced by `values`, absent knobs by their
+    defaults. `name` is the region's display name.
     """
     inside = set(nodes.members)
 
@@ -84,7 +84,7 @@ def bind_region(graph: Graph, registry: Mapping[str, NodeType], nodes: RegionNod
 
 
 def region_problems(graph: Graph, registry: Mapping[str, NodeType]) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with the regions of an acyclic graph, as (node, input, message)."""
+    """Yields the problems of the regions of an acyclic graph as (node, input, message)."""
     stages = {identifier: registry[call.type].stage for identifier, call in graph.nodes.items() if call.type in registry}
     owner: dict[str, str] = {}
     regions: list[RegionNodes] = []
@@ -145,7 +145,7 @@ def _socket(graph: Graph, registry: Mapping[str, NodeType], link: Link) -> str:
 
 
 def _ancestors(graph: Graph, end: str, begin: str) -> set[str]:
-    """`end` and what it needs, looking no further back than `begin`."""
+    """Returns `end` and what it needs, looking no further back than `begin`."""
     found, frontier = {end}, [end]
     while frontier:
         node = frontier.pop()
@@ -157,7 +157,7 @@ def _ancestors(graph: Graph, end: str, begin: str) -> set[str]:
 
 
 def _topological(graph: Graph, inside: set[str]) -> tuple[str, ...]:
-    """The nodes of `inside`, each after those it reads. InputError for a cycle."""
+    """Orders the nodes of `inside`, each after those it reads. InputError for a cycle."""
     reads = {node: [link.node for _, link in graph.nodes[node].links() if link.node in inside] for node in sorted(inside)}
     try:
         return tuple(TopologicalSorter(reads).static_order())

@@ -1,5 +1,5 @@
-"""What a region's StepBegin says about the run: the sampler's plain data, its evaluations, and the
-answers to conditions.
+"""Reads sampling data from a region's StepBegin: the sampler's specification, its evaluations, and
+the answers to conditions.
 """
 
 from __future__ import annotations
@@ -26,21 +26,19 @@ from katz_graph.sampling.static import active_evaluations
 
 
 def table_of(model: ModelRecipe) -> NoiseTable:
-    """The noise levels that a model is asked at and what its output means: as it was trained, or as
-    a patch says.
-    """
+    """Returns a model's noise levels and parametrisation: as trained, or as a patch says."""
     patch = sampling_patch(model.patches)
     return noise_table(scheduler_config(model)) if patch is None else altered_table(scheduler_config(model), patch)
 
 
 def loop_of(begin: Operation, shape: tuple[int, ...]) -> Loop:
-    """What stages are bound with: plain data of the begin operation and of its model."""
+    """Returns what stages are bound with: plain data of the begin operation and its model."""
     raw = begin.type == "DiffusersStepBegin"
     return Loop(shape, "raw" if raw else table_of(begin.inputs["model"]).parametrisation, table_of)
 
 
 def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
-    """The sampler's data of a begin operation and the noise table of its model."""
+    """Returns the sampler's data of a begin operation and the noise table of its model."""
     values = begin.inputs
     table, latent = table_of(values["model"]), values["latent_image"]
     if begin.type == "DiffusersStepBegin":
@@ -65,8 +63,8 @@ def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:
 
 
 def _check_diffusers(model: ModelRecipe, latent: Mapping[str, Any]) -> None:
-    """InputError for what works on denoised predictions or noise levels, of which a diffusers
-    scheduler knows nothing.
+    """Raises InputError for a noise mask, a batch index or a patch that diffusers schedulers
+    ignore: they know no denoised predictions or noise levels.
     """
     for field in ("noise_mask", "batch_index"):
         if latent.get(field) is not None:

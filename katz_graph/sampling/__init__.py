@@ -1,3 +1,3 @@
-"""The arithmetic around the model: noise tables, schedules, samplers, masks. Knows nothing about
-networks, devices' plans or nodes.
+"""Implements the arithmetic around the model: noise tables, schedules, samplers, masks. Must not
+know networks, devices' plans or nodes.
 """

@@ -1,5 +1,5 @@
-"""Noise tables of models that are said to be something else than what they were trained as:
-distilled, or of continuous noise levels.
+"""Makes noise tables of models that a patch declares distilled, or of continuous noise levels,
+whatever they were trained as.
 
 Each answers as `NoiseTable` does, so that schedules, windows and samplers need not know.
 """
@@ -32,17 +32,19 @@ CONTINUOUS_LEVELS = 1000  # that schedules which read a table find in a continuo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DistilledTable(NoiseTable):
-    """Every `stride`-th training timestep, the last one included; timesteps stay those of training."""
+    """Keeps every `stride`-th training timestep, the last included; timesteps stay those of
+    training.
+    """
 
     stride: int = 1
     trained: int = 0  # timesteps of training
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
-        """Real training timesteps -> sigmas, log sigma interpolated between the entries."""
+        """Maps real training timesteps to sigmas, log sigma interpolated between the entries."""
         return NoiseTable.sigma_at(self, (timesteps.float() - (self.stride - 1)) / self.stride)
 
     def timestep_at(self, sigma: float | Tensor) -> float:
-        """The training timestep of the entry nearest in log sigma."""
+        """Returns the training timestep of the entry nearest in log sigma."""
         return NoiseTable.timestep_at(self, sigma) * self.stride + self.stride - 1
 
     def percent_to_sigma(self, percent: float) -> float:
@@ -55,8 +57,8 @@ class DistilledTable(NoiseTable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ContinuousTable(NoiseTable):
-    """Noise levels without timesteps: the model is told ln(σ) / 4 (Karras et al. 2022, table 1,
-    c_noise of EDM).
+    """Maps noise levels without timesteps: the model is told ln(σ) / 4 (Karras et al. 2022, table
+    1, c_noise of EDM).
     """
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
@@ -66,7 +68,7 @@ class ContinuousTable(NoiseTable):
         return float(torch.as_tensor(sigma, dtype=torch.float32, device="cpu").log()) / 4
 
     def percent_to_sigma(self, percent: float) -> float:
-        """Linear in log sigma between the two ends."""
+        """Interpolates linearly in log sigma between the two ends."""
         if percent <= 0:
             return math.inf
         if percent >= 1:
@@ -76,8 +78,8 @@ class ContinuousTable(NoiseTable):
 
 
 def altered_table(config: Mapping[str, Any], patch: DiscreteSampling | ContinuousSampling) -> NoiseTable:
-    """The table of a scheduler's configuration under a patch. InputError for noise levels that are
-    none.
+    """Returns the table of a scheduler's configuration under a patch. InputError for invalid noise
+    levels.
     """
     parametrisation = PARAMETRISATIONS[patch.prediction]
     if isinstance(patch, ContinuousSampling):

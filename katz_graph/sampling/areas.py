@@ -1,5 +1,5 @@
-"""Predictions that count in a part of the picture: their weights, and how several become one. Knows
-tensors only.
+"""Weights and blends predictions that count in a part of the picture, and masks the part of a
+latent to repaint. Knows tensors only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ NOTHING = 1e-37  # a sum of weights that counts as none
 
 @dataclass(frozen=True, slots=True)
 class WeightedPrediction:
-    """A prediction times its weights, and the weights: 0 where it does not count."""
+    """Holds a prediction times its weights, and the weights: 0 where it does not count."""
 
     total: Tensor  # [B, C, h, w]
     weight: Tensor  # [1 or B, 1, h, w]
 
 
 def weigh(prediction: Tensor, like: Tensor, strength: float, top: int = 0, left: int = 0, mask: Tensor | None = None) -> WeightedPrediction:
-    """A prediction [B, C, a, b] of the part of a latent [B, C, h, w] that begins at top and left,
-    in cells.
+    """Weights a prediction [B, C, a, b] of the part of a latent [B, C, h, w] that begins at top and
+    left, in cells.
 
     Its weight is the strength times the mask (any size, fitted to the whole latent), or fades
     towards borders inside the picture.
@@ -42,7 +42,7 @@ def weigh(prediction: Tensor, like: Tensor, strength: float, top: int = 0, left:
 
 
 def summed(weighted: Iterable[WeightedPrediction], like: Tensor) -> WeightedPrediction:
-    """Several as one, which counts as much as all of them; none as one that counts nowhere."""
+    """Sums several into one that counts as much as all; none into one that counts nowhere."""
     total, weight = torch.zeros_like(like), torch.zeros_like(like[:, :1])
     for one in weighted:
         total, weight = total + one.total, weight + one.weight
@@ -50,14 +50,14 @@ def summed(weighted: Iterable[WeightedPrediction], like: Tensor) -> WeightedPred
 
 
 def blend(weighted: Iterable[WeightedPrediction], like: Tensor) -> Tensor:
-    """The weighted mean [B, C, h, w]; 0 where nothing counts."""
+    """Returns the weighted mean [B, C, h, w]; 0 where nothing counts."""
     together = summed(weighted, like)
     return together.total / (together.weight + NOTHING)
 
 
 def mask_box(mask: Tensor, height: int, width: int) -> tuple[int, int, int, int]:
-    """top, left, height and width in cells of the box around a mask [..., H, W] on a latent of this
-    size, at least 8 cells a side.
+    """Returns top, left, height and width in cells of the box around a mask [..., H, W] on a latent
+    of this size, at least 8 cells a side.
     """
     flat = mask.reshape(-1, 1, *mask.shape[-2:]).float()
     covered = interpolate(flat, size=(height, width), mode="bilinear").abs().amax(dim=(0, 1)).nonzero()
@@ -68,7 +68,7 @@ def mask_box(mask: Tensor, height: int, width: int) -> tuple[int, int, int, int]
 
 
 def _faded(like: Tensor, top: int, left: int, height: int, width: int) -> Tensor:
-    """[1, 1, height, width]: 1, falling linearly towards the sides that lie inside the picture."""
+    """Returns [1, 1, height, width]: 1, falling linearly to the sides inside the picture."""
     rows = _ramp(height, top > 0, top + height < like.shape[-2])
     columns = _ramp(width, left > 0, left + width < like.shape[-1])
     return (rows[:, None] * columns[None, :]).to(like)[None, None]
@@ -86,14 +86,14 @@ def _ramp(length: int, at_start: bool, at_end: bool) -> Tensor:
 
 
 REDRAWN_MASK_NOISE = frozenset({"ddim"})
-"""Samplers under which the kept part is noised with its own draw, seed + 1, instead of the initial
-noise.
+"""Names the samplers under which the kept part is noised with its own draw, seed + 1, instead of
+the initial noise.
 """
 
 
 def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
-    """[H, W], [B, H, W] or [B, 1, H, W] -> [B', 1, h, w], bilinear to the latent's size, repeated
-    to its batch, in its dtype and device.
+    """Fits [H, W], [B, H, W] or [B, 1, H, W] to [B', 1, h, w], bilinear to the latent's size,
+    repeated to its batch, in its dtype and device.
     """
     mask = mask.reshape(-1, 1, *mask.shape[-2:]).to(latent)
     mask = interpolate(mask, size=latent.shape[-2:], mode="bilinear")
@@ -101,12 +101,12 @@ def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
 
 
 class LatentMask:
-    """1 = repaint, 0 = keep; the kept part shows the model the original at its noise level, and is
-    predicted as the original.
+    """Applies a mask, 1 = repaint, 0 = keep; the kept part shows the model the original at its
+    noise level, and is predicted as the original.
     """
 
     def __init__(self, mask: Tensor, latent: Tensor, noise: Tensor) -> None:
-        """A mask in any size, the original [B, C, h, w] and unit noise of its shape."""
+        """Takes a mask in any size, the original [B, C, h, w] and unit noise of its shape."""
         self._mask, self._latent, self._noise = fit_mask(mask, latent), latent, noise
 
     def before(self, x: Tensor, sigma: float) -> Tensor:

@@ -1,5 +1,5 @@
-"""One request's sampling by a scheduler object of diffusers, step for step as
-StableDiffusionPipeline and its img2img form do it.
+"""Samples one request by a scheduler object of diffusers, step for step as StableDiffusionPipeline
+and its img2img form do it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEEDED = ("set_timesteps", "scale_model_input", "add_noise", "step")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedScheduler:
-    """A scheduler with its timesteps set, and the part of them that the strength leaves."""
+    """Holds a scheduler with its timesteps set, and the part of them that the strength leaves."""
 
     scheduler: Any
     timesteps: Tensor  # [N], descending; repeated by schedulers that evaluate twice
@@ -35,7 +35,7 @@ class PreparedScheduler:
 
 
 def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> PreparedScheduler:
-    """A fresh scheduler for one request. Raises InputError if diffusers has no such scheduler or it
+    """Makes a fresh scheduler for one request. InputError if diffusers has no such scheduler or it
     takes no number of steps.
     """
     scheduler_class: Any = getattr(diffusers, spec.scheduler_class, None)
@@ -65,7 +65,7 @@ def prepare_scheduler(spec: DiffusersSpec, device: torch.device | str) -> Prepar
 
 
 def _sigmas(scheduler: Any, first: int, timesteps: Tensor) -> list[float]:
-    """For display and plans; the scheduler itself counts in timesteps."""
+    """Returns sigmas for display and plans; the scheduler itself counts in timesteps."""
     if hasattr(scheduler, "sigmas"):
         return [float(sigma) for sigma in scheduler.sigmas[first : first + len(timesteps)]]
     alphas_cumprod = scheduler.alphas_cumprod[timesteps.long().cpu()]
@@ -73,7 +73,7 @@ def _sigmas(scheduler: Any, first: int, timesteps: Tensor) -> list[float]:
 
 
 class DiffusersProcess:
-    """A run of a diffusers scheduler. The latent has the model's dtype, as in the pipelines;
+    """Runs a diffusers scheduler. The latent has the model's dtype, as in the pipelines;
     predictions are raw.
     """
 
@@ -112,8 +112,8 @@ class DiffusersProcess:
         self._prepare_step()
 
     def estimate(self, prediction: Tensor) -> Tensor:
-        """In sigma space, to which the model's input, of unit variance, is brought; that itself for
-        an unknown kind of prediction.
+        """Estimates the denoised latent in sigma space, to which the model's input, of unit
+        variance, is brought; that itself for an unknown kind of prediction.
         """
         assert self._step is not None  # there is a current step
         x = self._step.model_input.float() * math.sqrt(self.evaluations[self._done].sigma ** 2 + 1)

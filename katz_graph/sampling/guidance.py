@@ -1,7 +1,7 @@
-"""Guidance on denoised predictions: of one prompt against another, with the conditional one's
-contrast, and by functions of packs.
+"""Applies guidance to denoised predictions: of one prompt against another, with the conditional
+one's contrast, and by functions of packs.
 
-Knows nothing of live models or nodes.
+Must not know live models or nodes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from katz_graph.recipe import ModelRecipe
 
 
 def guided(cond: Tensor, uncond: Tensor, guidance: float, base: Tensor | None = None) -> Tensor:
-    """base + (cond - uncond) · guidance, the base being uncond where none is given (Ho and Salimans
-    2022).
+    """Returns base + (cond - uncond) · guidance, the base being uncond where none is given (Ho and
+    Salimans 2022).
     """
     return (uncond if base is None else base) + (cond - uncond) * guidance
 
 
 def rescaled(cond: Tensor, uncond: Tensor, guidance: float, multiplier: float, step: Step) -> Tensor:
-    """Guidance whose v-prediction has, by the share `multiplier`, each sample's standard deviation
-    of the conditional one (Lin et al. 2024, "Common Diffusion Noise Schedules and Sample Steps are
-    Flawed", equations 14 to 16).
+    """Applies guidance whose v-prediction has, by the share `multiplier`, each sample's standard
+    deviation of the conditional one (Lin et al. 2024, "Common Diffusion Noise Schedules and Sample
+    Steps are Flawed", equations 14 to 16).
     """
     if multiplier == 0.0:
         return guided(cond, uncond, guidance)
@@ -42,14 +42,14 @@ def rescaled(cond: Tensor, uncond: Tensor, guidance: float, multiplier: float, s
 
 
 def patched_guidance(model: ModelRecipe, step: Step, cond: Tensor, uncond: Tensor | None, guidance: float) -> Tensor:
-    """Guidance as a model's patches have it; without a negative side the conditional prediction,
-    for functions to change.
+    """Applies guidance as a model's patches have it; without a negative side, takes the conditional
+    prediction, for functions to change.
 
     A pack's cfg function is given both predictions as x - denoised (`cond`, `uncond`) and as they
     are (`cond_denoised`, `uncond_denoised`; zeros without a negative side), with `cond_scale`,
     `input` (x), `sigma` and `timestep` (σ [B]); it returns x - denoised. A post-cfg function is
-    given `denoised`, what came of guidance, instead of the differences, and returns what comes of
-    it now.
+    given `denoised`, the result of guidance, instead of the differences, and returns the new
+    result.
     """
     zeros = torch.zeros_like(cond) if uncond is None else uncond
     known = _known(model, step, cond, zeros, guidance)

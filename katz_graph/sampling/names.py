@@ -1,4 +1,4 @@
-"""Names of samplers and schedulers as node declarations need them. Never imports torch."""
+"""Names samplers and schedulers for node declarations. Never imports torch."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ SAMPLER_NAMES = (
     "uni_pc",
     "uni_pc_bh2",
 )
-"""What can be sampled with. Names that end in _gpu mean the same as those without: noise is always
-drawn on the CPU.
+"""Names the samplers. Names that end in _gpu mean the same as those without: noise is always drawn
+on the CPU.
 """
 
 SCHEDULER_NAMES = ("normal", "karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "beta", "linear_quadratic", "kl_optimal")
@@ -88,14 +88,14 @@ KNOWN_SAMPLER_NAMES = (
     "uni_pc",
     "uni_pc_bh2",
 )
-"""What workflow files of the ecosystem may ask for: a known name that is not offered is refused by
-name, not called a mistake.
+"""Names the samplers that ComfyUI workflows may ask for: a known name that is not offered is
+refused as not implemented, not as a mistake.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerChoice:
-    """A sampler by name, with values for those of its options that are not left to it (eta,
+    """Selects a sampler by name, with values for those of its options that are not left to it (eta,
     s_noise, r, order, solver_type ...).
     """
 
@@ -104,7 +104,7 @@ class SamplerChoice:
 
 
 def require_sampler(name: str) -> None:
-    """Raise InputError, with the way out, unless `name` can be sampled with."""
+    """Raises InputError, with the way out, unless `name` is an implemented sampler."""
     if name in SAMPLER_NAMES:
         return
     reason = "is not implemented" if name in KNOWN_SAMPLER_NAMES else "does not exist"
@@ -112,6 +112,6 @@ def require_sampler(name: str) -> None:
 
 
 def require_scheduler(name: str) -> None:
-    """Raise InputError, with the way out, unless `name` is a schedule."""
+    """Raises InputError, with the way out, unless `name` is a schedule."""
     if name not in SCHEDULER_NAMES:
         raise InputError(f"scheduler {name!r} does not exist; choose one of {', '.join(SCHEDULER_NAMES)}")

@@ -1,5 +1,5 @@
-"""Where noise comes from: always drawn in float32 on the CPU from the seed, so that a picture does
-not depend on the device.
+"""Draws noise, always in float32 on the CPU from the seed, so that a picture does not depend on the
+device; and adds it to latents.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ PATH_DIGITS = 6  # decimals to which a Brownian path tells noise levels apart; t
 
 
 def seeded(seed: int) -> torch.Generator:
-    """A CPU generator; seeds wrap at 2^64."""
+    """Makes a CPU generator; seeds wrap at 2^64."""
     return torch.Generator("cpu").manual_seed(seed % 2**64)
 
 
 def initial_noise(shape: Sequence[int], seed: int, batch_index: Sequence[int] | None = None) -> Tensor:
-    """Unit noise [B, C, h, w].
+    """Draws unit noise [B, C, h, w].
 
     With a `batch_index` [B], sample i is the batch_index[i]-th of single samples drawn one after
-    the other: a latent taken out of a batch keeps its noise. Equal indices share it. Raises
-    InputError if there are not B indices.
+    the other: a latent taken out of a batch keeps its noise. Equal indices share it. InputError if
+    there are not B indices.
     """
     generator = seeded(seed)
     if batch_index is None:
@@ -39,8 +39,8 @@ def initial_noise(shape: Sequence[int], seed: int, batch_index: Sequence[int] | 
 
 
 class AncestralNoise:
-    """Noise that an ancestral sampler adds between steps: one generator for the whole run, seeded
-    with seed + 1.
+    """Draws the noise that an ancestral sampler adds between steps: one generator for the whole
+    run, seeded with seed + 1.
     """
 
     def __init__(self, shape: Sequence[int], seed: int, device: torch.device | str) -> None:
@@ -52,11 +52,12 @@ class AncestralNoise:
 
 
 class BrownianNoise:
-    """Noise of a stochastic sampler: increments of one Brownian path in sigma, over the root of
-    their length, so that it depends on the seed and the two levels but not on the order of asking
-    or the other steps (Kidger et al. 2021, "Efficient and Accurate Gradients for Neural SDEs",
-    section 4). The path runs upwards between the smallest positive and the largest sigma; a step
-    walks it downwards.
+    """Draws the noise of a stochastic sampler: increments of one Brownian path in sigma, over the
+    root of their length.
+
+    It depends on the seed and the two levels but not on the order of asking or the other steps
+    (Kidger et al. 2021, "Efficient and Accurate Gradients for Neural SDEs", section 4). The path
+    runs upwards between the smallest positive and the largest sigma; a step walks it downwards.
     """
 
     def __init__(self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str) -> None:
@@ -64,7 +65,7 @@ class BrownianNoise:
 
     @cached_property
     def _path(self) -> torchsde.BrownianTree:
-        """Made when it is asked for: a run of one step to 0 has no interval for it."""
+        """Makes the path on first use: a run of one step to 0 has no interval for it."""
         low, high = self._levels.min(), self._levels.max()
         return torchsde.BrownianTree(low, torch.zeros(self._shape), high, entropy=self._seed % 2**64, tol=10**-PATH_DIGITS)
 
@@ -76,8 +77,8 @@ class BrownianNoise:
 
 
 def noised(latent: Tensor, noise: Tensor, sigma: float, sigma_max: float) -> Tensor:
-    """The latent at noise level sigma; from the table's maximum (or above) on, the noise has the
-    full variance of 1 + σ², as pure noise has in the model's own scale.
+    """Returns the latent at noise level sigma; from the table's maximum (or above) on, the noise
+    has the full variance of 1 + σ², as pure noise has in the model's own scale.
     """
     from_the_top = sigma > sigma_max or math.isclose(sigma, sigma_max, rel_tol=1e-5)
     # In float32 as the levels are: at the top of a zero-terminal-SNR table one bit of it is half a thousandth of the latent.

@@ -1,5 +1,5 @@
-"""The noise levels that a model was trained on, and the map between them and its timesteps. Knows
-nothing about how they are sampled.
+"""Holds the noise levels that a model was trained on, and maps them to its timesteps and back. Must
+not know how they are sampled.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from katz_graph.errors import InputError
 from katz_graph.ir.values import Parametrisation
 
 TERMINAL_ALPHA_CUMPROD = 4.8973451890853435e-08
-"""Stands for the zero of a zero-terminal-SNR table, whose sigma would be infinite; the ecosystem's
-value (sigma 4518.76).
+"""Stands for the zero of a zero-terminal-SNR table, whose sigma would be infinite; ComfyUI's value
+(sigma 4518.76).
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NoiseTable:
-    """sigma_t = sqrt((1 - ᾱ_t) / ᾱ_t) of every training timestep t, ascending, and what the model
-    predicts.
+    """Holds sigma_t = sqrt((1 - ᾱ_t) / ᾱ_t) of every training timestep t, ascending, and the
+    model's parametrisation.
     """
 
     sigmas: Tensor  # [T] float32, CPU
@@ -40,8 +40,8 @@ class NoiseTable:
         return float(self.sigmas[-1])
 
     def sigma_at(self, timesteps: Tensor) -> Tensor:
-        """Real timesteps [...] -> sigmas [...], log sigma interpolated linearly between neighbours,
-        the ends held.
+        """Maps real timesteps [...] to sigmas [...], log sigma interpolated linearly between
+        neighbours, the ends held.
         """
         last = len(self.log_sigmas) - 1
         timesteps = timesteps.float().clamp(0, last)
@@ -50,13 +50,13 @@ class NoiseTable:
         return ((1 - share) * self.log_sigmas[below] + share * self.log_sigmas[below + 1]).exp()
 
     def timestep_at(self, sigma: float | Tensor) -> float:
-        """What the model is told: the index nearest in log sigma."""
+        """Returns the timestep that the model is told: the index nearest in log sigma."""
         log_sigma = torch.as_tensor(sigma, dtype=torch.float32, device="cpu").log()
         return int((log_sigma - self.log_sigmas).abs().argmin())
 
     def percent_to_sigma(self, percent: float) -> float:
-        """Progress of the whole schedule (0 = pure noise, 1 = done) -> sigma; infinite at or below
-        0, zero at or above 1.
+        """Maps progress of the whole schedule (0 = pure noise, 1 = done) to sigma; infinite at or
+        below 0, zero at or above 1.
         """
         if percent <= 0:
             return math.inf
@@ -66,8 +66,8 @@ class NoiseTable:
 
 
 def noise_table(config: Mapping[str, Any]) -> NoiseTable:
-    """The table of a diffusers scheduler's configuration; what it leaves out is as in Stable
-    Diffusion 1.5. Raises InputError.
+    """Returns the table of a diffusers scheduler's configuration; defaults are Stable Diffusion
+    1.5's. InputError for a configuration that is not supported.
     """
     alphas_cumprod = torch.cumprod(1 - _betas(config), dim=0)
     if config.get("rescale_betas_zero_snr"):
@@ -80,7 +80,7 @@ def noise_table(config: Mapping[str, Any]) -> NoiseTable:
 
 
 def _betas(config: Mapping[str, Any]) -> Tensor:
-    """[T] float64."""
+    """Returns [T] float64."""
     trained = config.get("trained_betas")
     if trained is not None:
         return torch.tensor(trained, dtype=torch.float64)
@@ -102,7 +102,7 @@ def _betas(config: Mapping[str, Any]) -> Tensor:
 
 
 def _rescale_to_zero_terminal_snr(alphas_cumprod: Tensor) -> Tensor:
-    """Shift and scale sqrt(ᾱ) so that the last becomes zero and the first stays (Lin et al. 2023,
+    """Shifts and scales sqrt(ᾱ) so that the last becomes zero and the first stays (Lin et al. 2023,
     algorithm 1).
     """
     roots = alphas_cumprod.sqrt()

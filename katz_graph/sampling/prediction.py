@@ -1,4 +1,4 @@
-"""How a latent enters the model and how its output becomes a denoised latent."""
+"""Scales a latent for the model and turns the model's output into a denoised latent."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ CONSISTENCY_SIGMA_DATA, TIMESTEP_SCALING = 0.5, 10.0  # Luo et al. 2023, as in t
 
 
 def scale_model_input(x: Tensor, sigma: float, parametrisation: Parametrisation = "epsilon") -> Tensor:
-    """x / sqrt(σ² + 1): from variance exploding with σ to the unit variance that the model was
-    trained on. EDM: σ_data² instead of 1.
+    """Returns x / sqrt(σ² + 1): from variance exploding with σ to the unit variance that the model
+    was trained on. EDM: σ_data² instead of 1.
     """
     data = EDM_SIGMA_DATA if parametrisation == "edm" else 1.0
     return x / math.sqrt(sigma**2 + data**2)
 
 
 def to_denoised(output: Tensor, step: Step, parametrisation: Parametrisation) -> Tensor:
-    """The model's output [B, C, h, w] -> the denoised latent, float32; a raw prediction is returned
-    as it is.
+    """Converts the model's output [B, C, h, w] to the denoised latent, float32; returns a raw
+    prediction as it is.
 
     epsilon: x - σ·ε; v: x / (σ² + 1) - v·σ / sqrt(σ² + 1) (Salimans and Ho 2022, appendix D, in
     sigma space); sample: the output. consistency: c_skip x + c_out (x - σ·ε) (Luo et al. 2023,
-    section 4.1, with the boundary scalings of their code, on x in sigma space as the ecosystem
-    does). edm: c_skip x + c_out F (Karras et al. 2022, table 1). Factors are computed per row in
-    float64 and rounded once.
+    section 4.1, with the boundary scalings of their code, on x in sigma space as ComfyUI does).
+    edm: c_skip x + c_out F (Karras et al. 2022, table 1). Factors are computed per row in float64
+    and rounded once.
     """
     if parametrisation == "raw":
         return output

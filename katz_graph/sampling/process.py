@@ -1,4 +1,4 @@
-"""One request's sampling, advanced by whoever runs the model: ask for the next step, run it, hand
+"""Samples one request under the control of the model's runner: ask for the next step, run it, hand
 the prediction back.
 """
 
@@ -19,38 +19,38 @@ from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
 
 
 class Process(Protocol):
-    """What the worker's loop sees of a request, whichever kind of sampler it has."""
+    """Presents a request's sampling to the worker's loop, for every kind of sampler."""
 
     @property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """All calls of the model, in order."""
+        """Returns all calls of the model, in order."""
 
     def next_step(self) -> Step | None:
-        """What to evaluate now (the same until `advance`); None when done."""
+        """Returns the step to evaluate now (the same until `advance`); None at the end."""
 
     def advance(self, prediction: Tensor) -> None:
-        """Take the guided prediction [B, C, h, w] of the current step: denoised, or the raw output
+        """Takes the guided prediction [B, C, h, w] of the current step: denoised, or the raw output
         if the step says raw.
         """
 
     def estimate(self, prediction: Tensor) -> Tensor:
-        """The denoised latent [B, C, h, w] that a prediction of the current step means. Changes
-        nothing.
+        """Returns the denoised latent [B, C, h, w] that a prediction of the current step means.
+        Changes nothing.
         """
 
     @property
     def result(self) -> Tensor:
-        """The final latent [B, C, h, w]; RuntimeError before the end."""
+        """Returns the final latent [B, C, h, w]; RuntimeError before the end."""
 
     @property
     def denoised(self) -> Tensor:
-        """The denoised latent [B, C, h, w] that the last step began with; the result where there is
-        none.
+        """Returns the denoised latent [B, C, h, w] that the last step began with; the result where
+        there is none.
         """
 
 
 def start_process(spec: Spec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype) -> Process:
-    """Begin a request.
+    """Begins a request.
 
     latent: [B, C, h, w], already multiplied by the VAE's scaling factor (so is the result); dtype:
     the model's. A diffusers scheduler brings its own noise table.
@@ -63,7 +63,7 @@ def start_process(spec: Spec, latent: Tensor, table: NoiseTable, device: torch.d
 
 
 class SamplingProcess:
-    """A run of one of our samplers. The latent stays in float32 whatever the model's dtype."""
+    """Runs one of our samplers. The latent stays in float32 whatever the model's dtype."""
 
     def __init__(self, spec: SamplingSpec, latent: Tensor, table: NoiseTable, device: torch.device | str, dtype: torch.dtype) -> None:
         solver = solver_of(spec.choice, spec.sigmas)

@@ -1,5 +1,5 @@
-"""The samplers by name, with their options, the noise that they draw and the levels that they take.
-Knows nothing about models.
+"""Finds samplers by name, with their options, the noise that they draw and the levels that they
+take. Must not know models.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from katz_graph.sampling.solvers.unified import uni_pc
 
 @dataclass(frozen=True, slots=True)
 class Solver:
-    """A sampler with what it needs around it.
+    """Describes a sampler with what it needs around it.
 
     `divides`: it divides by the length of its steps, so that two equal levels in a row have no
     meaning.
@@ -40,8 +40,8 @@ class Solver:
     divides: bool = False
 
     def noise_source(self, shape: Sequence[int], seed: int, sigmas: Tensor, device: torch.device | str) -> NoiseSource:
-        """Where the noise between steps comes from, if the sampler draws any. `sigmas` [N + 1], one
-        of them positive.
+        """Returns the source of the noise between steps, if the sampler draws any. `sigmas` [N +
+        1], one of them positive.
         """
         return BrownianNoise(shape, seed, sigmas, device) if self.noise == "brownian" else AncestralNoise(shape, seed, device)
 
@@ -72,14 +72,14 @@ SAMPLERS: Mapping[str, Solver] = {
     "uni_pc": Solver(uni_pc, divides=True),
     "uni_pc_bh2": Solver(partial(uni_pc, variant="bh2"), divides=True),
 }
-"""By name; a name that ends in _gpu is the same sampler, for noise is always drawn on the CPU."""
+"""Maps names to samplers; a final _gpu changes nothing, for noise is always drawn on the CPU."""
 
 
 def solver_of(choice: SamplerChoice, sigmas: Sequence[float]) -> Solver:
-    """The chosen sampler with its options, for these levels.
+    """Returns the chosen sampler with its options, for these levels.
 
-    Raises InputError for a name that cannot be sampled with, an option that the sampler has not,
-    and levels that it cannot take.
+    InputError for a name that is no implemented sampler, an option that the sampler has not, and
+    levels that it cannot take.
     """
     require_sampler(choice.name)
     solver = SAMPLERS[choice.name.removesuffix("_gpu")]
@@ -92,8 +92,8 @@ def solver_of(choice: SamplerChoice, sigmas: Sequence[float]) -> Solver:
 
 
 def evaluations(sampler: Sampler, sigmas: Sequence[float]) -> tuple[Evaluation, ...]:
-    """What a sampler will ask, found by driving it with scalars: none of them looks at values to
-    decide.
+    """Lists the evaluations of a sampler by driving it with scalars: no sampler decides by
+    values.
     """
     zero = torch.zeros(())
     solving = sampler(zero, torch.tensor(sigmas, dtype=torch.float32), lambda sigma, sigma_next: zero)

@@ -1,4 +1,4 @@
-"""Which noise levels a run visits: the named schedules over a noise table, and the rules that
+"""Chooses the noise levels of a run: the named schedules over a noise table, and the rules that
 shorten them.
 """
 
@@ -17,7 +17,7 @@ from katz_graph.sampling.names import require_scheduler
 from katz_graph.sampling.noise_table import NoiseTable
 
 Schedule = Callable[[NoiseTable, int], Tensor]
-"""(table, steps) -> descending sigmas [N + 1] float32, the last one 0; N is `steps` but for
+"""Maps (table, steps) to descending sigmas [N + 1] float32, the last one 0; N is `steps` but for
 ddim_uniform and beta.
 """
 
@@ -25,29 +25,29 @@ TURBO_PARTS = 10
 MOST_STEPS = 1_000_000  # of a whole schedule, of which a small denoise takes the end
 
 DISCARD_PENULTIMATE = frozenset({"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"})
-"""Samplers that go from the last but one sigma of a schedule one step longer straight to 0."""
+"""Names samplers that go from the last but one sigma of a longer schedule straight to 0."""
 
 
 def normal(table: NoiseTable, steps: int) -> Tensor:
-    """Equal distances in time, both ends included."""
+    """Spaces levels equally in time, both ends included."""
     return end_in_zero(table.sigma_at(torch.linspace(table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps)))
 
 
 def sgm_uniform(table: NoiseTable, steps: int) -> Tensor:
-    """Equal distances in time, the last point left to 0."""
+    """Spaces levels equally in time, the last point left to 0."""
     timesteps = torch.linspace(table.timestep_at(table.sigma_max), table.timestep_at(table.sigma_min), steps + 1)
     return end_in_zero(table.sigma_at(timesteps[:-1]))
 
 
 def simple(table: NoiseTable, steps: int) -> Tensor:
-    """Entries of the table at equal distances, counted from its end."""
+    """Takes entries of the table at equal distances, counted from its end."""
     # The quotient is taken first: the other order truncates to another index for some step counts.
     stride = len(table.sigmas) / steps
     return end_in_zero(table.sigmas[[-(1 + int(i * stride)) for i in range(steps)]])
 
 
 def ddim_uniform(table: NoiseTable, steps: int) -> Tensor:
-    """Every s-th entry of the table from 1, s = T // steps (Song et al. 2021, appendix D.2,
+    """Takes every s-th entry of the table from 1, s = T // steps (Song et al. 2021, appendix D.2,
     linear); may be longer than `steps`.
     """
     stride = max(len(table.sigmas) // steps, 1)
@@ -55,19 +55,19 @@ def ddim_uniform(table: NoiseTable, steps: int) -> Tensor:
 
 
 def karras(table: NoiseTable, steps: int, rho: float = 7.0) -> Tensor:
-    """Equal distances in sigma^(1/rho) (Karras et al. 2022, equation 5)."""
+    """Spaces levels equally in sigma^(1/rho) (Karras et al. 2022, equation 5)."""
     return karras_levels(steps, table.sigma_max, table.sigma_min, rho)
 
 
 def exponential(table: NoiseTable, steps: int) -> Tensor:
-    """Equal distances in log sigma."""
+    """Spaces levels equally in log sigma."""
     return exponential_levels(steps, table.sigma_max, table.sigma_min)
 
 
 def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -> Tensor:
-    """Times at equal quantiles of a Beta distribution, dense at both ends (Lee et al. 2024, "Beta
-    Sampling is All You Need"); shorter than `steps` where two fall on the same index. InputError
-    unless both parameters are above 0.
+    """Takes times at equal quantiles of a Beta distribution, dense at both ends (Lee et al. 2024,
+    "Beta Sampling is All You Need"); shorter than `steps` where two fall on the same index.
+    InputError unless both parameters are above 0.
     """
     if alpha <= 0 or beta <= 0:
         raise InputError(f"beta schedule: a Beta distribution has alpha and beta above 0, got {alpha:g} and {beta:g}")
@@ -79,7 +79,7 @@ def beta(table: NoiseTable, steps: int, alpha: float = 0.6, beta: float = 0.6) -
 
 
 def linear_quadratic(table: NoiseTable, steps: int, threshold: float = 0.025) -> Tensor:
-    """The removed share of sigma_max grows linearly to `threshold` over the first half, then
+    """Removes a share of sigma_max that grows linearly to `threshold` over the first half, then
     quadratically to 1 with the same slope at the joint (Polyak et al. 2024, "Movie Gen").
     """
     linear_steps = steps // 2
@@ -92,14 +92,14 @@ def linear_quadratic(table: NoiseTable, steps: int, threshold: float = 0.025) ->
 
 
 def kl_optimal(table: NoiseTable, steps: int) -> Tensor:
-    """Equal distances in atan sigma (Sabour et al. 2024, "Align Your Steps")."""
+    """Spaces levels equally in atan sigma (Sabour et al. 2024, "Align Your Steps")."""
     share = torch.arange(steps) / max(steps - 1, 1)
     return end_in_zero((share * math.atan(table.sigma_min) + (1 - share) * math.atan(table.sigma_max)).tan())
 
 
 def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
-    """From pure noise every tenth part of the training time, as SD Turbo was distilled (Sauer et
-    al. 2023, "Adversarial Diffusion Distillation", section 3.1); `denoise` leaves out the first
+    """Takes every tenth part of the training time from pure noise, as SD Turbo was distilled (Sauer
+    et al. 2023, "Adversarial Diffusion Distillation", section 3.1); `denoise` leaves out the first
     parts. Shorter than `steps` where the parts end.
     """
     timesteps = torch.arange(TURBO_PARTS, 0, -1) * 100 - 1
@@ -121,10 +121,10 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0, sampler: str = "euler") -> tuple[float, ...]:
-    """The sigmas of `steps` steps, ending in 0, as a spec holds them; none at denoise 0.
+    """Returns the sigmas of `steps` steps, ending in 0, as a spec holds them; none at denoise 0.
 
     `denoise` below 1 takes the end of a schedule that is as much longer: the last `steps` intervals
-    of int(steps / denoise). Raises InputError for an unknown scheduler or fewer than one step.
+    of int(steps / denoise). InputError for an unknown scheduler or fewer than one step.
     """
     require_scheduler(scheduler)
     if steps < 1:
@@ -144,8 +144,8 @@ def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0
 
 
 def slice_steps(sigmas: tuple[float, ...], start: int, end: int, force_full_denoise: bool) -> tuple[float, ...]:
-    """The part between two steps; cut before its end it leaves noise, unless `force_full_denoise`
-    makes its last step go to 0. Nothing where `start` is not before the end.
+    """Returns the part between two steps; cut before its end it leaves noise, unless
+    `force_full_denoise` makes its last step go to 0. Nothing where `start` is not before the end.
     """
     if end < len(sigmas) - 1:
         sigmas = sigmas[: end + 1]

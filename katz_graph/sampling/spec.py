@@ -1,5 +1,5 @@
-"""What to sample, as data that is known before the run and can be sent: by one of our samplers, or
-by a diffusers scheduler.
+"""Specifies a sampling run as data that is known before the run and can be sent: by one of our
+samplers, or by a diffusers scheduler.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from katz_graph.sampling.names import SamplerChoice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingSpec:
-    """A run of one of our samplers, with the node ecosystem's semantics."""
+    """Specifies a run of one of our samplers, with ComfyUI's semantics."""
 
     sampler: str
     sigmas: tuple[float, ...]  # [N + 1], from schedules.schedule and slice_steps; empty: the latent stays as it is
@@ -32,7 +32,7 @@ class SamplingSpec:
 
 @dataclass(frozen=True, slots=True)
 class DiffusersSpec:
-    """A run of a diffusers scheduler, with the semantics of diffusers' own pipelines."""
+    """Specifies a run of a diffusers scheduler, with the semantics of diffusers' own pipelines."""
 
     scheduler_class: str  # a scheduler of diffusers, as "EulerDiscreteScheduler"
     steps: int

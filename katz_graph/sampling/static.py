@@ -1,5 +1,5 @@
-"""What is known of a run before it starts, without its latent: which evaluations, and in which of
-them a window is open.
+"""Predicts a run before it starts, without its latent: its evaluations, and those in which a window
+is open.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from katz_graph.sampling.spec import DiffusersSpec, Spec
 
 
 def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
-    """All calls of the model that the run will make, in order."""
+    """Returns all calls of the model that the run will make, in order."""
     if isinstance(spec, DiffusersSpec):
         from katz_graph.sampling.diffusers_process import prepare_scheduler  # loads diffusers
 
@@ -20,8 +20,8 @@ def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
 
 
 def active_evaluations(spec: Spec, table: NoiseTable, start_percent: float, end_percent: float) -> tuple[bool, ...]:
-    """For each evaluation: does what has this window (a ControlNet, a conditioning's range) act in
-    it?
+    """Returns, for each evaluation, true if it lies in this window (of a ControlNet, or a
+    conditioning's range).
 
     Ours: by noise level, sigma(end) <= sigma <= sigma(start). diffusers: by count, as its
     ControlNet pipelines do: off while i / N < start or (i + 1) / N > end.

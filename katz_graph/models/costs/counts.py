@@ -20,7 +20,7 @@ ROW = 77  # tokens of a text encoder's longest row
 
 
 class FormulaStore(Protocol):
-    """Where formulas outlast a process."""
+    """Stores formulas beyond the life of a process."""
 
     def formula(self, key: str) -> str | None: ...
 
@@ -28,7 +28,7 @@ class FormulaStore(Protocol):
 
 
 def total(works: Sequence[Work]) -> Work:
-    """The sum of works done one after the other."""
+    """Sums works done one after the other."""
     return Work(
         flops=sum(work.flops for work in works),
         weight_bytes=sum(work.weight_bytes for work in works),
@@ -39,8 +39,8 @@ def total(works: Sequence[Work]) -> Work:
 
 
 class Counts:
-    """The work of stages by configuration. What is known is kept in this object and, if there is
-    one, in `kept`.
+    """Counts the work of stages by configuration. Keeps the formulas in this object and, if given,
+    in `kept`.
     """
 
     def __init__(self, kept: FormulaStore | None = None) -> None:
@@ -59,7 +59,7 @@ class Counts:
         last_block: int | None = None,
         value_bytes: int = 4,
     ) -> Work:
-        """As `shapes.stage_work` says; not of VAEs."""
+        """Returns what `stage_cost.stage_work` would count; not for VAEs."""
         row = 0
         if declared(stage).encodes_text:  # a row is never longer, so its length is not a size but a part of the stage
             row, batch = min(ROW, tokens), batch * -(-tokens // ROW)
@@ -87,13 +87,13 @@ class Counts:
 
 
 def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
-    """Whether the deepest resolution is one cell wide or high: then fewer copies are made than
-    formulas know of.
+    """Returns true if the deepest resolution is one cell wide or high: then fewer copies are made
+    than formulas know of.
     """
     return min(height, width) <= 1 << (len(config["block_out_channels"]) - 1)
 
 
 @lru_cache(maxsize=1)
 def _software() -> tuple[Any, ...]:
-    """What besides a configuration decides the counts."""
+    """Returns what decides the counts besides a configuration."""
     return COUNTING, *(version(name) for name in ("torch", "diffusers", "transformers"))

@@ -1,5 +1,5 @@
-"""The work of a stage as a formula of batch, tokens, height and width, told from one count. Knows
-nothing of models.
+"""Derives the work of a stage from one count, as a formula of batch, tokens, height and width. Must
+not know models.
 
 Every operation of a UNet computes and writes products of sizes: of the batch, the text's tokens,
 and the latent's height and width at each resolution, which are halved and rounded up from one to
@@ -22,13 +22,11 @@ BATCH, TOKENS = 1009, 1013  # primes, as are all that HEIGHT and WIDTH are halve
 HEIGHT, WIDTH = 24481, 109441
 
 Terms = Mapping[str, int]
-"""A sum of products: the names of sizes, as "batch h0 w0", with what their product is multiplied
-by.
-"""
+"""Sums products: the names of sizes, as "batch h0 w0" -> the factor of their product."""
 
 
 def sizes(batch: int, height: int, width: int, tokens: int) -> dict[str, int]:
-    """By the names that formulas call them by; height and width of the latent."""
+    """Returns sizes by the names that formulas use; height and width of the latent."""
     found = {"batch": batch, "tokens": tokens}
     for level in range(LEVELS):
         found |= {f"h{level}": height, f"w{level}": width}
@@ -40,7 +38,7 @@ PRIMES: Mapping[str, int] = sizes(BATCH, HEIGHT, WIDTH, TOKENS)
 
 
 def terms(counted: Iterable[int]) -> Terms:
-    """The sum of numbers that were counted at PRIMES."""
+    """Sums numbers that were counted at PRIMES."""
     found: dict[str, int] = {}
     for number in counted:
         names = []
@@ -59,7 +57,7 @@ def value(of: Terms, at: Mapping[str, int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """The work of one call in float32."""
+    """Computes the work of one call, from counts in float32."""
 
     flops: Terms
     written: Terms  # bytes
@@ -70,7 +68,7 @@ class Formula:
     copies: int  # kernels, in a batch of several only
 
     def work(self, at: Mapping[str, int], value_bytes: int) -> Work:
-        """At `sizes`, in a number format of so many bytes."""
+        """Returns the work at `sizes`, in a number format of so many bytes."""
         scale, alone = value_bytes / 4, at.get("batch") == 1
         written = value(self.written, at) + (0 if alone else value(self.copied, at))
         return Work(
@@ -86,7 +84,7 @@ class Formula:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """None for what `text` did not write."""
+        """Parses what `text` wrote; None for anything else."""
         try:
             return cls(**json.loads(text))
         except (TypeError, ValueError):

@@ -1,9 +1,9 @@
-"""How much memory computing takes at once, counted on modules without memory (torch's meta device):
-no weights are read.
+"""Counts the peak memory of a computation on modules without memory (torch's meta device): no
+weights are read.
 
-What is alive at the same time is added up; attention is one fused operation, as on real devices
-(`shapes`). Measured on a processor in float32 with SD's VAE: decoding 1.24 times as much at 512 x
-512 pixels and 1.30 at 768 x 768, encoding 1.00, for convolutions reorder what they are given.
+Adds up what is alive at the same time; attention is one fused operation, as on real devices
+(`stage_cost`). Measured on a processor in float32 with SD's VAE: decoding 1.24 times as much at 512
+x 512 pixels and 1.30 at 768 x 768, encoding 1.00, for convolutions reorder what they are given.
 """
 
 from __future__ import annotations
@@ -23,23 +23,21 @@ MARGIN = 1.3  # of what is counted
 
 
 def stage_peak(config: Mapping[str, Any], stage: str, batch: int, height: int, width: int, value_bytes: int) -> float:
-    """Bytes for one call on a latent [batch, C, height, width], or on pictures of that size,
-    without the weights.
+    """Returns the peak bytes of one call on a latent [batch, C, height, width], or on pictures of
+    that size, without the weights.
     """
     return peak(stage_call(config, stage, batch, height, width)) * value_bytes / 4  # modules on the meta device are float32
 
 
 def peak(call: Callable[[], Any]) -> float:
-    """Bytes of all that `call` makes on the meta device and that is alive at the same time, with
-    the margin.
-    """
+    """Returns the peak bytes of all that `call` makes on the meta device, with the margin."""
     with torch.no_grad(), _Alive() as alive, FusedAttention():
         call()
     return MARGIN * float(alive.most)
 
 
 class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of storages from when an operation makes them until nobody holds them."""
+    """Counts the bytes of storages from when an operation makes them until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""What each stage costs in operations and bytes, from configurations alone.
+"""Counts the operations and bytes of each stage from configurations alone.
 
-Modules without memory (torch's meta device) are run through the very functions that compute.
+Runs modules without memory (torch's meta device) through the very functions that compute.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ def stage_work(
     value_bytes: int = 4,
     kept: bool = True,
 ) -> Work:
-    """The work of one call of a stage of the module with this `config.json`.
+    """Counts the work of one call of a stage of the module with this `config.json`.
 
     height, width: of the latent, for the VAE too; tokens: of the text; value_bytes: 2 for half
     precision, 4 for float32; kept: cross-attention reads keys and values made before. Blocks as in
     `unet.encode` and `unet.decode`. A multiply-add is two operations. Counted at these sizes, which
-    takes up to seconds; `counts.Counts` tells the same of all sizes from one count.
+    takes up to seconds; `counts.Counts` returns the same for all sizes from one count.
     """
     return _work(json.dumps(dict(config), sort_keys=True), stage, batch, height, width, tokens, first_block, last_block, value_bytes, kept)
 
 
 def stage_call(config: Mapping[str, Any], stage: str, batch: int, height: int, width: int) -> Callable[[], list[Tensor]]:
-    """A stage of the module with this `config.json`, without memory, as a function that gives its
-    outputs; sizes as for `stage_work`.
+    """Returns a stage of the module with this `config.json`, without memory, as a function that
+    gives its outputs; sizes as for `stage_work`.
     """
     call, _ = declared(stage).sized(_module(json.dumps(dict(config), sort_keys=True)), Sized(batch, height, width))
     return call
@@ -78,8 +78,8 @@ def _work(
 
 @lru_cache(maxsize=256)
 def stage_formula(config: str, stage: str, row: int, first_block: int, last_block: int | None) -> Formula:
-    """The work of a stage, but those of VAEs, of the module with this `config.json`; `row`: tokens
-    of a text encoder's row.
+    """Derives the work of a stage, except those of VAEs, of the module with this `config.json`;
+    `row`: tokens of a text encoder's row.
 
     It holds where no resolution is one cell wide or high. InputError for a UNet of more resolutions
     than formulas know.
@@ -93,9 +93,9 @@ def stage_formula(config: str, stage: str, row: int, first_block: int, last_bloc
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A call on the meta device, where modules are float32: floating-point operations of each
-    operation that has some, bytes of each tensor that is written, of what is copied because the
-    batch is of several, and of each output.
+    """Holds the counts of a call on the meta device, where modules are float32: floating-point
+    operations of each operation that has some, bytes of each tensor that is written, of what is
+    copied because the batch is of several, and of each output.
     """
 
     flops: Sequence[int]
@@ -149,8 +149,8 @@ def _module(config: str) -> Any:
 
 
 class FusedAttention(TorchFunctionMode):
-    """Counts attention as the one fused operation that it is on real devices: on meta it would be
-    taken apart, and write its scores.
+    """Counts attention as the one fused operation that it is on real devices: the meta device would
+    split it up, and write its scores.
     """
 
     def __init__(self) -> None:
@@ -189,8 +189,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Functions(FusedAttention):
-    """Also tells when a linear layer is at work: pictures whose channels come last it takes as they
-    are, several of them it copies.
+    """Also detects linear layers at work: they read one picture whose channels come last as it is,
+    but copy several.
     """
 
     def __init__(self, operations: _Operations) -> None:

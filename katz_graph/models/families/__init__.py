@@ -1,6 +1,6 @@
-"""Families of diffusion models, each a folder that declares its stages. The only place that names
-them all.
+"""Lists the families of diffusion models, each a folder that declares its stages. The only place
+that names them all.
 """
 
 FAMILIES = ("unet", "shared")
-"""`shared` has what several families use: text encoders and VAEs."""
+"""Names the families; `shared` has what several families use: text encoders and VAEs."""

@@ -1,3 +1,3 @@
-"""Finds out what files are, loads them, and keeps them within memory. Must not know what stages
+"""Identifies model files, loads them, and keeps them within memory. Must not know what stages
 compute.
 """

@@ -1,4 +1,4 @@
-"""A module's configuration told from the shapes of its tensors, in the original layout (CompVis,
+"""Derives a module's configuration from the shapes of its tensors, in the original layout (CompVis,
 Stability AI) or in diffusers'.
 
 What shapes cannot say is as Stable Diffusion 1, 2 and XL were made. Never imports torch.
@@ -15,7 +15,7 @@ from typing import Any
 from katz_graph.errors import InputError
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Tensors of one module by name, without the file's prefix."""
+"""Maps the tensors of one module, named without the file's prefix, to their shapes."""
 
 GROUPS = 32  # of every normalisation
 HEADS = 8  # of Stable Diffusion 1
@@ -29,7 +29,7 @@ VOCABULARY = 49408
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One resolution of a UNet's way down."""
+    """Describes one resolution of a UNet's way down."""
 
     channels: int
     layers: int
@@ -38,7 +38,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the two layouts keep what tells a UNet's or ControlNet's configuration."""
+    """Names the tensors that determine a UNet's or ControlNet's configuration."""
 
     conv_in: str
     conv_out: str
@@ -57,13 +57,13 @@ DIFFUSERS = Layout(
 
 
 def is_original(shapes: Shapes) -> bool:
-    """Whether a UNet or ControlNet is in the original layout, as opposed to diffusers'."""
+    """Returns true if a UNet or ControlNet is in the original layout, as opposed to diffusers'."""
     return ORIGINAL.conv_in in shapes
 
 
 def unet_configuration(shapes: Shapes) -> dict[str, Any]:
-    """Of a UNet2DConditionModel. InputError, without the file's name, when the shapes are of no
-    UNet that can be built.
+    """Derives the configuration of a UNet2DConditionModel. InputError, without the file's name,
+    when the shapes are of no UNet that can be built.
     """
     layout = ORIGINAL if is_original(shapes) else DIFFUSERS
     shared = _trunk(shapes, layout)
@@ -72,7 +72,7 @@ def unet_configuration(shapes: Shapes) -> dict[str, Any]:
 
 
 def controlnet_configuration(shapes: Shapes, averages: bool) -> dict[str, Any]:
-    """Of a ControlNetModel, or of a ControlNetUnionModel, which takes several kinds of reference.
+    """Derives that of a ControlNetModel, or of a ControlNetUnionModel (several kinds of reference).
 
     averages: it adds its residuals' mean over the picture, as ControlNet 1.1's for shuffled
     pictures does; shapes cannot say that.
@@ -100,7 +100,9 @@ def controlnet_configuration(shapes: Shapes, averages: bool) -> dict[str, Any]:
 
 
 def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) -> dict[str, Any]:
-    """Of an AutoencoderKL, whose scaling factor and behaviour in half precision shapes cannot say."""
+    """Derives that of an AutoencoderKL, whose scaling factor and behaviour in half precision shapes
+    cannot say.
+    """
     original = "encoder.down.0.block.0.conv1.weight" in shapes
     resnet = "encoder.down.{}.block.{}.conv1.weight" if original else "encoder.down_blocks.{}.resnets.{}.conv1.weight"
     levels = next(level for level in count() if resnet.format(level, 0) not in shapes)
@@ -125,9 +127,9 @@ def vae_configuration(shapes: Shapes, scaling_factor: float, overflows: bool) ->
 
 
 def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[str, Any]:
-    """Of a CLIPTextModel, or of a CLIPTextModelWithProjection, SDXL's second.
+    """Derives that of a CLIPTextModel, or of SDXL's second, a CLIPTextModelWithProjection.
 
-    projecting: whether it is SDXL's second; None tells it from the width.
+    projecting: it is SDXL's second; None tells it from the width.
     """
     open_clip = "positional_embedding" in shapes
     shapes = {name.removeprefix("text_model."): shape for name, shape in shapes.items()}
@@ -160,7 +162,7 @@ def text_configuration(shapes: Shapes, projecting: bool | None = None) -> dict[s
 
 
 def scheduler_configuration(prediction: str, zero_terminal_snr: bool) -> dict[str, Any]:
-    """The noise that Stable Diffusion 1, 2 and XL were trained with."""
+    """Returns the noise configuration that Stable Diffusion 1, 2 and XL were trained with."""
     return {
         "_class_name": "EulerDiscreteScheduler",
         "beta_schedule": "scaled_linear",
@@ -175,7 +177,7 @@ def scheduler_configuration(prediction: str, zero_terminal_snr: bool) -> dict[st
 
 
 def _trunk(shapes: Shapes, layout: Layout) -> dict[str, Any]:
-    """What UNets and ControlNets share: the way down and the middle."""
+    """Derives what UNets and ControlNets share: the way down and the middle."""
     levels = _original_levels(shapes) if layout is ORIGINAL else _diffusers_levels(shapes)
     layers, deepest = {level.layers for level in levels}, _how_many(shapes, f"{layout.mid}.transformer_blocks.{{}}.")
     if len(layers) != 1 or (levels[-1].depth and levels[-1].depth != deepest):
@@ -216,7 +218,7 @@ def _refuse_relatives(shapes: Shapes, text: tuple[int, ...] | None, added: tuple
 
 
 def _original_levels(shapes: Shapes) -> list[Level]:
-    """Blocks are numbered through; one with `op` halves the resolution and ends a level."""
+    """Groups numbered blocks by level; one with `op` halves the resolution and ends a level."""
     levels: list[Level] = []
     channels = layers = depth = 0
     for block in range(1, _how_many(shapes, "input_blocks.{}.")):
@@ -242,7 +244,7 @@ def _diffusers_levels(shapes: Shapes) -> list[Level]:
 
 
 def _how_many(shapes: Shapes, pattern: str) -> int:
-    """How many numbers stand in the pattern's place."""
+    """Counts the numbers that stand in the pattern's place."""
     before, after = map(re.escape, pattern.split("{}"))
     numbered = re.compile(rf"{before}(\d+){after}")
     return len({match[1] for name in shapes if (match := numbered.match(name))})

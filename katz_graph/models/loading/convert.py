@@ -1,4 +1,4 @@
-"""A part of a single file as a live module: its tensors renamed to those of diffusers or
+"""Builds a live module from a part of a single file: its tensors renamed to those of diffusers or
 transformers with diffusers' own converters.
 """
 
@@ -31,7 +31,7 @@ FORGOTTEN = re.compile(r"(^|\.)(position_ids|logit_scale)$")  # of no use to a t
 
 
 def build(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
-    """The module, and which of its tensors are missing, unknown or of another shape, as
+    """Returns the module, and which of its tensors are missing, unknown or of another shape, as
     `from_pretrained` reports it.
 
     Memory: the module once, in `dtype`, whatever the file's.
@@ -59,7 +59,7 @@ def build(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[st
 
 
 def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The part's tensors without its prefix."""
+    """Reads the part's tensors without its prefix."""
     (file,) = part.files
     with safe_open(file.path, framework="pt") as content:
         names = [name for name in content.keys() if name.startswith(part.prefix) and name not in MARKS]  # noqa: SIM118 (not a mapping)
@@ -84,7 +84,7 @@ def _converted(model: str, tensors: dict[str, Tensor], values: Mapping[str, Any]
 
 
 def _text(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Named as the module names them, which may or may not have a level `text_model`."""
+    """Renames tensors as the module names them, which may or may not have a level `text_model`."""
     projects = hasattr(module, "text_projection")
     if "positional_embedding" in tensors:
         tensors = convert_open_clip_checkpoint(module, tensors, prefix="")

@@ -1,5 +1,5 @@
-"""Safetensors files that URLs name, fetched once into a folder: whole and checked, or not at all.
-Knows nothing of what they are for.
+"""Downloads safetensors files from URLs once: whole and checked, or not at all. Must not know what
+they are for.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SECRET = re.compile(r"(?<=//)[^/@\s]+@|\?[^\s'\"]+")  # in an address: user and 
 
 
 def fetch(url: str, place: Path) -> None:
-    """Have the file of `url` at `place`; what is there already is taken as it is. Of several at a
-    time, one fetches and the others wait.
+    """Downloads the file of `url` to `place`; takes what is there already as it is. Of several at a
+    time, one downloads and the others wait.
 
     url: of any protocol that fsspec and what is installed beside it know. InputError when there is
     no such file, or it is not safetensors, RunError when the network or the disk fails; nothing is
@@ -48,7 +48,7 @@ def fetch(url: str, place: Path) -> None:
 
 
 def shown(url: str) -> str:
-    """A URL for people: without passwords and the keys that stand in its query."""
+    """Formats a URL for display: without passwords and the keys that stand in its query."""
     parts = urlsplit(url)
     return one_line(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))
 
@@ -75,8 +75,8 @@ def _download(url: str, partial: Path) -> None:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """No limit to the whole time that a large file takes, but one to silence; uncompressed, so that
-    its length is known.
+    """Limits silence, but not the whole time that a large file takes; asks for it uncompressed, so
+    that its length is known.
     """
     if urlsplit(url).scheme.lower() not in ("http", "https"):
         return {}
@@ -87,7 +87,7 @@ def _options(url: str) -> dict[str, Any]:
 
 
 def _check(url: str, partial: Path) -> None:
-    """InputError when what came is a web page, a pickle, or cut off."""
+    """Raises InputError when what came is a web page, a pickle, or cut off."""
     try:
         read_header(partial)
     except InputError as problem:

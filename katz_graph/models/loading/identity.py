@@ -1,4 +1,4 @@
-"""Which files a component consists of, and what tells one version of them from another.
+"""Finds the files of a component, and identifies their version.
 
 Reads headers and configurations, never weights. Never imports torch.
 """
@@ -54,8 +54,8 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_conf
 
 
 def component(folder: str | Path, kind: Kind) -> Component:
-    """The component in `folder` as diffusers saves it: configuration and safetensors (whole or in
-    shards), or a tokenizer's files.
+    """Returns the component in `folder` as diffusers saves it: configuration and safetensors (whole
+    or in shards), or a tokenizer's files.
 
     Without unsuffixed weights those of a variant are taken
     (`diffusion_pytorch_model.fp16.safetensors`), fp16 first. InputError when something is missing,
@@ -78,7 +78,7 @@ def component(folder: str | Path, kind: Kind) -> Component:
 
 
 def check_unchanged(*files: FileIdentity) -> None:
-    """InputError when one of the files is another one than when it was named."""
+    """Raises InputError when one of the files has changed since it was named."""
     for file in files:
         try:
             now = Path(file.path).stat()
@@ -89,17 +89,17 @@ def check_unchanged(*files: FileIdentity) -> None:
 
 
 def count_values(component: Component) -> int:
-    """How many numbers its weights are, by the headers of its files."""
+    """Counts the numbers of its weights, by the headers of its files."""
     return sum(math.prod(entry["shape"]) for entry in _entries(component))
 
 
 def value_types(component: Component) -> frozenset[str]:
-    """The number formats of its weights, as safetensors calls them: F32, F16, BF16, ..."""
+    """Returns the number formats of its weights, as safetensors calls them: F32, F16, BF16, ..."""
     return frozenset(entry["dtype"] for entry in _entries(component))
 
 
 def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
-    """What headers say of its weights."""
+    """Yields the header entries of its weights."""
     for file in component.files:
         if file.path.endswith(".safetensors"):
             for name, entry in read_header(Path(file.path))[1].items():
@@ -108,8 +108,8 @@ def _entries(component: Component) -> Iterator[Mapping[str, Any]]:
 
 
 def variant(component: Component) -> str | None:
-    """`fp16` when the component's weights are files of that variant, None when they carry no
-    suffix.
+    """Returns `fp16` when the component's weights are files of that variant, None when they carry
+    no suffix.
     """
     for file in component.files:
         parts = Path(file.path).name.split(".")
@@ -119,8 +119,8 @@ def variant(component: Component) -> str | None:
 
 
 def resolve(path: str | Path) -> Path:
-    """The absolute path, its folder without symbolic links; a linked file keeps its name (the hub's
-    cache links to nameless files).
+    """Returns the absolute path, its folder without symbolic links; a linked file keeps its name
+    (the hub's cache links to nameless files).
 
     InputError when there is no such file, or links go in a circle.
     """
@@ -136,20 +136,20 @@ def resolve(path: str | Path) -> Path:
 
 
 def configuration_identity(path: str | Path) -> FileIdentity:
-    """Identity of a small file, by its content."""
+    """Returns the identity of a small file, by its content."""
     path = resolve(path)
     status = path.stat()
     return FileIdentity(str(path), status.st_size, status.st_mtime_ns, content_hash(path))
 
 
 def content_hash(path: str | Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Returns the SHA-256 of a file's bytes."""
     return hashlib.sha256(_read(resolve(path))).hexdigest()
 
 
 def file_identity(path: str | Path) -> FileIdentity:
-    """Identity of a safetensors file, by its header. InputError when it is a pickle, or when the
-    header does not agree with the file.
+    """Returns the identity of a safetensors file, by its header. InputError when it is a pickle, or
+    when the header does not agree with the file.
     """
     path = resolve(path)
     if not path.is_file():
@@ -160,7 +160,7 @@ def file_identity(path: str | Path) -> FileIdentity:
 
 
 def read_header(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """The header of a safetensors file as bytes and as JSON, checked against the size of the file.
+    """Reads the header of a safetensors file as bytes and JSON; checks it against the file's size.
 
     Layout: 8 bytes length of the header (little-endian), the header, the tensors' bytes without
     gaps (github.com/huggingface/safetensors).
@@ -245,8 +245,8 @@ def _weights(folder: Path, kind: Kind) -> list[FileIdentity]:
 
 
 def _suffix(name: str, stem: str) -> str:
-    """`fp16` of `model.fp16.safetensors` and of `model.safetensors.index.fp16.json`; empty for a
-    name without variant.
+    """Returns `fp16` of `model.fp16.safetensors` and of `model.safetensors.index.fp16.json`; empty
+    for a name without variant.
     """
     rest = name.removeprefix(f"{stem}.").removeprefix("safetensors.index.")
     return rest.removesuffix("safetensors").removesuffix("json").strip(".")
@@ -260,7 +260,7 @@ def _shards(index: Path) -> list[str]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. InputError when it is not one."""
+    """Reads the object in a JSON file. InputError when it is not one."""
     try:
         value = json.loads(_read(path))
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""A device's memory: what is free, and what computing takes of it at most."""
+"""Measures a device's memory: the free bytes, and the peak of a computation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from katz_graph.host import memory as host_memory
 
 
 class DeviceMemory:
-    """The memory of a GPU, or that of the host as far as this process may take it."""
+    """Measures the memory of a GPU, or that of the host as far as this process may take it."""
 
     def __init__(self, device: torch.device | str) -> None:
         self.device = torch.device(device)
@@ -20,20 +20,20 @@ class DeviceMemory:
 
     @property
     def total(self) -> float:
-        """Bytes."""
+        """Returns all bytes."""
         if self.device.type == "cuda":
             return float(torch.cuda.mem_get_info(self.device)[1])
         return host_memory.total_bytes()
 
     def free(self) -> float:
-        """Bytes that can be had now: with what torch keeps of a GPU and does not use."""
+        """Returns the bytes to be had now: with what torch keeps of a GPU and does not use."""
         if self.device.type != "cuda":
             return host_memory.free_bytes()
         unused = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
         return float(torch.cuda.mem_get_info(self.device)[0] + unused)
 
     def watch(self) -> None:
-        """Measure `peak` from now on."""
+        """Measures `peak` from now on."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
             self._taken = float(torch.cuda.memory_allocated(self.device))
@@ -42,8 +42,8 @@ class DeviceMemory:
             self._taken = host_memory.status_bytes("VmRSS")
 
     def peak(self) -> float:
-        """The most bytes that were taken at once besides those that were when `watch` was called
-        last; 0 if it never was.
+        """Returns the most bytes that were taken at once besides those that were when `watch` was
+        called last; 0 if it never was.
         """
         if self._taken is None:
             return 0.0
@@ -53,7 +53,7 @@ class DeviceMemory:
         return max(0.0, most - self._taken) if math.isfinite(most) else 0.0
 
     def collect(self) -> None:
-        """Give memory back that nobody uses any more."""
+        """Gives unused memory back."""
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()

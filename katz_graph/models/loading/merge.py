@@ -1,5 +1,5 @@
-"""Merged models as recipes: whether two fit together, told from their configurations. Computing the
-weights is the executor's.
+"""Makes recipes of merged models, and checks from configurations that two fit together. Computing
+the weights is the executor's.
 
 Never imports torch.
 """
@@ -13,8 +13,8 @@ from katz_graph.models.family import architecture, config
 from katz_graph.recipe import ClipRecipe, Component, Lora, MergedComponent, ModelRecipe
 
 Scales = tuple[tuple[str, float, float], ...]
-"""(beginning of a weight's name, factor of the first, factor of the second); the last beginning is
-empty.
+"""Lists (beginning of a weight's name, factor of the first, factor of the second); the last
+beginning is empty.
 """
 
 SHAPE_OF_TEXT = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "projection_dim", "vocab_size")
@@ -24,8 +24,8 @@ MOST_MERGED = 64  # models in one merge, each as often as it is used
 
 
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
-    """The first model with merged weights; the LoRAs of each are in its own. InputError when their
-    UNets have different shapes.
+    """Returns the first model with merged weights; the LoRAs of each are in its own. InputError
+    when their UNets have different shapes.
     """
     one, other = architecture(first.unet), architecture(second.unet)
     if one != other:
@@ -37,7 +37,7 @@ def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> Mod
 
 
 def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRecipe:
-    """The first's text encoders with merged weights. InputError when they have different shapes."""
+    """Returns the first's text encoders with merged weights. InputError for different shapes."""
     if len(first.encoders) != len(second.encoders):
         raise InputError(
             f"{second.encoders[0].encoder.folder}: does not merge with {first.encoders[0].encoder.folder}: "

@@ -1,5 +1,5 @@
-"""What a single-file model predicts, epsilon or v, and whether its noise ends at a signal of zero.
-Never imports torch.
+"""Detects what a single-file model predicts, epsilon or v, and if its noise ends at a signal of
+zero. Never imports torch.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ WIDEST_EPSILON = 0.09  # standard deviation of that bias: that of Stable Diffusi
 
 
 def scheduler_component(file: Contents, unet: Component, family: str) -> Component:
-    """In place of a scheduler's folder. What a YAML file beside the checkpoint says goes before
-    markers in it, they before its metadata.
+    """Makes a component in place of a scheduler's folder. A YAML file beside the checkpoint goes
+    before markers in it, they before its metadata.
 
     Stable Diffusion 2 says nothing: its models for v are told by a bias that spread widely in
     training, as other programs do.
@@ -51,7 +51,7 @@ def _named(value: str) -> Prediction | None:
 
 
 def _yaml(path: Path) -> tuple[Prediction | None, bool]:
-    """What the original code's configuration says: `parameterization` (Stable Diffusion 2), or the
+    """Reads the original code's configuration: `parameterization` (Stable Diffusion 2), or the
     denoiser's scaling (SDXL).
     """
     if not path.is_file():
@@ -76,7 +76,7 @@ def _spreads(file: Contents, prefix: str) -> bool:
 
 
 def _tensor(path: Path, name: str) -> ndarray[Any, Any]:
-    """One small tensor in float32, without torch."""
+    """Reads one small tensor in float32, without torch."""
     import numpy as np
 
     header, entries = read_header(path)

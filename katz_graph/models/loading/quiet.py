@@ -10,7 +10,7 @@ from types import ModuleType
 
 @contextmanager
 def quiet(*libraries: ModuleType) -> Iterator[None]:
-    """Without progress bars and notes of libraries, told by their modules for logging: what matters
+    """Silences progress bars and notes of libraries, given by their logging modules: what matters
     of them becomes an error of ours.
     """
     before = [(library, library.get_verbosity(), library.is_progress_bar_enabled()) for library in libraries]

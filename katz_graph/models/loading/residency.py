@@ -1,5 +1,5 @@
-"""What stays in memory within a budget of bytes, and what goes when something else needs the room.
-Knows nothing of what the things are.
+"""Decides what stays in memory within a budget of bytes, and what is evicted for something else.
+Must not know what the things are.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MODELS, CONTROL_NETS = "models", "ControlNets"  # what a budget is for
 
 
 class NoRoom(RunError):
-    """What is in use leaves no room now; there will be when some of it is no longer in use. `what`:
-    the things whose budget it is.
+    """Signals that what is in use leaves no room now; there will be when some of it is no longer in
+    use. `what`: the things whose budget it is.
     """
 
     def __init__(self, message: str, what: str = MODELS) -> None:
@@ -30,9 +30,9 @@ class NoRoom(RunError):
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What a device's memory holds of models, and what came and went: modules loaded, and let go
-    for others; seconds that loading took, and that loading what was let go would take again.
-    `reserve_bytes` are kept free for computing; `short` is how often memory ran out.
+    """Reports models in a device's memory: modules loaded, and evicted for others; seconds that
+    loading took, and that loading what was evicted would take again. `reserve_bytes` are kept free
+    for computing; `short` is how often memory ran out.
     """
 
     loads: int
@@ -47,8 +47,8 @@ class ModelUse:
 
 @dataclass(frozen=True, slots=True)
 class ControlNetUse:
-    """How often a ControlNet was asked for that was in memory (`hits`), or had to be loaded
-    (`misses`), and what that took.
+    """Counts uses of ControlNets that were in memory (`hits`), or had to be loaded (`misses`), and
+    what that took.
     """
 
     hits: int
@@ -59,20 +59,20 @@ class ControlNetUse:
 
 
 class Policy(Protocol):
-    """Chooses what goes first."""
+    """Chooses the next victim of eviction."""
 
     def used(self, key: Hashable) -> None:
-        """Note a use of what is resident, or becomes so."""
+        """Notes a use of what is resident, or becomes so."""
 
     def victim(self, spared: frozenset[Hashable]) -> Hashable | None:
-        """What of the resident should go first, except `spared`; None when there is nothing else."""
+        """Returns the next victim among the resident, except `spared`; None when there is none."""
 
     def removed(self, key: Hashable) -> None:
-        """Forget what is no longer resident."""
+        """Forgets what is no longer resident."""
 
 
 class LeastRecentlyUsed:
-    """What was used longest ago goes first."""
+    """Evicts what was used longest ago first."""
 
     def __init__(self) -> None:
         self._order: dict[Hashable, None] = {}  # the latest use last
@@ -89,7 +89,7 @@ class LeastRecentlyUsed:
 
 
 class LeastFrequentlyUsed:
-    """What was used least often goes first, of equals the one that was used longest ago.
+    """Evicts what was used least often first, of equals the one that was used longest ago.
 
     With dynamic aging (LFU-DA: Arlitt et al. 2000, "Evaluating content management techniques for
     Web proxy caches"): what comes in starts at the count of the last that went, so that what was
@@ -119,10 +119,10 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {"lru": LeastRecentlyUsed, "lfu":
 
 
 class Residency:
-    """The books of a budget: sizes of what is resident, what of it is pinned, hits and misses. It
-    moves no bytes itself.
+    """Keeps the books of a budget: sizes of what is resident, what of it is pinned, hits and
+    misses. It moves no bytes itself.
 
-    `reserve_bytes` of the budget are left free as long as there is something to let go for them.
+    `reserve_bytes` of the budget are left free as long as there is something to evict for them.
     Both may be set anew at any time.
     """
 
@@ -143,8 +143,8 @@ class Residency:
         return key in self._sizes
 
     def touch(self, key: Hashable, size: int, name: str = "") -> tuple[Hashable, ...]:
-        """Note a use of `key`, which takes `size` bytes and becomes resident. What must go for it,
-        in this order; never what is pinned.
+        """Notes a use of `key`, which takes `size` bytes and becomes resident. Returns the keys
+        that must be evicted for it, in this order; never what is pinned.
 
         InputError when it is larger than the budget, NoRoom when what is pinned leaves too little;
         nothing is changed then.
@@ -175,8 +175,8 @@ class Residency:
         return chosen
 
     def idle(self, size: float = math.inf) -> tuple[Hashable, ...]:
-        """What would go, in this order, to free so many bytes: all that is not pinned where that is
-        not enough.
+        """Returns the keys to evict, in this order, to free so many bytes: all that is not pinned
+        where that is not enough.
         """
         chosen: list[Hashable] = []
         spared = frozenset(self._pins)
@@ -187,7 +187,7 @@ class Residency:
         return tuple(chosen)
 
     def evict(self, key: Hashable) -> None:
-        """What was let go for something else."""
+        """Counts an eviction for something else, and forgets the key."""
         self.evictions += 1
         self.forget(key)
 
@@ -196,7 +196,7 @@ class Residency:
         return sum(self._sizes[pinned] for pinned in self._pins)
 
     def pin(self, key: Hashable) -> None:
-        """Keep what is resident until it is unpinned as often as it was pinned."""
+        """Keeps what is resident until it is unpinned as often as it was pinned."""
         if key not in self._sizes:
             raise KeyError(key)
         self._pins[key] = self._pins.get(key, 0) + 1
@@ -214,6 +214,6 @@ class Residency:
             del self._pins[key]
 
     def forget(self, key: Hashable) -> None:
-        """What is no longer resident: it was dropped, or could not be loaded."""
+        """Removes what is no longer resident: it was dropped, or could not be loaded."""
         self._total -= self._sizes.pop(key)
         self._policy.removed(key)

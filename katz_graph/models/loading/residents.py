@@ -1,5 +1,5 @@
-"""Holds the live modules of one device within the bytes that they may take. Knows nothing of what
-they compute.
+"""Holds the live modules of one device within the bytes that they may take. Must not know what they
+compute.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ RESERVED = 1 / 8  # but no more than this part of the memory
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """A module as it can be had. `size`: bytes of its weights, told when it is loaded; `beside`:
-    what loading takes besides them; `files`: what it is made of; `control_net`: whether it counts
-    towards the budget of ControlNets too.
+    """Describes a module that can be loaded. `size`: bytes of its weights, told when it is loaded;
+    `beside`: what loading takes besides them; `files`: what it is made of; `control_net`: true if
+    it counts towards the budget of ControlNets too.
     """
 
     key: Hashable
@@ -56,12 +56,12 @@ class _Resident:
 
 
 class Residents:
-    """Modules by key, each loaded once. Before one is loaded, what was replaced by a newer file
-    goes, then what was used longest ago, until there is room; never what is in use.
+    """Loads modules by key, each once. Before one is loaded, evicts what was replaced by a newer
+    file, then what was used longest ago, until there is room; never what is in use.
 
     `model_bytes`: what all of them may take. None: what `memory` has free, less a reserve for
     computing, which is the most that was needed lately. ControlNets together keep within
-    `control_net_bytes` as well, where `policy` says which goes.
+    `control_net_bytes` as well, where `policy` chooses the victim.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class Residents:
     # what is wanted
 
     def get(self, wanted: Loadable) -> Any:
-        """The live module. OutOfMemory when it is too large, InputError when it exceeds the budget
-        of ControlNets alone, NoRoom when what is in use leaves too little.
+        """Returns the live module. OutOfMemory when it is too large, InputError when it exceeds the
+        budget of ControlNets alone, NoRoom when what is in use leaves too little.
         """
         with self._lock:
             if self._books.is_pinned(wanted.key):
@@ -96,8 +96,8 @@ class Residents:
 
     @contextmanager
     def using(self, wanted: Loadable) -> Iterator[Any]:
-        """The live module, which is not let go inside the `with` statement; all that counts as one
-        use. Errors as of `get`.
+        """Yields the live module, which is not evicted inside the `with` statement; all that counts
+        as one use. Errors as of `get`.
         """
         with self._lock:
             module = self._touched(wanted)
@@ -113,28 +113,28 @@ class Residents:
                     self._control_nets.unpin(wanted.key)
 
     def drop(self, key: Hashable) -> None:
-        """Let a module go, unless it is in use or not here."""
+        """Drops a module, unless it is in use or not here."""
         with self._lock:
             if key in self._here and not self._books.is_pinned(key):
                 self._let_go([key])
 
     def clear(self) -> None:
-        """Let go of all modules that are not in use."""
+        """Drops all modules that are not in use."""
         with self._lock:
             self._let_go(self._books.idle())
 
     @property
     def in_use(self) -> bool:
-        """Whether somebody is inside of `using`."""
+        """Returns true inside of any `using`."""
         with self._lock:
             return self._books.has_pins
 
     # computing beside them
 
     def with_room(self, what: str, work: Callable[[], Result], again: bool = True) -> Result:
-        """What `work` gives; `again`: tried once more, with all let go that is not in use, when
-        memory runs out. OutOfMemory that names `what`, the sizes and the way out when it does not
-        suffice.
+        """Returns the result of `work`; `again`: tries once more, with all evicted that is not in
+        use, when memory runs out. OutOfMemory, with `what`, the sizes and the way out, when it does
+        not suffice.
         """
         done = self.attempt(what, work, again)
         if isinstance(done, RanOut):
@@ -142,7 +142,7 @@ class Residents:
         return done
 
     def attempt(self, what: str, work: Callable[[], Result], again: bool = True) -> Result | RanOut:
-        """As `with_room`, but says so when memory does not suffice."""
+        """Does as `with_room`, but returns RanOut when memory does not suffice."""
         done = attempt(work)
         if isinstance(done, RanOut):
             self._short += 1
@@ -153,8 +153,8 @@ class Residents:
         return done
 
     def make_room(self, size: float, what: str) -> float:
-        """Let go of what is not in use until so many bytes are free, or nothing is left that could
-        go; what is free then.
+        """Evicts what is not in use until so many bytes are free, or nothing is left to evict.
+        Returns the bytes that are free then.
         """
         if self._memory is None:
             self._give_up(math.inf if math.isinf(size) else 0.0, what)
@@ -168,17 +168,17 @@ class Residents:
             self._let_go(self._books.idle(size), what)
 
     def within_reach(self) -> float:
-        """Bytes that `make_room` could free."""
+        """Returns the bytes that `make_room` could free."""
         with self._lock:
             return math.inf if self._memory is None else self._memory.free() + self._books.resident_bytes - self._books.pinned_bytes
 
     def collect(self) -> None:
-        """Give back the memory of what nobody holds any more."""
+        """Gives the memory of unreferenced objects back."""
         if self._memory is not None:
             self._memory.collect()
 
     def short_of_memory(self, what: str, why: str = "out of memory") -> OutOfMemory:
-        """The error for something that does not fit, in one line."""
+        """Makes the error for something that does not fit, in one line."""
         with self._lock:
             held = f"models in use take {self._books.pinned_bytes / GB:.2f} GB"
         if self._memory is None:
@@ -202,12 +202,14 @@ class Residents:
 
     @property
     def capacity(self) -> float:
-        """Bytes that models may take together: what can be let go counts as free."""
+        """Returns the bytes that models may take together: what can be evicted counts as free."""
         budget, reserve = self._limits(0)
         return max(0.0, budget - reserve)
 
     def _limits(self, beside: float) -> tuple[float, float]:
-        """The budget of bytes, and what of it is left free as long as something can go for it."""
+        """Returns the budget of bytes, and the part to leave free while something can be
+        evicted.
+        """
         if self._model_bytes is not None:
             return self._model_bytes, 0.0
         if self._memory is None:
@@ -249,12 +251,12 @@ class Residents:
         return module
 
     def _measure(self) -> None:
-        """Note what computing has needed since the last load."""
+        """Notes the memory that computing has needed since the last load."""
         if self._memory is not None:
             self._peaks.append(self._memory.peak())
 
     def _make_way(self, wanted: Loadable, size: int) -> None:
-        """Book a module that will be loaded, and let go of what has to go for it."""
+        """Books a module that will be loaded, and evicts what has to go for it."""
         self._let_go(self._superseded(wanted.files), f"a newer file, {wanted.name}")
         if wanted.control_net:
             self._let_go(self._control_nets.touch(wanted.key, size, wanted.name), wanted.name)
@@ -271,13 +273,13 @@ class Residents:
             raise
 
     def _superseded(self, files: Iterable[FileIdentity]) -> list[Hashable]:
-        """Modules of files that have been replaced by now, except those in use."""
+        """Returns modules of files that have been replaced by now, except those in use."""
         newest = {file.path: file for one in self._here.values() for file in one.wanted.files} | {file.path: file for file in files}
         old = [key for key, one in self._here.items() if any(newest[file.path] != file for file in one.wanted.files)]
         return [key for key in old if not self._books.is_pinned(key)]
 
     def _let_go(self, keys: Iterable[Hashable], what: str = "") -> None:
-        """Of modules that are not in use; `what` they went for, if for anything."""
+        """Frees modules that are not in use; `what` they are evicted for, if for anything."""
         weights: list[Tensor] = []
         for key in keys:
             for books in (self._books, self._control_nets):

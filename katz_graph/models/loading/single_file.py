@@ -1,7 +1,7 @@
-"""What is in one safetensors file, as people have them: whole checkpoints, UNets, text encoders,
-VAEs and ControlNets, in either layout.
+"""Identifies the contents of one safetensors file, in either layout: whole checkpoints, UNets, text
+encoders, VAEs and ControlNets.
 
-Told from the header alone; what is something else is refused by its name. Never imports torch.
+Reads the header alone; refuses anything else by its name. Never imports torch.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The header of a safetensors file."""
+    """Holds the header of a safetensors file."""
 
     identity: FileIdentity
     shapes: Shapes
@@ -93,18 +93,18 @@ class Contents:
         return self.identity.path
 
     def under(self, prefix: str) -> Shapes:
-        """The tensors whose names begin with a prefix, without it."""
+        """Returns the tensors whose names begin with a prefix, without it."""
         return {name.removeprefix(prefix): shape for name, shape in self.shapes.items() if name.startswith(prefix)}
 
 
 def contents(path: str | Path) -> Contents:
-    """The header of a file. InputError when it is a pickle, truncated, or no safetensors file."""
+    """Reads a file's header. InputError when it is a pickle, truncated, or no safetensors file."""
     return contents_of(file_identity(path))
 
 
 @lru_cache(maxsize=64)
 def contents_of(identity: FileIdentity) -> Contents:
-    """The header of a file that was named before."""
+    """Reads the header of a file that was named before."""
     _, entries = read_header(Path(identity.path))
     metadata = entries.pop("__metadata__", {})
     shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
@@ -112,21 +112,21 @@ def contents_of(identity: FileIdentity) -> Contents:
 
 
 def unet_component(file: Contents, rounding: str | None = None) -> Component:
-    """The UNet of a checkpoint, or of a file of its own. InputError names what the file is instead."""
+    """Returns a checkpoint's UNet, or that of its own file. InputError names what the file is."""
     names = ("input_blocks.0.0.weight", "up_blocks.0.resnets.0.conv1.weight")
     prefix = _prefix(file, UNETS, names, "a UNet", besides=("input_hint_block.0.weight",))
     return _component(file, prefix, unet_configuration, rounding)
 
 
 def vae_component(file: Contents, sdxl: bool = False) -> Component:
-    """The VAE of a checkpoint, or of a file of its own, which does not say whether it is SDXL's."""
+    """Returns a checkpoint's VAE, or that of its own file, which does not say if it is SDXL's."""
     prefix = _prefix(file, VAES, ("decoder.conv_in.weight",), "a VAE")
     return _component(file, prefix, lambda shapes: vae_configuration(shapes, SDXL_SCALING if sdxl else SCALING, sdxl))
 
 
 def controlnet_component(file: Contents) -> Component:
-    """A ControlNet, in either layout, also one for several kinds of reference. What averages its
-    residuals is known by the file's name.
+    """Returns a ControlNet, in either layout, also one for several kinds of reference. The file's
+    name tells if it averages its residuals.
     """
     names = ("input_hint_block.0.weight", "controlnet_cond_embedding.conv_in.weight")
     control_lora = any("lora_controlnet" in name for name in file.shapes)
@@ -136,7 +136,7 @@ def controlnet_component(file: Contents) -> Component:
 
 
 def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
-    """The text encoders of a checkpoint, in order, or the one of a file of its own."""
+    """Returns the text encoders of a checkpoint, in order, or the one of a file of its own."""
     inside = [(prefix, projecting) for prefix, projecting in TEXT_ENCODERS.items() if file.under(prefix)]
     if inside:
         return tuple(_text_encoder(file, prefix, projecting) for prefix, projecting in inside)
@@ -145,7 +145,7 @@ def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
 
 
 def check_checkpoint(file: Contents) -> None:
-    """InputError, saying what the file is, when it does not hold a whole pipeline."""
+    """Raises InputError, naming what the file is, when it does not hold a whole pipeline."""
     lacking = [
         words
         for words, there in (
@@ -166,8 +166,8 @@ def check_checkpoint(file: Contents) -> None:
 
 
 def tokenizer_component(hidden_act: str) -> Component:
-    """CLIP's vocabulary, which the package ships; the two kinds of text encoder fill up their rows
-    with different tokens.
+    """Returns CLIP's vocabulary, which the package ships; the two kinds of text encoder fill up
+    their rows with different tokens.
     """
     files = tuple(configuration_identity(TOKENIZER / name) for name in ("vocab.json", "merges.txt"))
     return Component(str(TOKENIZER), files, json.dumps({"pad_token": PADDING[hidden_act], "model_max_length": 77}))
@@ -191,7 +191,7 @@ def _component(file: Contents, prefix: str, configure: Callable[[Shapes], dict[s
 
 
 def _prefix(file: Contents, prefixes: tuple[str, ...], names: tuple[str, ...], wanted: str, besides: tuple[str, ...] = ()) -> str:
-    """The prefix under which one of the names is there, and none of those besides."""
+    """Returns the prefix under which one of the names is there, and none of those besides."""
     _refuse_others(file, wanted)
     for prefix in prefixes:
         if any(prefix + name in file.shapes for name in names) and not any(prefix + name in file.shapes for name in besides):

@@ -1,5 +1,5 @@
-"""Recipes from what people name: a pipeline's folder or hub id, a single file, or a part in a file
-or folder of its own.
+"""Makes recipes from what users name: a pipeline's folder or hub id, a single file, or a part in a
+file or folder of its own.
 
 Never imports torch.
 """
@@ -39,7 +39,7 @@ CONTROLNETS = ("ControlNetModel", "ControlNetUnionModel")
 
 
 def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
-    """The recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id
+    """Returns the recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id
     (`owner/name`), which is fetched.
 
     InputError when it is not a Stable Diffusion 1, 2 or XL pipeline, or its parts do not fit each
@@ -54,8 +54,8 @@ def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRe
 
 
 def unet_recipe(source: str | Path, rounding: str | None = None) -> ModelRecipe:
-    """The recipe of a UNet alone: a single file in either layout, a whole checkpoint, or a folder
-    as diffusers saves it.
+    """Returns the recipe of a UNet alone: a single file in either layout, a whole checkpoint, or a
+    folder as diffusers saves it.
 
     rounding: the number format that its weights are rounded to.
     """
@@ -71,7 +71,7 @@ def unet_recipe(source: str | Path, rounding: str | None = None) -> ModelRecipe:
 
 
 def clip_recipe(sources: Sequence[str | Path]) -> ClipRecipe:
-    """The recipe of text encoders: one file, or two, which are SDXL's in whatever order."""
+    """Returns the recipe of text encoders: one file, or two, which are SDXL's in whatever order."""
     encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
     projecting = [encoder for encoder in encoders if _projects(encoder)]
     ordered = [encoder for encoder in encoders if encoder not in projecting] + projecting
@@ -82,7 +82,7 @@ def clip_recipe(sources: Sequence[str | Path]) -> ClipRecipe:
 
 
 def vae_recipe(source: str | Path) -> VaeRecipe:
-    """The recipe of a VAE: a single file in either layout, a whole checkpoint, a folder as
+    """Returns the recipe of a VAE: a single file in either layout, a whole checkpoint, a folder as
     diffusers saves it, or a hub id.
     """
     place = _local(source)
@@ -92,8 +92,8 @@ def vae_recipe(source: str | Path) -> VaeRecipe:
 
 
 def controlnet_recipe(source: str | Path, base: Component | None = None) -> ControlNetRecipe:
-    """The recipe of a ControlNet: a single file in either layout, a folder as diffusers saves it,
-    or a hub id.
+    """Returns the recipe of a ControlNet: a single file in either layout, a folder as diffusers
+    saves it, or a hub id.
 
     base: the UNet that a file of differences is added to. InputError for such a file without it.
     """
@@ -163,8 +163,8 @@ def _present(parts: Mapping[str, Any], name: str) -> bool:
 
 
 def _local(source: str | Path) -> Path:
-    """The local folder or file of `source`, fetched from the hub when there is none and the name
-    can be a hub id.
+    """Returns the local folder or file of `source`, fetched from the hub when there is none and the
+    name can be a hub id.
     """
     if Path(source).expanduser().exists() or not HUB_ID.fullmatch(str(source)):
         return resolve(source)

@@ -1,5 +1,5 @@
-"""From components to live modules of diffusers and transformers, each loaded once. Local
-safetensors only.
+"""Loads components as live modules of diffusers and transformers, each once. Local safetensors
+only.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ TEXT_ENCODERS = {"CLIPTextModel": transformers.CLIPTextModel, "CLIPTextModelWith
 
 
 class ModelStore:
-    """Live modules by component, device and dtype, in eval mode and without gradients: what is
+    """Loads modules by component, device and dtype, in eval mode and without gradients: what is
     equal is loaded once and shared.
 
-    `residents` keeps them within the memory of a device. A module's weights may be patched in place
-    by whoever holds it (a weight set); the store knows nothing of that. It remembers which VAEs
+    `residents` keeps them within the memory of a device. The holder of a module may patch its
+    weights in place (a weight set); the store knows nothing of that. It remembers which VAEs
     overflow in half precision.
     """
 
@@ -66,7 +66,7 @@ class ModelStore:
         return loadable("unet", part, device, dtype, lambda: _attended(_load(diffusers.UNet2DConditionModel, part, dtype)))
 
     def controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Any:
-        """base: the UNet that the weights in the file are differences to."""
+        """Returns the module. base: the UNet that the file's weights are differences to."""
         return self.residents.get(self.controlnet_of(part, device, dtype, base))
 
     def controlnet_of(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Loadable:
@@ -77,12 +77,12 @@ class ModelStore:
         return self.residents.get(self.vae_of(part, device, dtype))
 
     def vae_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
-        """In float32 once it is known that another type overflows."""
+        """Describes a VAE, in float32 once it is known that another type overflows."""
         dtype = torch.float32 if part in self._overflowing else dtype
         return loadable("VAE", part, device, dtype, lambda: _load(diffusers.AutoencoderKL, part, dtype))
 
     def vae_overflows(self, part: Component) -> None:
-        """Half precision does not do for this VAE."""
+        """Notes that half precision does not suffice for this VAE."""
         self._overflowing.add(part)
 
     def text_encoder(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
@@ -106,8 +106,8 @@ def loadable(
     load: Callable[[], Any],
     more: tuple[FileIdentity, ...] = (),
 ) -> Loadable:
-    """A module that `load` makes on the host, as it is kept on a device. `more`: files that it is
-    made of besides the part's own.
+    """Describes a module that `load` makes on the host, as it is kept on a device. `more`: files
+    that it is made of besides the part's own.
     """
     place = torch.device(device)
     return Loadable(
@@ -120,15 +120,15 @@ def loadable(
 
 
 def files_of(part: Component) -> tuple[FileIdentity, ...]:
-    """All files that a module is made of."""
+    """Returns all files that a module is made of."""
     if not isinstance(part, MergedComponent):
         return part.files
     return tuple(file for source, loras in part.sources for file in (*files_of(source), *(lora.file for lora in loras)))
 
 
 def _called(part: Component) -> str:
-    """What people call a model: the name of its file, or of its folder; of a pipeline's part that
-    of the pipeline.
+    """Returns the display name of a model: the name of its file, or of its folder; of a pipeline's
+    part that of the pipeline.
     """
     path = Path(part.folder)
     if path.name.partition("_2")[0] in PIPELINE_PARTS:
@@ -138,8 +138,8 @@ def _called(part: Component) -> str:
 
 @torch.no_grad()
 def _on(place: torch.device, module: Any, part: Component, dtype: torch.dtype) -> Any:
-    """The module on a device. On the host, weights that needed no conversion are the file's own
-    bytes, mapped: they are copied, as others are anyway, so that writing to the file changes no
+    """Moves the module to a device. On the host, weights that needed no conversion are the file's
+    own bytes, mapped: they are copied, as others are anyway, so that writing to the file changes no
     live weight, and cutting it off ends no process.
     """
     if place.type == "cpu" and VALUE_TYPES.get(dtype) in value_types(part):
@@ -149,7 +149,7 @@ def _on(place: torch.device, module: Any, part: Component, dtype: torch.dtype) -
 
 
 def _size(part: Component, dtype: torch.dtype) -> int:
-    """Bytes that its weights take in memory."""
+    """Returns the bytes that its weights take in memory."""
     check_unchanged(*part.files)
     return count_values(part) * dtype.itemsize
 
@@ -195,7 +195,7 @@ def _from_folder(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, 
 
 @torch.no_grad()
 def _round(module: Any, kind: torch.dtype) -> None:
-    """Round all weights to a number format of fewer bits; they stay in the one that they are
+    """Rounds all weights to a number format of fewer bits; they stay in the one that they are
     computed in.
     """
     for weight in module.parameters():
@@ -205,7 +205,7 @@ def _round(module: Any, kind: torch.dtype) -> None:
 
 @torch.no_grad()
 def _added(differences: Any, base: Any) -> Any:
-    """A module whose weights are differences, with those of the same name added."""
+    """Adds the weights of the same name in `base` to a module whose weights are differences."""
     weights = dict(base.named_parameters())
     for name, weight in differences.named_parameters():
         if name in weights:

@@ -1,4 +1,4 @@
-"""From a prompt to what a UNet takes: tokens, chunks, the right layer of each encoder, weights.
+"""Encodes a prompt as a UNet takes it: tokens, chunks, the right layer of each encoder, weights.
 
 An unweighted prompt of up to 75 tokens gives what diffusers' pipelines give, bit for bit.
 """
@@ -28,7 +28,7 @@ OPEN_CLIP_LAYERS = 24  # of SD2's text encoder as it was trained; diffusers' fol
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Which hidden state is taken: the n-th from the end, with or without the encoder's final norm."""
+    """Selects a hidden state: the n-th from the end, with or without the encoder's final norm."""
 
     from_end: int  # 1 is the last layer's output
     normed: bool
@@ -36,7 +36,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoder:
-    """A text encoder with its tokenizer, and the vectors [n, D] of textual inversions by name."""
+    """Pairs a text encoder and tokenizer with textual inversions' vectors [n, D] by name."""
 
     module: Any
     tokenizer: Any
@@ -50,7 +50,7 @@ def encode(
     text_2: str | None = None,
     learned: Sequence[LearnedWords] = (),
 ) -> TextEncoding:
-    """Encode a prompt with one (text encoder, tokenizer), SD1 and SD2, or two, SDXL: [1, 77 ·
+    """Encodes a prompt with one (text encoder, tokenizer), SD1 and SD2, or two, SDXL: [1, 77 ·
     chunks, D], for SDXL with pooled text.
 
     last_layer: -1 is the last layer of the encoder as it was trained, -2 the one before; beyond the
@@ -82,8 +82,8 @@ def encode(
 
 
 def _layer(config: Any, sdxl: bool, last_layer: int | None) -> Layer:
-    """SD1: the last. SDXL: the last but one of both, without norm. SD2: the last but one as
-    trained, the last in diffusers' folders.
+    """Selects the layer. SD1: the last. SDXL: the last but one of both, without norm. SD2: the last
+    but one as trained, the last in diffusers' folders.
     """
     absent = 1 if not sdxl and config.hidden_act == "gelu" and config.num_hidden_layers != OPEN_CLIP_LAYERS else 0
     if last_layer is None:
@@ -94,8 +94,8 @@ def _layer(config: Any, sdxl: bool, last_layer: int | None) -> Layer:
 
 
 def _encode(encoder: Encoder, rows: Sequence[Sequence[Token]], layer: Layer) -> tuple[Tensor, Tensor | None]:
-    """Hidden states [1, length · rows, D] with weights applied, and the first row's projected
-    pooled text, if the encoder projects.
+    """Returns hidden states [1, length · rows, D] with weights applied, and the first row's
+    projected pooled text, if the encoder projects.
 
     A token's state is weighed against the empty prompt's at its place: (z - z_empty) · w + z_empty.
     """
@@ -114,8 +114,8 @@ def _weigh(hidden: Tensor, empty: Tensor, weights: Sequence[float]) -> Tensor:
 
 
 def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tuple[Tensor, Tensor | None]:
-    """One row through one encoder: hidden states [1, length, D] and, if it projects, pooled text
-    [1, P].
+    """Runs one row through one encoder: hidden states [1, length, D] and, if it projects, pooled
+    text [1, P].
     """
     module, tokenizer = encoder.module, encoder.tokenizer
     vectors = {place: encoder.learned[token[0]][token[1]] for place, token in enumerate(tokens, start=1) if isinstance(token, tuple)}
@@ -131,7 +131,7 @@ def _run(encoder: Encoder, tokens: Sequence[int | Learned], layer: Layer) -> tup
 
 @contextmanager
 def _placed(module: Any, vectors: Mapping[int, Tensor]) -> Iterator[None]:
-    """For one row: these vectors in place of the token embeddings at these positions."""
+    """Replaces the token embeddings at these positions of one row by these vectors."""
 
     def place(_: Any, __: Any, embedded: Tensor) -> Tensor:  # [1, length, D]
         embedded = embedded.clone()
@@ -150,7 +150,7 @@ def _placed(module: Any, vectors: Mapping[int, Tensor]) -> Iterator[None]:
 
 
 def _vectors(words: LearnedWords, number: int, module: Any) -> Tensor:
-    """Of a textual inversion for the n-th text encoder: [n, D], none when it has none for it."""
+    """Reads a textual inversion's vectors for the n-th text encoder: [n, D]; n is 0 without any."""
     width = module.config.hidden_size
     name = tensor_name(words, number, width)
     if name is None:

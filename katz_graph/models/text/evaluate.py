@@ -1,5 +1,5 @@
-"""Text encodings from their recipes: joined, averaged, zeroed. Knows how prompts are encoded only
-as a function it is given.
+"""Computes text encodings from their recipes: joined, averaged, zeroed. Knows how prompts are
+encoded only as a function it is given.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ SCORE = 6.0  # the aesthetic score that SDXL's refiner is told unless a prompt s
 
 
 def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place: Callable[[Tensor], Tensor]) -> TextEncoding:
-    """The encoding [1, T, D], with pooled text [1, P] where there is one. InputError where two do
-    not fit each other.
+    """Computes the encoding [1, T, D], with pooled text [1, P] where there is one. InputError where
+    two do not fit each other.
 
-    place: brings a tensor that somebody made to the device and number format that prompts are
-    encoded in.
+    place: brings a ready-made tensor to the device and number format that prompts are encoded in.
     """
     match encoding:
         case Prompt():
@@ -46,7 +45,7 @@ def evaluate(encoding: Encoding, encode: Callable[[Prompt], TextEncoding], place
 
 
 def with_sizes(encoding: TextEncoding, sizes: Sizes | None, height: int, width: int) -> TextEncoding:
-    """An SDXL encoding with what it is told of sizes, for a picture of this size in pixels. Other
+    """Adds SDXL's size conditioning to an encoding, for a picture of this size in pixels. Other
     models' encodings stay as they are.
     """
     if encoding.pooled is None:
@@ -66,7 +65,7 @@ def _average(first: Tensor | None, second: Tensor | None, share: float) -> Tenso
 
 
 def _like(encoding: TextEncoding, other: TextEncoding) -> TextEncoding:
-    """The encoding as it is. InputError when it is not as wide as the other."""
+    """Returns the encoding as it is. InputError when it is not as wide as the other."""
     if encoding.hidden.shape[-1] != other.hidden.shape[-1]:
         raise InputError(
             f"two conditionings do not fit: their texts are {other.hidden.shape[-1]} and {encoding.hidden.shape[-1]} wide; "

@@ -1,5 +1,5 @@
-"""The prompt syntax that people know: `(text)` weighs 1.1, `(text:1.3)` sets the weight, nesting
-multiplies, `\\(` is a parenthesis.
+"""Parses prompt weights: `(text)` weighs 1.1, `(text:1.3)` sets the weight, nesting multiplies,
+`\\(` is a parenthesis. Also splits tokens into chunks.
 
 Never imports torch.
 """
@@ -18,11 +18,12 @@ ESCAPES = {"\\(": "\ue000", "\\)": "\ue001"}
 
 
 def weighted_segments(text: str) -> list[tuple[str, float]]:
-    """The prompt as runs of one weight, in order. `(a:1.3)` inside another group weighs 1.3.
+    """Splits the prompt into runs of one weight, in order. `(a:1.3)` inside another group weighs
+    1.3.
 
-    Unbalanced as people's prompts are: a `(` without partner makes the rest of its group plain
-    text, unless that ends in the `)` of a group inside, which then closes it; after a `)` too many
-    the next `(` is text.
+    Unbalanced parentheses: a `(` without partner makes the rest of its group plain text, unless
+    that ends in the `)` of a group inside, which then closes it; after a `)` too many the next `(`
+    is text.
     """
     for escape, stand_in in ESCAPES.items():
         text = text.replace(escape, stand_in)
@@ -63,8 +64,8 @@ def weighted_segments(text: str) -> list[tuple[str, float]]:
 
 
 def chunks(segments: Sequence[Sequence[Token]], size: int) -> list[list[Token]]:
-    """Tokens in rows of at most `size`, at least one row. A segment of fewer than 8 tokens begins a
-    new row rather than being torn.
+    """Splits tokens into rows of at most `size`, at least one row. A segment of fewer than 8 tokens
+    begins a new row rather than being torn.
     """
     rows: list[list[Token]] = [[]]
     for segment in segments:
@@ -89,7 +90,7 @@ def _pairs(text: str) -> dict[int, int]:
 
 
 def _group(text: str, start: int, end: int, outer: float) -> tuple[float, int]:
-    """Weight of the group between two parentheses, and where its text ends."""
+    """Returns the weight of the group between two parentheses, and where its text ends."""
     colon = text.rfind(":", start + 2, end)
     if colon > 0:
         try:

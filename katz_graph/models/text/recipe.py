@@ -1,4 +1,4 @@
-"""What a text encoding is made of and how long it will be, told from its recipe. Never imports
+"""Answers from a text encoding's recipe what it is made of and how long it will be. Never imports
 torch.
 """
 
@@ -10,7 +10,7 @@ from katz_graph.recipe import Averaged, ClipRecipe, Encoding, Given, Joined, Pro
 
 
 def prompts(encoding: Encoding) -> Iterator[Prompt]:
-    """The prompts that an encoding is made of."""
+    """Yields the prompts that an encoding is made of."""
     match encoding:
         case Prompt():
             yield encoding
@@ -22,7 +22,7 @@ def prompts(encoding: Encoding) -> Iterator[Prompt]:
 
 
 def parts(encoding: Encoding) -> int:
-    """How many encodings it is put together from, each as often as it is used."""
+    """Counts the encodings that it is put together from, each as often as it is used."""
     match encoding:
         case Zeroed(encoding=inner):
             return parts(inner)
@@ -32,12 +32,12 @@ def parts(encoding: Encoding) -> int:
 
 
 def clips(encoding: Encoding) -> tuple[ClipRecipe, ...]:
-    """The text encoders that an encoding needs, each once."""
+    """Returns the text encoders that an encoding needs, each once."""
     return tuple(dict.fromkeys(prompt.clip for prompt in prompts(encoding)))
 
 
 def length(encoding: Encoding, prompt_length: Callable[[Prompt], int]) -> int:
-    """T of the encoding [1, T, D]."""
+    """Returns T of the encoding [1, T, D]."""
     match encoding:
         case Prompt():
             return prompt_length(encoding)

@@ -1,8 +1,7 @@
-"""Textual inversions: what prompts call them, which files they are, how many vectors they bring.
-Never imports torch.
+"""Resolves textual inversions: the names in prompts, their files, and the number of their vectors.
 
-A prompt says `embedding:NAME` where the vectors go (Gal et al. 2022), at its beginning or after a
-space.
+Never imports torch. A prompt says `embedding:NAME` where the vectors go (Gal et al. 2022), at its
+beginning or after a space.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ OWN_NAME = ("clip_l", "clip_g")  # of SDXL's first and second text encoder
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """A run of a prompt in order: text, and names of textual inversions (True)."""
+    """Splits a run of a prompt in order: text, and names of textual inversions (True)."""
     parts = CALL.split(text)
     for index, part in enumerate(parts):
         if index % 2:
@@ -38,13 +37,13 @@ def pieces(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def called(text: str) -> list[str]:
-    """The names of the textual inversions in a prompt, each once."""
+    """Returns the names of the textual inversions in a prompt, each once."""
     return list(dict.fromkeys(part for segment, _ in weighted_segments(text) for part, is_name in pieces(segment) if is_name))
 
 
 def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context) -> ClipRecipe:
-    """The text encoders with the textual inversions that the texts name. One that is not there is
-    left out with a warning, for people's prompts name what others had. InputError for a pickle.
+    """Adds the textual inversions that the texts name to the text encoders. One that is not there
+    is left out with a warning, for shared prompts name what others had. InputError for a pickle.
     """
     found = []
     for name in dict.fromkeys(name for text in texts for name in called(text)):
@@ -66,14 +65,14 @@ def with_learned_words(clip: ClipRecipe, texts: Sequence[str], context: Context)
 
 
 def identities(texts: Sequence[str], folders: Folders) -> list[str | None]:
-    """What besides the texts decides what they mean: the files that they name."""
+    """Returns the identities of the files that the texts name, on which their meaning depends."""
     paths = [find(name, folders) for text in texts for name in called(text)]
     return [None if path is None else repr(file_identity(path)) for path in paths]
 
 
 def find(name: str, folders: Folders) -> Path | None:
-    """The file of a textual inversion, whose ending a prompt may leave out. InputError when there
-    is only a pickle.
+    """Finds the file of a textual inversion, whose ending a prompt may leave out. InputError when
+    there is only a pickle.
     """
     choices = folders.choices(KIND)
     chosen = next((choice for choice in (name, name + WEIGHTS[0]) if choice in choices), None)
@@ -92,7 +91,7 @@ def find(name: str, folders: Folders) -> Path | None:
 
 
 def tensor_name(words: LearnedWords, encoder: int, width: int) -> str | None:
-    """Which tensor of the file is for the n-th text encoder, of this width; None when none is."""
+    """Returns the file's tensor for the n-th text encoder, of this width; None without one."""
     shapes = contents_of(words.file).shapes
     fitting = [name for name, shape in shapes.items() if shape and shape[-1] == width and len(shape) <= 2]
     own = OWN_NAME[encoder : encoder + 1]
@@ -100,8 +99,8 @@ def tensor_name(words: LearnedWords, encoder: int, width: int) -> str | None:
 
 
 def vectors(learned: Sequence[LearnedWords], encoder: int, width: int) -> dict[str, int]:
-    """How many vectors each textual inversion brings to the n-th text encoder, by name; without
-    those that bring none.
+    """Counts the vectors that each textual inversion brings to the n-th text encoder, by name;
+    without those that bring none.
     """
     counts = {}
     for words in learned:

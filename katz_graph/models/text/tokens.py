@@ -1,4 +1,4 @@
-"""From a prompt to rows of tokens, and how long its encoding will be. Loads tokenizers only."""
+"""Splits prompts into rows of tokens; predicts encodings' lengths. Loads tokenizers only."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from katz_graph.recipe import Component, Prompt
 def token_rows(
     tokenizer: Any, positions: int, segments: Sequence[tuple[str, float]], learned: Mapping[str, int] | None = None
 ) -> list[list[Token]]:
-    """Weighted tokens in rows that leave room for the start and end tokens; `positions` is the
-    encoder's longest row.
+    """Returns weighted tokens in rows that leave room for the start and end tokens; `positions` is
+    the encoder's longest row.
 
-    learned: how many vectors the textual inversions have that the prompt may name; a name that is
-    not among them gives no tokens.
+    learned: the number of vectors of the textual inversions that the prompt may name; a name that
+    is not among them gives no tokens.
     """
     groups: list[list[Token]] = []
     for segment, weight in segments:
@@ -39,13 +39,13 @@ def token_rows(
 
 
 def row_length(tokenizer: Any, positions: int) -> int:
-    """Tokens of one row, start and end included: 77 for CLIP."""
+    """Counts the tokens of one row, start and end included: 77 for CLIP."""
     return int(min(tokenizer.model_max_length, positions))
 
 
 def prompt_length(prompt: Prompt) -> int:
-    """T of the encoding [1, T, D] of a prompt: whole rows, as many as the encoder with the most
-    needs.
+    """Returns T of the encoding [1, T, D] of a prompt: whole rows, as many as the encoder with the
+    most needs.
     """
     lengths = []
     texts = (prompt.text, prompt.text if prompt.text_2 is None else prompt.text_2)
@@ -59,7 +59,7 @@ def prompt_length(prompt: Prompt) -> int:
 
 @lru_cache(maxsize=16)
 def load_tokenizer(part: Component) -> Any:
-    """A CLIPTokenizer; loaded once. InputError when the files are not one."""
+    """Loads a CLIPTokenizer once. InputError when the files are not one."""
     with quiet(logging):
         try:
             return transformers.CLIPTokenizer.from_pretrained(part.folder, local_files_only=True, **json.loads(part.configuration or "{}"))

@@ -1,7 +1,7 @@
-"""The conditioning lists of both sides of guidance as a sampler of the ecosystem takes them: areas
-in cells, and a partner for every area.
+"""Prepares the conditioning lists of all sides as ComfyUI's samplers take them, areas in cells and
+a partner for every area; adds the nodes that combine the sides.
 
-Pure functions on recipes. Before `expand`, which makes a branch of each entry.
+Runs on recipes before `expand` makes a branch of each entry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from katz_graph.wires import CELL
 
 
 def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Conditioning, ...]:
-    """All sides, the positive first, for a latent of this size in cells.
+    """Returns all sides, the positive first, for a latent of this size in cells.
 
     An entry with an area gives the other sides an entry of the same area, with the text of the
     smallest one there that covers it, unless one has that very area. ControlNets that spread are
@@ -36,8 +36,8 @@ def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Co
 
 
 def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEntry:
-    """The entry with its area in cells, cut to the latent; a mask with bounds has the area of its
-    box. InputError outside of the latent.
+    """Returns the entry with its area in cells, cut to the latent; a mask with bounds has the area
+    of its box. InputError outside of the latent.
     """
     area = entry.area
     if entry.mask is not None and entry.mask.bounds:
@@ -60,7 +60,7 @@ def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEnt
 
 
 def _partner(entry: ConditioningEntry, others: Sequence[ConditioningEntry]) -> list[ConditioningEntry]:
-    """What the other side lacks to answer an entry's area."""
+    """Returns the entry that the other side lacks to match an entry's area."""
     if entry.area is None:
         return []
     covering = [other for other in others if other.area is None or _covers(other.area, entry.area)]
@@ -82,7 +82,7 @@ def _covers(outer: Area, inner: Area) -> bool:
 
 
 def _controlled(positive: Sequence[ConditioningEntry], negative: Sequence[ConditioningEntry]) -> list[ConditioningEntry]:
-    """The negative entries with what spreads to them."""
+    """Returns the negative entries with the ControlNets that spread to them."""
     spreading = [entry.control for entry in positive if entry.area is None and entry.control and entry.control[-1].spreads]
     takers = [number for number, entry in enumerate(negative) if entry.area is None]
     if not spreading or not takers or any(negative[number].control for number in takers):
@@ -94,11 +94,11 @@ def _controlled(positive: Sequence[ConditioningEntry], negative: Sequence[Condit
 
 
 Side = Callable[[str], Link]
-"""The name of a side -> the prediction of its branches, which this call adds to the region."""
+"""Maps the name of a side to the prediction of its branches, which this call adds to the region."""
 
 
 def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
-    """Add to `nodes` what the guider computes; the guided prediction."""
+    """Adds to `nodes` what the guider computes. Returns the guided prediction."""
     everything = needs_uncond(guider.model.patches)
     plain, plain_outer = (math.isclose(scale, 1.0) and not everything for scale in (guider.guidance, guider.outer))
     if guider.kind == "nested":
@@ -116,8 +116,8 @@ def combine(nodes: dict[str, NodeCall], guider: Guider, side: Side) -> Link:
 
 
 def _patched(nodes: dict[str, NodeCall], name: str, model: ModelRecipe, cond: Link, uncond: Link | None, guidance: float) -> Link:
-    """One prediction against another as the model's patches have it; without any, and with one
-    prediction, that one.
+    """Combines one prediction with another as the model's patches have it; without patches, a
+    single prediction stays as it is.
     """
     if uncond is None and not opaque_patches(model.patches):
         return cond

@@ -1,5 +1,5 @@
-"""Pass *cost*: floating-point operations and bytes of every operation, free of any device;
-`Device.cost` turns them into time.
+"""Pass *cost*: counts floating-point operations and bytes of every operation, free of any device;
+`Device.cost` turns them into time. Also sizes the values.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def cost(program: Program, shape: tuple[int, ...], count: Count, length: Length)
 
 
 def _key(operation: Operation, sizes: tuple[int, ...], work: Work) -> str:
-    """Equal for equal work: the counts of a stage tell configurations and number formats apart,
-    whatever the weights are.
+    """Returns a key that is equal for equal work: the counts of a stage tell configurations and
+    number formats apart, whatever the weights are.
     """
     if work == Work():
         return ""
@@ -61,8 +61,8 @@ def _patches(inputs: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int]]:
-    """Height and width of what each operation works on: a part of the latent behind a StepCrop,
-    else all of it.
+    """Returns the height and width that each operation works on: a part of the latent behind a
+    StepCrop, else all of it.
     """
     cells = {op.id: op.inputs["cells"] for op in program.before if op.inputs.get("cells") is not None}
     views = Views(program)
@@ -74,10 +74,10 @@ def _cells(program: Program, shape: tuple[int, ...]) -> dict[str, tuple[int, int
 
 
 def count_work(operation: Operation, shape: tuple[int, ...], tokens: int, value_bytes: int, counts: Counts) -> Work:
-    """The work of one operation for a latent [B, C, h, w] and a text of so many tokens; nothing for
-    what computes next to nothing.
+    """Counts the work of one operation for a latent [B, C, h, w] and a text of `tokens` tokens;
+    none where it is negligible.
 
-    InputError for a stage that nobody declared.
+    InputError for an undeclared stage.
     """
     return stage_of(operation).count(operation.inputs, Extent(shape, tokens, value_bytes), counts) or Work()
 
@@ -86,8 +86,8 @@ EXACT = 4  # bytes of a float32: the sampler's latents and the predictions
 
 
 class ValueSizes:
-    """Bytes of the values of a program whose `work`, `shape` and `cells` are known. InputError for
-    what a stage gives that nobody knows.
+    """Computes the bytes of the values of a program whose `work`, `shape` and `cells` are known.
+    InputError for an undeclared stage.
     """
 
     def __init__(self, program: Program) -> None:

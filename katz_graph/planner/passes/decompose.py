@@ -1,7 +1,7 @@
-"""Pass *decompose*: the costed stages of one evaluation, fully split by branch, as a
+"""Pass *decompose*: splits the costed stages of one evaluation fully by branch, into a
 series-parallel tree.
 
-The papers' serial and parallel parts, derived from the graph, so that a rewired UNet is treated by
+Derives the papers' serial and parallel parts from the graph, so that a rewired UNet is treated by
 the same rule. Reduction: nodes with the same predecessors and successors merge into P,
 single-in/single-out neighbours into S, after transitive reduction; what does not reduce stays one
 prime node (Valdes, Tarjan, Lawler 1982).
@@ -21,8 +21,8 @@ from katz_graph.planner.region import stage_of
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A leaf (one operation), or children in series (S), in parallel (P), or in an order that is
-    neither (prime).
+    """Holds a leaf (one operation), or children in series (S), in parallel (P), or in an order that
+    is neither (prime).
     """
 
     kind: Literal["leaf", "S", "P", "prime"]
@@ -39,8 +39,8 @@ class Tree:
             yield from child.leaves()
 
     def fold(self, seconds: Callable[[str], float]) -> float:
-        """Time with endless devices and free communication: sum over S, maximum over P (a prime
-        counts as S: an upper bound).
+        """Returns the time with endless devices and free communication: sum over S, maximum over P
+        (a prime counts as S: an upper bound).
         """
         if self.kind == "leaf":
             return seconds(self.leaf)
@@ -54,7 +54,7 @@ def decompose(program: Program) -> Program:
 
 
 def dependencies(variant: Variant, keep: Callable[[str], bool] | None = None) -> networkx.DiGraph:
-    """The costed operations and which needs which; operations without cost are contracted away."""
+    """Returns the dependencies of the costed operations; contracts operations without cost."""
     graph = networkx.DiGraph()
     costed = {operation.id: stage_of(operation).costed for operation in variant.operations}
     sources: dict[str, set[str]] = {}
@@ -71,7 +71,7 @@ def dependencies(variant: Variant, keep: Callable[[str], bool] | None = None) ->
 
 
 def tree(graph: networkx.DiGraph) -> Tree:
-    """Series-parallel decomposition of an acyclic graph."""
+    """Decomposes an acyclic graph into a series-parallel tree."""
     reduced = networkx.transitive_reduction(graph)
     trees: dict[int, Tree] = {number: Tree("leaf", leaf=name) for number, name in enumerate(graph.nodes)}
     numbers = {name: number for number, name in enumerate(graph.nodes)}
@@ -105,7 +105,7 @@ def _merge_series(work: networkx.DiGraph, trees: dict[int, Tree]) -> bool:
 
 
 def _joined(kind: Literal["S", "P"], parts: list[Tree]) -> Tree:
-    """S and P are associative: children of the same kind are taken up."""
+    """Joins parts under S or P, which are associative: takes up children of the same kind."""
     children = [child for part in parts for child in (part.children if part.kind == kind else (part,))]
     return Tree(kind, children=tuple(children))
 

@@ -1,5 +1,5 @@
-"""A ControlNet one evaluation behind: its residuals become a loop-carried value (Katz, section 5:
-pipelined asynchronous parallelization).
+"""Runs a ControlNet one evaluation behind: its residuals become a loop-carried value (Katz, section
+5: pipelined asynchronous parallelization).
 
 The first evaluation in which it acts waits for it; what no evaluation reads is not computed.
 Staleness counts in evaluations.
@@ -17,8 +17,8 @@ from katz_graph.planner.passes.variants import needed_operations, specialised
 
 
 def delay(program: Program, sessions: Sequence[str]) -> Program:
-    """The program in which readers of the ControlNet operations `sessions` read what the evaluation
-    before computed, where one did.
+    """Makes readers of the ControlNet operations `sessions` read what the evaluation before
+    computed, where one did.
     """
     slots = {name: SLOTS + number for number, name in enumerate(sessions, start=1)}
     before = {index: variant for variant in program.variants for index in variant.evaluations}

@@ -1,7 +1,7 @@
-"""Pass *emit*: one instruction list per device, and the prediction that the plan states.
+"""Pass *emit*: writes one instruction list per device, and the prediction that the plan states.
 
-The lists are complete: who computes, sends, receives and keeps what, for every evaluation. Nobody
-decides anything while they run.
+The lists say completely, for every evaluation, what each device computes, sends, receives and
+keeps. Nothing is decided while they run.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def emit(program: Program) -> Program:
 
 
 class _Lists:
-    """Writes the lists twice: the first time to learn who waits for what and how long it is needed,
-    the second time with what follows.
+    """Writes the lists twice: the first time to learn which devices wait for each instance and how
+    long it is needed, the second time with what follows.
     """
 
     def __init__(self, program: Program) -> None:
@@ -68,7 +68,7 @@ class _Lists:
     def _patch(
         self, operations: Iterable[Operation], weights: dict[Component, tuple[Lora, ...]], index: int | None = None
     ) -> Iterator[Instruction]:
-        """What has to be patched before these run."""
+        """Yields the patches that must come before these operations run."""
         for operation in operations:
             model = operation.inputs.get("model")
             if isinstance(model, ModelRecipe) and model in self._sets and weights.get(model.unet) != model.loras:
@@ -99,7 +99,7 @@ class _Lists:
         yield Instruction("end", "", index, keeps=self._kept(device, index, made, here))
 
     def _receive(self, device: str, values: Iterable[Any], index: int | None, here: dict[Instance, None]) -> Iterator[Instruction]:
-        """What of these values other devices make and was not received before."""
+        """Receives those values that other devices make and that are not here yet."""
         for value in values:
             instance = Instance(value, None) if index is None else self._instances.of(value, index)
             if not isinstance(instance, Instance):
@@ -128,7 +128,7 @@ class _Lists:
         return self._made_before[name] if instance.evaluation is None else [self._program.placement[name]]
 
     def _kept(self, device: str, index: int, made: Iterable[str], here: dict[Instance, None]) -> tuple[Instance, ...]:
-        """What later evaluations need on this device of what is there at the end of this one."""
+        """Returns the instances that later evaluations need on this device."""
         produced = set(made)
         for instance, last in self._last_use.get((device, index), {}).items():
             if last > index and instance.ref.operation in produced:

@@ -1,4 +1,4 @@
-"""Pass *expand*: a coarse sampler as the step region that it stands for.
+"""Pass *expand*: turns a coarse sampler into the step region that it stands for.
 
 Each conditioning entry of either side becomes a branch of its own (UNet stages and its
 ControlNets); entries of one side are blended by weight, the two sides by guidance; without guidance
@@ -27,14 +27,14 @@ NEGATIVE_SCORE = 2.5  # the aesthetic score that SDXL's refiner is told of what 
 def expand_sampling(
     begin: str, begin_inputs: Mapping[str, Any], model: ModelRecipe, positive: Conditioning, negative: Conditioning, guidance: float
 ) -> Expansion:
-    """The region of a sampler with plain guidance; it gives the latent."""
+    """Returns the region of a sampler with plain guidance; it gives the latent."""
     expansion = expand_guider(begin, begin_inputs, Guider("cfg", model, positive, negative, guidance=guidance))
     return replace(expansion, outputs=expansion.outputs[:1])
 
 
 def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -> Expansion:
-    """The region of one sampler: `begin` is the type of its begin node and `begin_inputs` what that
-    takes. It gives the latent, and the denoised one that the last step began with.
+    """Returns the region of one sampler: `begin` is the type of its begin node and `begin_inputs`
+    what that takes. It gives the latent, and the denoised one that the last step began with.
     """
     latent, model = begin_inputs["latent_image"], guider.model
     entries = balanced([getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:])
@@ -50,8 +50,8 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
 
 
 def _concatenated(entry: ConditioningEntry, latent: Mapping[str, Any]) -> ConditioningEntry:
-    """What a model with more input channels sees where the conditioning says nothing: the latent
-    under its mask, or a blank picture.
+    """Adds the extra input channels of a model that takes them, where the conditioning sets none:
+    the latent under its mask, or a blank picture.
     """
     if entry.concatenated is not None:
         return entry
@@ -103,7 +103,7 @@ def _weighed(nodes: dict[str, NodeCall], name: str, branch: Link, entry: Conditi
 
 
 def _branch(nodes: dict[str, NodeCall], name: str, model: ModelRecipe, entry: ConditioningEntry) -> Link:
-    """The UNet of one conditioning entry, with a ControlNet instance per use."""
+    """Adds the UNet of one conditioning entry, with a ControlNet instance per use."""
     text = (ConditioningEntry(entry.encoding, sizes=entry.sizes, concatenated=entry.concatenated),)
     step = Link("begin", 0) if entry.area is None else _crop(nodes, f"{name}.area", entry.area)
     common = {"model": model, "conditioning": text}
@@ -142,7 +142,7 @@ def _control(nodes: dict[str, NodeCall], name: str, step: Link, text: Conditioni
 
 
 def _within(nodes: dict[str, NodeCall], name: str, value: Link, window: tuple[float, float]) -> Link:
-    """`value` inside the window of the schedule, nothing outside of it."""
+    """Switches `value` on inside the window of the schedule, and off outside of it."""
     if window == WHOLE:
         return value
     nodes[name] = NodeCall("StepWindow", {"step": Link("begin", 0), "start_percent": window[0], "end_percent": window[1]})

@@ -1,4 +1,4 @@
-"""Pass *fit*: whether the models of a program fit each other, told from their configurations before
+"""Pass *fit*: checks that the models of a program fit each other, from their configurations, before
 anything is loaded.
 """
 
@@ -18,7 +18,7 @@ from katz_graph.recipe import ControlNetRecipe
 
 
 def fit(program: Program) -> Program:
-    """The program as it is.
+    """Returns the program as it is.
 
     InputError when a ControlNet or text encoder was made for another UNet, a decoder gives no
     prediction, or a patch would not act.
@@ -48,7 +48,7 @@ def _check_models(operation: Operation, operations: Mapping[str, Operation]) -> 
 
 
 def _check_patches(program: Program, variant: Variant) -> None:
-    """A region drawn by hand has the nodes that heed the patches of its models; a sampler's has."""
+    """Checks that a hand-drawn region has the nodes that heed patches; a sampler's has."""
     patches = getattr(program.region.begin.inputs.get("model"), "patches", ())
     types = {operation.type for operation in variant.operations}
     if (guidance_patch(patches) or post_guidance_patches(patches)) and "CFGCombine" in types and "PatchedCFGCombine" not in types:
@@ -68,7 +68,7 @@ def _check_patches(program: Program, variant: Variant) -> None:
 
 
 def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:
-    """Output 1 of a UNetDecoder is there only when its range reaches the last block."""
+    """Checks that a UNetDecoder whose output 1 is read reaches the last block."""
     source = operations.get(ref.operation)
     if source is None or ref.output != stage_of(source).last_block_gives:
         return

@@ -1,5 +1,5 @@
-"""Pass *hoist*: loop-invariant code motion. What depends on no step is computed once per request
-and passed as an argument.
+"""Pass *hoist*: moves loop-invariant code out of the loop. Computes what depends on no step once
+per request and passes it as an argument.
 
 Bit-equal to recomputing: the same functions run on the same tensors, earlier.
 """
@@ -22,7 +22,7 @@ from katz_graph.recipe import Conditioning, ConditioningEntry, ModelRecipe, Pict
 
 def hoist(program: Program) -> Program:
     """Fills `before` and makes stages read from it: text encodings, cross-attention keys and
-    values, embeddings of reference images, what an inpainting model sees of its part of the
+    values, embeddings of reference images, and an inpainting model's view of its part of the
     picture.
     """
     before: dict[str, Operation] = {}
@@ -59,8 +59,8 @@ def hoist(program: Program) -> Program:
 
 
 def _takes_pooled(program: Program) -> bool:
-    """Whether the model takes pooled text: what a conditioning has beyond what its model takes is
-    left out.
+    """Returns true if the model takes pooled text. Conditioning beyond what its model takes is left
+    out.
     """
     model: ModelRecipe = program.region.begin.inputs["model"]
     return architecture(model.unet).pooled_width is not None
@@ -73,8 +73,8 @@ def _picture(operation: Operation, image: Any) -> Picture:
 
 
 def _one_entry(operation: Operation, entries: Conditioning) -> ConditioningEntry:
-    """A stage takes one prompt; what else a conditioning can carry has nodes of its own inside a
-    region.
+    """Returns the one prompt that a stage takes; what else a conditioning can carry has nodes of
+    its own inside a region.
     """
     where = f"node {operation.id} ({operation.type}), conditioning"
     if len(entries) != 1:

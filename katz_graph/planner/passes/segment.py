@@ -1,5 +1,5 @@
-"""Pass *segment*: the longest runs of calls on one device with nothing arriving, leaving or being
-patched in between.
+"""Pass *segment*: finds the longest runs of calls on one device with nothing arriving, leaving or
+being patched in between.
 
 Each becomes one CUDA graph.
 """
@@ -49,7 +49,7 @@ def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings, 
 
 
 def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...], tuple[Ref, ...]]:
-    """What a run of calls reads of others, and what of it others read."""
+    """Returns what a run of calls reads of others, and what of it others read."""
     inside = {name for call in run for name in call.operations}
     taken = [value for operation in variant.operations if operation.id in inside for value in operation.inputs.values()]
     wanted = [value for operation in variant.operations if operation.id not in inside for value in operation.inputs.values()]
@@ -60,8 +60,8 @@ def _ends(variant: Variant, run: list[Call]) -> tuple[tuple[Ref | Previous, ...]
 
 
 class _Crossings:
-    """Which operations read from another device, and which are read there, in the same evaluation
-    or in a later one.
+    """Tells operations that read from another device, and those that are read there, in the same
+    evaluation or in a later one.
     """
 
     def __init__(self, program: Program) -> None:

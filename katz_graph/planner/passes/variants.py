@@ -1,5 +1,5 @@
-"""Pass *variants*: conditions are known before the run, so every switch is decided here and each
-kind of evaluation becomes a plain DAG.
+"""Pass *variants*: decides every switch, so that each kind of evaluation becomes a plain DAG.
+Conditions are known before the run.
 
 ControlNet windows, StepPattern and ranges of prompts are all conditions. What no later reader needs
 is left out, slots included.
@@ -38,8 +38,8 @@ def specialised(
     kind: Callable[[int], Hashable],
     build: Callable[[int, frozenset[int]], Variant],
 ) -> tuple[Variant, ...]:
-    """One variant for all evaluations of a kind after which the same slots are read, from the last
-    evaluation back to the first.
+    """Builds one variant for all evaluations of a kind after which the same slots are read, from
+    the last evaluation back to the first.
 
     `build(index, live)` makes the variant of an evaluation; `live` are the slots that the
     evaluation after it reads.
@@ -95,9 +95,7 @@ def _variant(region: Region, decisions: Mapping[str, bool], live: frozenset[int]
 
 
 def _check_inputs(operation: Operation) -> None:
-    """InputError when an input that must be there comes to nothing, as a Switch's missing side
-    does.
-    """
+    """Raises InputError when a required input comes to nothing, as a Switch's missing side does."""
     for name in operation.required:
         if operation.inputs.get(name) is None:
             raise InputError(
@@ -122,8 +120,8 @@ def slots_read(variant: Variant) -> frozenset[int]:
 
 
 def _check_slots(region: Region, found: Sequence[Variant]) -> None:
-    """Walk the evaluations in order: a slot without an initial value must be written before it is
-    read.
+    """Walks the evaluations in order and raises InputError for a slot that is read before it is
+    written and has no initial value.
     """
     written = {slot for slot in range(1, SLOTS + 1) if region.begin.inputs.get(f"initial_{slot}") is not None}
     order = sorted((index, variant) for variant in found for index in variant.evaluations)

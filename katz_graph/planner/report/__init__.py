@@ -1,1 +1,1 @@
-"""Shows plans: text, JSON, pictures, and why they are so. Must not change a program."""
+"""Shows plans as text, JSON and pictures, and explains them. Must not change a program."""

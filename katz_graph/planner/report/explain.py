@@ -1,4 +1,4 @@
-"""Why a program is as it is: the term that binds it, what lost and why, and the prediction that a
+"""Explains a program: the term that binds it, why the alternatives lost, and the prediction that a
 plan states.
 """
 
@@ -29,7 +29,7 @@ class Compared:
 
 
 def predict(program: Program) -> Prediction:
-    """What the plan states, from a simulation of the whole request.
+    """Predicts the plan's seconds from a simulation of the whole request.
 
     Ideal: free communication and endless devices as fast as the fastest; sequential: one operation
     after the other on the owner.
@@ -46,8 +46,8 @@ def predict(program: Program) -> Prediction:
 
 
 def binding(program: Program, simulation: Simulation) -> str:
-    """What the steady period cannot be below: the work of a device, the bytes over a link, or a
-    path, with figures.
+    """Names the term that limits the steady period, with figures: the work of a device, the bytes
+    over a link, or a path.
     """
     period = simulation.period
     if simulation.steady is None or not simulation.busy:
@@ -67,7 +67,7 @@ def binding(program: Program, simulation: Simulation) -> str:
 
 
 def notes(program: Program, simulation: Simulation, others: Sequence[Compared]) -> tuple[str, ...]:
-    """Why it is this one, in sentences; `others` are what it was compared with, the fastest first."""
+    """Explains the choice in sentences; `others` are the alternatives, the fastest first."""
     return tuple(_notes(program, simulation, others))
 
 
@@ -125,7 +125,7 @@ def _bound_of(other: Compared) -> str:
 
 
 def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
-    """cpu:1 -> cpu:0: 12.3 MB an evaluation at 1 GB/s = 12.3 ms."""
+    """Formats a link's load: cpu:1 -> cpu:0: 12.3 MB an evaluation at 1 GB/s = 12.3 ms."""
     source, _, target = resource.partition(" -> ")
     link = program.target.links[source, target]
     seconds = simulation.busy[resource]
@@ -134,8 +134,8 @@ def _occupancy(program: Program, simulation: Simulation, resource: str) -> str:
 
 
 def _path(simulation: Simulation) -> tuple[list[str], float, int]:
-    """Back from a steady prediction over what each waited for, until a step of the sampler: parts,
-    seconds, evaluations.
+    """Walks back from a steady prediction over what each span waited for, until a step of the
+    sampler. Returns parts, seconds, evaluations.
     """
     assert simulation.steady is not None
     spans = simulation.spans
@@ -177,8 +177,8 @@ class Describer:
         self._alone = len(program.target.devices) == 1
 
     def crossings(self, placement: Mapping[str, str]) -> int:
-        """How many values go from one device to another in an evaluation, steps and predictions
-        left out.
+        """Counts the values that go from one device to another in an evaluation, steps and
+        predictions left out.
         """
         return sum(placement[source] != placement[reader] for source, reader in self._edges)
 

@@ -1,8 +1,7 @@
-"""A Gantt picture of two steady evaluations, as SVG: a row for every device and every direction of
-a link in use.
+"""Draws a Gantt picture of two steady evaluations as SVG: a row for every device and every
+direction of a link in use.
 
-Drawn from the simulation that the plan's times come from. Knows nothing about how the plan was
-found.
+Drawn from the simulation that the plan's times come from. Must not know how the plan was found.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LINK, OTHER = DrawnKind("sent over a link", "#b279a2"), DrawnKind("other", "#9d9
 
 
 def as_svg(program: Program) -> str:
-    """The picture of a program whose calls are known."""
+    """Draws a program whose calls are known."""
     simulation = simulate(program)
     first, start, end = _window(simulation)
     spans = [span for span in simulation.spans if span.seconds and span.start < end and span.start + span.seconds > start]
@@ -54,7 +53,7 @@ def as_svg(program: Program) -> str:
 
 
 def _window(simulation: Simulation) -> tuple[int, float, float]:
-    """The first of the two evaluations, when it begins and when the second ends."""
+    """Returns the first of the two evaluations, when it begins and when the second ends."""
     count = len(simulation.ends)
     if not count:
         return 0, 0.0, simulation.seconds
@@ -63,7 +62,7 @@ def _window(simulation: Simulation) -> tuple[int, float, float]:
 
 
 def _rows(program: Program, spans: Sequence[SimulatedSpan]) -> list[str]:
-    """Devices in their order, each with the links that lead away from it."""
+    """Lists devices in their order, each with the links that lead away from it."""
     used = {span.resource for span in spans}
     rows: list[str] = []
     for device in program.target.devices:
@@ -92,7 +91,7 @@ def _row(name: str, top: int, spans: Sequence[SimulatedSpan], start: float, end:
 
 
 def _label(span: SimulatedSpan, width: float) -> str:
-    """What runs, with the number of its evaluation, as far as there is room."""
+    """Names a span's operation, with the number of its evaluation, as far as there is room."""
     which = "" if span.evaluation is None else f" #{span.evaluation}"
     branch, _, stage = span.what.rpartition(".")
     for text in (f"{branch[:3]}. {stage}{which}" if branch else f"{stage}{which}", f"{stage}{which}", which.strip()):
@@ -102,7 +101,7 @@ def _label(span: SimulatedSpan, width: float) -> str:
 
 
 def _boundaries(simulation: Simulation, first: int, bottom: int, start: float, scale: float) -> Iterator[str]:
-    """Where the sampler advances."""
+    """Marks the times at which the sampler advances."""
     for number in range(first, min(first + 2, len(simulation.ends))):
         begin = simulation.ends[number - 1] if number else 0.0
         for at in (begin, simulation.ends[number]):

@@ -1,4 +1,4 @@
-"""A program as people and scripts read it: text and JSON. `draw` makes the picture."""
+"""Renders a program as text for people and as JSON for scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from katz_graph.planner.queries import commonest_variant, opaque_functions, weig
 
 
 def as_text(program: Program) -> str:
-    """What the passes that have run so far found, one pass after the other."""
+    """Renders the results of the passes that have run so far, one pass after the other."""
     return "\n".join(_lines(program))
 
 
@@ -57,7 +57,7 @@ def _lines(program: Program) -> Iterator[str]:
 
 
 def _where(program: Program) -> Iterator[str]:
-    """What stands on which device, what is late, and the links in between."""
+    """Renders devices with their operations, delayed ControlNets, and links in use."""
     yield from (f"pinned: {stage} on {' or '.join(devices)}" for stage, devices in program.target.pins.items())
     for device in program.target.devices if program.placement else ():
         names = [name for name, home in program.placement.items() if home == device.name]
@@ -72,7 +72,7 @@ def _where(program: Program) -> Iterator[str]:
 
 
 def as_json(program: Program) -> dict[str, Any]:
-    """The same as plain data."""
+    """Returns the same as plain data."""
     prediction = program.prediction
     return {
         "sampler": program.name,
@@ -147,7 +147,7 @@ def _count(items: Any, noun: str) -> str:
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:
-    """0-3, 6, 8-9."""
+    """Formats numbers as ranges: 0-3, 6, 8-9."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:

@@ -18,8 +18,8 @@ RARE = 0.05  # of the evaluations: a variant that the bound leaves out
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A costed operation reads a value of another one directly, or over operations without cost,
-    which counts as nothing to send.
+    """Links a costed operation to another one whose value it reads. Through operations without cost
+    it counts as nothing to send.
     """
 
     source: str
@@ -29,7 +29,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """The costed operations of a variant in topological order, and what they exchange."""
+    """Lists the costed operations of a variant in topological order, and what they exchange."""
 
     evaluations: int
     names: tuple[str, ...]
@@ -40,8 +40,8 @@ class CriticalPath:
 
 
 class Bounds:
-    """Lower bounds in seconds, for placements of the operations of a program's loop. As if nothing
-    disturbed anything.
+    """Computes lower bounds in seconds for placements of the operations of a program's loop, as if
+    nothing disturbed anything.
     """
 
     def __init__(self, program: Program, costs: Costs) -> None:
@@ -53,8 +53,8 @@ class Bounds:
         self.outlines = tuple(self._outline(variant, wires) for variant, wires in wired if len(variant.evaluations) >= RARE * total)
 
     def seconds(self, placement: Mapping[str, str], owner: str, cut: Set[str] = frozenset(), least: float = 0.0) -> float:
-        """Of the loop; readers of the ControlNet operations `cut` do not wait for them. `least`:
-        what `occupation` said, if asked.
+        """Returns the loop's bound; readers of the ControlNet operations `cut` do not wait for
+        them. `least`: the result of `occupation`, if known.
         """
         total = 0.0
         for outline in self.outlines:
@@ -64,8 +64,8 @@ class Bounds:
         return max(total, least)
 
     def occupation(self, placement: Mapping[str, str], owner: str) -> float:
-        """A weaker bound that is told faster: of what devices compute and links carry. `placement`
-        may be a part of it.
+        """Returns a weaker, cheaper bound: what devices compute and links carry. `placement` may be
+        partial.
         """
         return sum(outline.evaluations * self._occupied(outline, placement, owner) for outline in self.outlines)
 
@@ -74,8 +74,8 @@ class Bounds:
         return max(max(work.values(), default=0.0), max(traffic.values(), default=0.0))
 
     def _work(self, outline: CriticalPath, placement: Mapping[str, str]) -> dict[str, float]:
-        """Device -> seconds of computing an evaluation, equal operations batched where that is
-        faster.
+        """Returns device -> seconds of computing an evaluation, equal operations batched where that
+        is faster.
         """
         found: dict[str, float] = {}
         seconds, batching = self._costs.seconds, self._program.target.batching
@@ -92,7 +92,7 @@ class Bounds:
         return found
 
     def _traffic(self, outline: CriticalPath, placement: Mapping[str, str], owner: str) -> dict[tuple[str, str], float]:
-        """Direction of a link -> seconds that an evaluation's bytes take it."""
+        """Returns direction of a link -> seconds that an evaluation's bytes take."""
         sent: dict[tuple[Ref, str, str], float] = {}
         for name, readings in outline.reads.items():
             target = placement.get(name)
@@ -113,7 +113,7 @@ class Bounds:
         return found
 
     def _path(self, outline: CriticalPath, placement: Mapping[str, str], owner: str, cut: Set[str]) -> float:
-        """Seconds of the longest path from the step to the prediction."""
+        """Returns the seconds of the longest path from the step to the prediction."""
         finished: dict[str, float] = {}
         links, seconds = self._program.target.links, self._costs.seconds
         stepping = set(outline.step_readers)
@@ -158,7 +158,7 @@ class Bounds:
                 yield from (Reading(name, None, 0.0) for name in self._through(wires, costed, ref.operation))
 
     def _through(self, wires: Wiring, costed: Mapping[str, bool], name: str) -> dict[str, None]:
-        """The costed operations that `name` is or reads over operations without cost."""
+        """Returns the costed operations that `name` is or reads over operations without cost."""
         if costed.get(name):
             return {name: None}
         return {found: None for source in wires.sources.get(name, ()) for found in self._through(wires, costed, source)}

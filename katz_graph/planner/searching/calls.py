@@ -1,7 +1,7 @@
-"""Calls out of a placement: which equal stages of one device share a call, in which order devices
-run theirs, and what precedes the loop.
+"""Makes calls out of a placement: equal stages of one device that share a call, the order of each
+device's calls, and the calls before the loop.
 
-Knows nothing about how a placement was found.
+Must not know how a placement was found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from katz_graph.planner.simulation.views import Views
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """A variant by names of operations, in topological order: what each reads of the same
+    """Describes a variant by names of operations, in topological order: what each reads of the same
     evaluation, which costed ones may run at the same time as it, and which may share a call.
     """
 
@@ -30,7 +30,7 @@ class Wiring:
 
 
 def wirings(program: Program) -> tuple[Wiring, ...]:
-    """One per variant."""
+    """Returns one wiring per variant."""
     views = Views(program)
     return tuple(_wiring(program, variant, views) for variant in program.variants)
 
@@ -58,10 +58,10 @@ def _beside(sources: Mapping[str, tuple[str, ...]], costed: frozenset[str]) -> d
 
 
 def _merge_key(program: Program, variant: Variant, operation: Operation, views: Views) -> Hashable:
-    """What two operations have in common that may share a call: the same stage and constants, the
-    same kinds of inputs, steps of the same origin (noise level and timestep are theirs), and
-    tensors of one shape: of the part of the latent, of the text, of the block range, and of
-    residuals, which may be averaged over the picture.
+    """Returns a key that is equal for two operations that may share a call: the same stage and
+    constants, the same kinds of inputs, steps of the same origin (noise level and timestep are
+    theirs), and tensors of one shape: of the part of the latent, of the text, of the block range,
+    and of residuals, which may be averaged over the picture.
     """
     constants = tuple((name, value) for name, value in sorted(operation.inputs.items()) if not isinstance(value, (Ref, Previous)))
     variable = tuple(sorted((name, type(value).__name__) for name, value in operation.inputs.items() if isinstance(value, (Ref, Previous))))
@@ -74,7 +74,7 @@ def _merge_key(program: Program, variant: Variant, operation: Operation, views: 
 
 
 class Costs:
-    """Seconds of calls on the program's devices, each looked up once."""
+    """Returns the seconds of calls on the program's devices; looks each up once."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -82,8 +82,8 @@ class Costs:
         self._known: dict[tuple[str, int, str, bool], float] = {}
 
     def seconds(self, name: str, members: int, device: str, busy: bool = False) -> float:
-        """Of so many operations like `name` in one call; `busy`: while another device of the host
-        works too.
+        """Returns the seconds of `members` operations like `name` in one call; `busy`: while
+        another device of the host works too.
         """
         known = (self._program.keys.get(name) or name, members, device, busy)
         if known not in self._known:
@@ -92,8 +92,8 @@ class Costs:
 
 
 class Neighbours:
-    """Which devices of those in use share their host with another one in use, and so take longer
-    while that one works.
+    """Finds devices in use that share their host with another one in use, and so take longer while
+    that one works.
     """
 
     def __init__(self, program: Program) -> None:
@@ -108,7 +108,7 @@ class Neighbours:
         return frozenset(name for name in names if hosts.count(self._hosts[name]) > 1)
 
     def of_operations(self, wires: Wiring, placement: Mapping[str, str]) -> frozenset[str]:
-        """The operations beside which another device of the same host has something to do."""
+        """Returns the operations beside which another device of the host has work."""
         if self._apart:
             return frozenset()
         hosts = self._hosts
@@ -121,8 +121,8 @@ class Neighbours:
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Where everything runs, and how: `ranks` order the calls of a device (larger first), without
-    them a graph's own order counts.
+    """Places operations and says how calls are made: `ranks` order the calls of a device (larger
+    first); without them a graph's own order counts.
     """
 
     placement: Mapping[str, str]
@@ -132,8 +132,8 @@ class Arrangement:
 
 
 def loop_calls(variant: Variant, wires: Wiring, arranged: Arrangement, costs: Costs, crowded: frozenset[str]) -> tuple[Call, ...]:
-    """The calls of one evaluation in topological order; `crowded`: operations beside which the
-    host's other devices work.
+    """Returns the calls of one evaluation in topological order; `crowded`: operations beside which
+    the host's other devices work.
     """
     groups = _merged(wires, arranged.placement) if arranged.merge else {}
     member_of = {name: groups.get(name, (name,)) for name in wires.names}
@@ -146,8 +146,8 @@ def loop_calls(variant: Variant, wires: Wiring, arranged: Arrangement, costs: Co
 
 
 def _merged(wires: Wiring, placement: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Operation -> the group of equal ones of its device, as far as merging them leaves the graph
-    free of cycles.
+    """Returns operation -> the group of equal ones of its device, as far as merging them leaves the
+    graph free of cycles.
     """
     found: dict[str, tuple[str, ...]] = {}
     for names in wires.alike:
@@ -163,7 +163,7 @@ def _merged(wires: Wiring, placement: Mapping[str, str]) -> dict[str, tuple[str,
 
 
 def _ordered(wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Mapping[str, float] | None) -> list[tuple[str, ...]]:
-    """The groups in topological order, those of higher rank first; a graph with a cycle comes out
+    """Orders the groups topologically, those of higher rank first; a graph with a cycle comes out
     shorter.
     """
     keys: dict[tuple[str, ...], tuple[float, int]] = {}
@@ -194,8 +194,8 @@ def _ordered(wires: Wiring, member_of: Mapping[str, tuple[str, ...]], ranks: Map
 def calls_before(
     program: Program, calls: Sequence[Sequence[Call]], arranged: Arrangement, texts: Mapping[str, str], costs: Costs
 ) -> tuple[Call, ...]:
-    """Hoisted work: texts on the devices `texts`, the rest on every device that reads it, in the
-    batch that a batched call there reads.
+    """Returns the calls of hoisted work: texts on the devices `texts`, the rest on every device
+    that reads it, in the batch that a batched call there reads.
     """
     readers: dict[str, dict[str, None]] = {operation.id: {} for operation in program.before}
     operations = {op.id: op for variant in program.variants for op in variant.operations}
@@ -218,8 +218,8 @@ def calls_before(
 
 
 def _batches(operations: Mapping[str, Operation], merged: Iterable[Call]) -> dict[str, tuple[str, ...]]:
-    """Operation before the loop -> those computed with it, because one call of the loop reads them
-    all.
+    """Returns operation before the loop -> those computed with it, because one call of the loop
+    reads them all.
     """
     batches: dict[str, tuple[str, ...]] = {}
     for call in merged:

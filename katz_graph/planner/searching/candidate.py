@@ -1,4 +1,4 @@
-"""A candidate of the search, and the workbench that makes a program of it and times it on the
+"""Defines a candidate of the search; makes a program of it and times that on the
 simulator's clock.
 """
 
@@ -20,8 +20,8 @@ from katz_graph.planner.simulation.simulate import run_clock
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Where every costed operation of the loop runs, who advances the sampler, and which
-    ControlNets are one evaluation behind.
+    """Places every costed operation of the loop; names the device that advances the sampler and the
+    ControlNets that are one evaluation behind.
     """
 
     devices: tuple[str, ...]  # of `CandidateTimer.names`, in that order
@@ -52,7 +52,7 @@ class PreparedSearch:
 
 
 class CandidateTimer:
-    """Makes programs of candidates. Prepares each set of delayed ControlNets once."""
+    """Makes and times programs of candidates. Prepares each set of delayed ControlNets once."""
 
     def __init__(self, program: Program, sites: Sites, costs: Costs) -> None:
         self.program, self.sites, self.costs = program, sites, costs
@@ -65,14 +65,14 @@ class CandidateTimer:
         return dict(zip(self.names, candidate.devices, strict=True))
 
     def crossing(self, candidate: Candidate) -> frozenset[str]:
-        """The ControlNet operations that are read on another device than theirs."""
+        """Returns the ControlNet operations that are read on another device than theirs."""
         placement = self.placement(candidate)
         return frozenset(
             name for name, readers in self._graph.sessions.items() if any(placement.get(reader) != placement[name] for reader in readers)
         )
 
     def timed(self, candidate: Candidate, merged: bool) -> Timed | None:
-        """None when nothing can be merged, so that it is the same as without."""
+        """Times a candidate; None when nothing can be merged, so that it is the same as without."""
         prepared = self.prepared(candidate.delayed)
         short = self._arranged(prepared.short, prepared.wires, candidate, merged)
         if merged and not any(len(call.operations) > 1 for calls in short.calls for call in calls):
@@ -85,7 +85,7 @@ class CandidateTimer:
         return Timed((ends[-1] if ends else 0.0) + further, candidate, merged)
 
     def exact_seconds(self, timed: Timed) -> float:
-        """Of all evaluations, none of them told from others."""
+        """Simulates all evaluations, without extrapolating any."""
         delayed = timed.candidate.delayed
         if delayed not in self._flows:
             self._flows[delayed] = Flow(self.prepared(delayed).program)
@@ -93,7 +93,7 @@ class CandidateTimer:
         return ends[-1] if ends else 0.0
 
     def built(self, timed: Timed) -> Program:
-        """The whole program of a candidate: `placement`, `owner`, `delayed`, `calls` and
+        """Returns the whole program of a candidate: `placement`, `owner`, `delayed`, `calls` and
         `before_calls` filled.
         """
         prepared = self.prepared(timed.candidate.delayed)
@@ -121,7 +121,7 @@ class CandidateTimer:
 
 
 class _Graph:
-    """The operations of all variants as one graph."""
+    """Joins the operations of all variants in one graph."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -145,7 +145,7 @@ class _Graph:
         self.sessions = {name: tuple(self._edges[name]) for name, op in operations.items() if stage_of(op).may_lag}
 
     def complete(self, placement: Mapping[str, str], owner: str) -> dict[str, str]:
-        """With the operations that cost nothing: on the owner, or else with who reads them."""
+        """Adds the operations that cost nothing: on the owner, else on the device of a reader."""
         found = dict(placement)
         for name in self._order:
             if name not in found:
@@ -156,8 +156,8 @@ class _Graph:
         return found
 
     def ranks(self, placement: Mapping[str, str], costs: Costs, busy: frozenset[str]) -> dict[str, float]:
-        """Seconds from the start of each operation to the end of the evaluation, as if nothing were
-        delayed.
+        """Returns the seconds from the start of each operation to the end of the evaluation, as if
+        nothing were delayed.
         """
         found: dict[str, float] = {}
         links = self._program.target.links
@@ -170,7 +170,7 @@ class _Graph:
         return found
 
     def _reversed_order(self) -> list[str]:
-        """Every operation behind those that read it."""
+        """Orders every operation behind those that read it."""
         found: dict[str, None] = {}
 
         def visit(name: str) -> None:

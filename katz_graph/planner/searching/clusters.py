@@ -1,7 +1,7 @@
-"""What the search places as one: chains out of the series-parallel tree, and the placements of them
-worth a look.
+"""Groups operations for the search: chains out of the series-parallel tree, and their candidate
+placements.
 
-Enumerated whole while few, else by a beam; devices that are interchangeable are taken in one order
+Enumerates all placements while few, else uses a beam; takes interchangeable devices in one order
 only.
 """
 
@@ -21,7 +21,7 @@ Item = tuple[str, ...]
 
 
 def items_of(program: Program, sites: Sites, seconds: Callable[[str], float]) -> list[Item]:
-    """The items, those with most work first. What pins keep apart is apart."""
+    """Returns the items, those with most work first. Separates what pins keep apart."""
     found: list[Item] = []
     known: set[str] = set()
     order = sorted(range(len(program.trees)), key=lambda number: -sum(map(seconds, program.trees[number].leaves())))
@@ -41,8 +41,8 @@ def _models(program: Program) -> dict[str, object]:
 
 
 def _items(tree: Tree, models: Mapping[str, object], seconds: Callable[[str], float]) -> list[list[str]]:
-    """Every child of a P (or prime) is an item; what stands in series goes with the heaviest chain
-    of its own model.
+    """Makes every child of a P (or prime) an item; what stands in series goes with the heaviest
+    chain of its own model.
     """
     if tree.kind == "leaf":
         return [[tree.leaf]]
@@ -58,7 +58,7 @@ def _items(tree: Tree, models: Mapping[str, object], seconds: Callable[[str], fl
 
 
 def _glued(program: Program, items: list[Item], little: Callable[[Item], bool]) -> list[Item]:
-    """Items of little work go with the item that reads them first."""
+    """Joins items of little work to the item that reads them first."""
     readers: dict[str, str] = {}
     for variant in program.variants:
         for operation in variant.operations:
@@ -78,7 +78,7 @@ def _glued(program: Program, items: list[Item], little: Callable[[Item], bool]) 
 
 
 def _by_pins(item: Item, sites: Sites) -> list[Item]:
-    """The item, or, where no device may run all of it, its operations by where they may run."""
+    """Returns the item; where no device may run all of it, splits it by allowed devices."""
     if set.intersection(*(set(sites.allowed[name]) for name in item)):
         return [item]
     parts: dict[tuple[str, ...], list[str]] = {}
@@ -88,10 +88,10 @@ def _by_pins(item: Item, sites: Sites) -> list[Item]:
 
 
 def placements(items: Sequence[Item], sites: Sites, score: Callable[[Mapping[str, str]], float]) -> list[dict[str, str]]:
-    """Operation -> device, for every placement that holds pins and memory and differs by more than
-    interchangeable devices.
+    """Returns operation -> device for every placement that meets pins and memory and differs by
+    more than interchangeable devices.
 
-    Beyond the most that are looked at, the best of a beam by `score` of what is placed so far.
+    Beyond `MOST` placements, keeps the best of a beam by `score` of what is placed so far.
     """
     classes = sites.classes()
     found: list[dict[str, str]] = [{}]
@@ -103,8 +103,8 @@ def placements(items: Sequence[Item], sites: Sites, score: Callable[[Mapping[str
 
 
 def _grown(partial: Mapping[str, str], item: Item, sites: Sites, classes: Mapping[str, int]) -> Iterator[dict[str, str]]:
-    """A placement with one more item, on every device that may run it; of unused ones that are
-    interchangeable, on the first.
+    """Yields the placement with one more item, on every device that may run it; of unused ones that
+    are interchangeable, on the first.
     """
     used, fresh = set(partial.values()), set()
     for device in sites.devices:

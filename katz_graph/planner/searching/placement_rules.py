@@ -20,7 +20,7 @@ NOISE = 0.1  # of a measured size or rate
 
 
 class Sites:
-    """Answers for the operations of a program."""
+    """Answers where the operations of a program may run."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -39,8 +39,8 @@ class Sites:
         self._check_memory(loop)
 
     def fits(self, placement: Mapping[str, str], owner: str = "") -> bool:
-        """Whether every device holds the whole modules of what is placed on it; text encoders count
-        on theirs once the owner is known.
+        """Returns true if every device holds the whole modules of what is placed on it; text
+        encoders count on theirs once the owner is known.
         """
         if self._endless:
             return True
@@ -54,15 +54,15 @@ class Sites:
 
     @property
     def is_short(self) -> bool:
-        """Whether some device does not hold all modules."""
+        """Returns true if some device does not hold all modules."""
         return sum(self._bytes.values()) > min(self._memory.values())
 
     def copies(self, placement: Mapping[str, str]) -> int:
-        """How many modules the devices hold, each device its own."""
+        """Counts the modules that the devices hold, each device its own."""
         return len({(device, self._module[name]) for name, device in placement.items()})
 
     def texts(self, owner: str) -> dict[str, str]:
-        """Text encoder operation -> its device: the owner, or the first device that a pin allows."""
+        """Returns text encoder operation -> the owner, or the first device that a pin allows."""
         return {operation.id: self._text_device(operation, owner) for operation in self._texts}
 
     def _text_device(self, operation: Operation, owner: str) -> str:
@@ -70,7 +70,7 @@ class Sites:
         return owner if not pinned or owner in pinned else pinned[0]
 
     def classes(self) -> dict[str, int]:
-        """Device -> number of its class: exchanging two devices of a class changes nothing."""
+        """Maps devices to class numbers: exchanging two devices of a class changes nothing."""
         found: list[list[Device]] = []
         for device in self.program.target.devices:
             group = next((group for group in found if self._alike(group[0], device)), None)
@@ -81,7 +81,7 @@ class Sites:
         return {device.name: number for number, group in enumerate(found) for device in group}
 
     def nothing_fits(self) -> InputError:
-        """Why no placement at all holds pins and memory."""
+        """Explains, as an InputError, that no placement meets pins and memory."""
         texts = [operation.id for operation in self._texts]
         names = {self._module[name]: name for name in reversed([*self.costed, *texts])}
         sizes = ", ".join(f"{name} {self._bytes[part] / 1e9:.2f} GB" for part, name in names.items())
@@ -141,12 +141,12 @@ class Sites:
 
 
 def _near(one: float, other: float) -> bool:
-    """Whether two measured figures differ by no more than measuring does."""
+    """Returns true if two measured figures differ by no more than measuring noise."""
     return one == other or abs(one - other) <= NOISE * max(one, other)
 
 
 def _module(operation: Operation) -> Hashable:
-    """What an operation needs whole; None for what needs no weights."""
+    """Returns the module that an operation needs whole; None for one without weights."""
     if stage_of(operation).encodes_text:
         return operation.stage, tuple(encoder for prompt in prompts(operation.inputs["encoding"]) for encoder in prompt.clip.encoders)
     model = operation.inputs.get("model") or operation.inputs.get("control_net")

@@ -1,8 +1,8 @@
-"""Pass *search*: where everything runs, what shares a call, and which ControlNets are one
-evaluation behind: the fastest on the simulator.
+"""Pass *search*: finds the fastest plan on the simulator: the placement, the stages that share a
+call, and the ControlNets that are one evaluation behind.
 
-Candidates come from the series-parallel tree and are taken in the order of a lower bound; stages of
-the best are then moved.
+Takes candidates from the series-parallel tree in the order of a lower bound, then moves stages of
+the best.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Search:
         self._found: dict[Candidate, list[Timed]] = {}  # the faster one of merged or not first
 
     def run(self) -> list[Timed]:
-        """What was timed."""
+        """Searches and returns all timed candidates."""
         beginnings = self._space.beginnings()
         self._best_first(beginnings)
         self._best_first(self._space.delayed(beginnings))
@@ -55,8 +55,8 @@ class _Search:
         return [one for timed in self._found.values() for one in timed]
 
     def _best_first(self, candidates: Iterable[Candidate]) -> None:
-        """Times candidates in the order of their bounds, until no bound is below the best time;
-        some on one device and on several.
+        """Times candidates in the order of their bounds, until no bound is below the best time.
+        Times at least one on a single device and one on several.
         """
         heap = [(self._occupation(candidate), False, number, candidate) for number, candidate in enumerate(candidates)]
         heapify(heap)
@@ -77,7 +77,7 @@ class _Search:
                 self._time(candidate)
 
     def _climb(self, start: Timed) -> None:
-        """Goes from a candidate to a faster one near it, for as long as there is one."""
+        """Moves from a candidate to a faster one near it, for as long as there is one."""
         current, limit = start, len(self._found) + TIMED // STARTS
         while len(self._found) < limit:
             promising: list[Candidate] = []
@@ -114,8 +114,8 @@ LISTED = 6
 
 
 def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
-    """The program of the best candidate, with `alternatives` and `notes`. `batching`: whether equal
-    stages must share a call.
+    """Returns the program of the best candidate, with `alternatives` and `notes`. `batching` says
+    if equal stages must share a call.
     """
     describer = Describer(bench.program)
 

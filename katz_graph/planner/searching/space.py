@@ -1,5 +1,5 @@
-"""The space that the search walks: candidates to begin with, and what is near a candidate. Times
-nothing.
+"""Generates the candidates that the search walks: those to begin with, and the neighbours of a
+candidate. Times nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FEW = 1000  # placements of single stages that are looked at all; of chains out 
 
 
 class Space:
-    """Candidates of a program. Of those that differ by interchangeable devices only, one."""
+    """Generates candidates; of those that differ by interchangeable devices only, one."""
 
     def __init__(self, bench: CandidateTimer, bounds: Bounds) -> None:
         self._bench, self._bounds, self._sites = bench, bounds, bench.sites
@@ -31,8 +31,8 @@ class Space:
         self._branches = self._stages_of_branches()
 
     def beginnings(self) -> list[Candidate]:
-        """Placements of single stages while few, else of chains out of the tree, without delays.
-        InputError when nothing fits.
+        """Returns placements of single stages while few, else of chains out of the tree, without
+        delays. InputError when nothing fits.
         """
         found = [one for one in dict.fromkeys(map(self._canonical, self._placed())) if self._fits(one)]
         if not found:
@@ -40,15 +40,15 @@ class Space:
         return found
 
     def delayed(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """Those of `candidates` in which ControlNets are read on other devices, with all of these
-        delayed; none unless it is allowed.
+        """Returns those of `candidates` in which ControlNets are read on other devices, with all of
+        these delayed; none unless stale ControlNets are allowed.
         """
         crossing = ((one, self._bench.crossing(one)) for one in candidates if self.stale)
         return [replace(one, delayed=sessions) for one, sessions in crossing if sessions]
 
     def near(self, candidate: Candidate) -> tuple[list[Candidate], list[Candidate]]:
-        """With a stage or a pair elsewhere, another owner, or one ControlNet's delay changed; and
-        with a stage of every branch elsewhere.
+        """Returns candidates with a stage or a pair elsewhere, another owner, or one ControlNet's
+        delay changed; and candidates with a stage of every branch elsewhere.
 
         The second, because moving a stage of one branch gains nothing while the others are as slow.
         """
@@ -87,12 +87,12 @@ class Space:
                 yield from (other for other in self.delayed([one]) if other.delayed != one.delayed)
 
     def _joined(self, placement: Mapping[str, str]) -> Iterator[dict[str, str]]:
-        """A stage of every branch to where another stage of its branch is."""
+        """Yields moves of a stage of every branch to the device of another stage of its branch."""
         for stage, other in permutations(range(max(map(len, self._branches), default=0)), 2):
             yield {branch[stage]: placement[branch[other]] for branch in self._branches if max(stage, other) < len(branch)}
 
     def _stages_of_branches(self) -> list[list[str]]:
-        """The costed operations of every branch, in an order that is the same in branches alike."""
+        """Returns the costed operations of every branch; branches alike in the same order."""
         names, keys = self._bench.names, self._bench.program.keys
         graph = networkx.Graph()
         graph.add_nodes_from(names)
@@ -104,7 +104,7 @@ class Space:
         return [replace(one, delayed=one.delayed & self._bench.crossing(one)) if one.delayed else one for one in fitting]
 
     def _ends(self, placement: Mapping[str, str]) -> list[str]:
-        """The devices of what the prediction is made of, in the order of devices."""
+        """Returns the devices of what the prediction is made of, in the order of devices."""
         there = {placement[name] for name in self._feeders if name in placement}
         return [device for device in self._sites.devices if device in there] or list(dict.fromkeys(placement.values()))
 
@@ -116,8 +116,8 @@ class Space:
         return self._sites.fits(self._bench.placement(candidate), candidate.owner)
 
     def _canonical(self, candidate: Candidate) -> Candidate:
-        """The same on the first devices of every class of interchangeable ones, the owner before
-        the others.
+        """Returns the same candidate on the first devices of every class of interchangeable ones,
+        the owner before the others.
         """
         names: dict[str, str] = {}
         left: dict[int, list[str]] = {}

@@ -1,5 +1,5 @@
-"""What every operation of every evaluation reads and makes, resolved once for all placements: the
-simulator's and the search's view.
+"""Resolves what every operation of every evaluation reads and makes, once for all placements. Also
+shortens repeating patterns. Read by the simulator and the search.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ KEPT, STEADY = 6, 4  # repeats of it that are simulated; the last of these that 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationUse:
-    """One evaluation: its variant's number, instance numbers that each operation reads and makes,
-    the step's and the prediction's.
+    """Describes one evaluation: its variant's number, and the instance numbers that each operation
+    reads and makes, of the step and of the prediction.
     """
 
     evaluation: int
@@ -33,7 +33,7 @@ class EvaluationUse:
 
 
 class Flow:
-    """The instances of a program, numbered; `sizes` in bytes. Independent of devices."""
+    """Numbers the instances of a program; `sizes` in bytes. Independent of devices."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -81,7 +81,7 @@ class Flow:
         return tuple(dict.fromkeys(self.numbers[instance] for instance in found))
 
     def _patched(self) -> Mapping[str, str]:
-        """Operation -> the weight set that it needs, for models that are patched."""
+        """Returns operation -> the weight set that it needs, for models that are patched."""
         names = {model: name for name, model in weight_sets(self.program).items()}
         operations = [op for variant in self.program.variants for op in variant.operations] if names else []
         models = {op.id: op.inputs.get("model") for op in operations}
@@ -90,8 +90,8 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Evaluations from `first` to `last` of a shortened program, `times` repeats of a pattern,
-    stand for so many further ones.
+    """Extrapolates evaluations `first` to `last` of a shortened program, `times` repeats of a
+    pattern, to `further` more repeats.
     """
 
     first: int
@@ -101,8 +101,8 @@ class Repeats:
 
 
 def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
-    """The program with at most a few repeats of every repeating pattern of variants, and what was
-    left out.
+    """Returns the program with at most a few repeats of every repeating pattern of variants, and
+    what was left out.
 
     What was left out takes as long, each time, as the last repeats that were kept.
     """
@@ -125,8 +125,8 @@ def shortened(program: Program) -> tuple[Program, tuple[Repeats, ...]]:
 
 
 def _pattern(kinds: Sequence[int]) -> tuple[int, int]:
-    """Length of the shortest block that the longest repetition at the beginning is made of, and its
-    repeats.
+    """Returns the length of the shortest block that the longest repetition at the beginning is made
+    of, and its repeats.
     """
     best = (1, 1)
     for length in range(1, min(LONGEST_BLOCK, len(kinds) // 2) + 1):

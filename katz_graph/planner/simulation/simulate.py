@@ -1,7 +1,7 @@
-"""The simulator: a virtual clock, devices that run their calls in a fixed order, and links that
-carry values in the order of making.
+"""Simulates a program on a virtual clock: devices run their calls in a fixed order, and links carry
+values in the order of making.
 
-It knows a program's calls, placement and owner, and nothing about how they were found.
+Must not know how a program's calls, placement and owner were found.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from katz_graph.planner.simulation.flow import Flow
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSpan:
-    """What a device or a direction of a link ("cpu:1 -> cpu:0") is busy with, in seconds on the
-    virtual clock.
+    """Records what a device or a direction of a link ("cpu:1 -> cpu:0") is busy with, in seconds on
+    the virtual clock.
 
     The sampler's part is there too: `step` begins an evaluation and `advance` ends it, in no time.
     """
@@ -35,7 +35,7 @@ class SimulatedSpan:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What the clock said. `ends`: when the sampler had each evaluation's prediction."""
+    """Holds the simulated times. `ends`: when the sampler had each evaluation's prediction."""
 
     seconds: float
     ends: tuple[float, ...] = ()
@@ -46,8 +46,8 @@ class Simulation:
 
 
 def simulate(program: Program) -> Simulation:
-    """The whole request on the clock. RunError, naming what waits for what, when the order of calls
-    cannot be carried out.
+    """Simulates the whole request. RunError, naming the devices that wait and for what, when the
+    order of calls cannot be carried out.
     """
     flow = Flow(program)
     spans: list[SimulatedSpan] = []
@@ -66,8 +66,8 @@ def simulate(program: Program) -> Simulation:
 
 
 def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
-    """First and last of the most evaluations in a row of the commonest variant; of several such
-    rows, the middle one.
+    """Returns the first and last of the most evaluations in a row of the commonest variant; of
+    several such rows, the middle one.
     """
     number = commonest_variant(program)
     if number is None:
@@ -84,8 +84,8 @@ def _longest_run(program: Program) -> tuple[int, int] | tuple[None, int]:
 
 
 def run_clock(flow: Flow, program: Program, spans: list[SimulatedSpan] | None = None) -> list[float]:
-    """When the sampler had the prediction of each evaluation of `flow`; what resources did is
-    appended to `spans`.
+    """Returns the times at which the sampler had the prediction of each evaluation of `flow`;
+    appends what resources did to `spans`.
 
     `program` says the calls of each variant of the flow, what is placed where, and the owner.
     RunError for a deadlock.
@@ -165,8 +165,8 @@ class _Clock:
         return ends
 
     def _who_receives(self) -> dict[tuple[int, int], list[int]]:
-        """(Instance, device that sends it) -> devices that read it and do not make it, in the order
-        of devices.
+        """Returns (instance, device that sends it) -> devices that read it and do not make it, in
+        the order of devices.
         """
         makers: dict[int, list[int]] = {}
         for device, entries in enumerate(self._lists):
@@ -197,7 +197,7 @@ class _Clock:
 
 
 class _Trace:
-    """Writes down what resources did, and which span each waited for."""
+    """Records what resources did, and which span each waited for."""
 
     def __init__(self, spans: list[SimulatedSpan], names: Sequence[str], flow: Flow) -> None:
         self._spans, self._names, self._flow = spans, names, flow
@@ -245,7 +245,7 @@ class DeviceTask:
 
 
 def device_tasks(flow: Flow, program: Program) -> dict[str, list[DeviceTask]]:
-    """Every device's list, for the devices that have something to do."""
+    """Returns every device's list, for the devices that have something to do."""
     lists: dict[str, list[DeviceTask]] = {}
     for name, task in _all_tasks(flow, program):
         if name in lists:
@@ -277,9 +277,9 @@ def _task(call: Call, reads: Mapping[str, Sequence[int]], makes: Mapping[str, Se
 
 
 def _patches(flow: Flow, program: Program) -> Iterator[tuple[str, DeviceTask]]:
-    """All weights of a model with LoRAs, on each device that has a part of it.
+    """Yields a task for all weights of a model with LoRAs, on each device that has a part of it.
 
-    As measured; else originals come over the bus, and are read and written.
+    Takes the measured time; else originals come over the bus, and are read and written.
     """
     for device, weights in dict.fromkeys((program.placement[name], weights) for name, weights in flow.patched.items()):
         switch, known = flow.switches[weights], program.target.device(device)

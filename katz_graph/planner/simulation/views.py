@@ -1,5 +1,5 @@
-"""Follows what an operation works on back through crops, features and slots: to the step that it is
-of, and the part of the latent.
+"""Follows an operation's inputs back through crops, features and slots, to the step and the part of
+the latent that it works on.
 
 Hoisting, costs and batching read the same answer. Values that hold tensors only have no view.
 """
@@ -21,8 +21,8 @@ READ = ("skips", "features", "step")  # inputs that carry a step, those that cou
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """`step`: what made the step, with its noise level and timestep. `part`: of the latent; None is
-    all of it.
+    """Names the maker of a step (`step`), with its noise level and timestep, and the `part` of the
+    latent; None is all of it.
     """
 
     step: Instance
@@ -30,7 +30,7 @@ class View:
 
 
 class Views:
-    """The views of a program whose variants are known."""
+    """Resolves the views of a program whose variants are known."""
 
     def __init__(self, program: Program) -> None:
         self._begin = program.region.begin.id
@@ -45,7 +45,7 @@ class Views:
                 self.of(Ref(operation.id), index)
 
     def of(self, value: Any, evaluation: int) -> View | None:
-        """The view of what an input of this evaluation reads; None where it carries no step."""
+        """Returns the view of an input of this evaluation; None where it carries no step."""
         found = self._instances.of(value, evaluation)
         if isinstance(value, Previous) and not isinstance(found, Instance):
             return View(Instance(Ref(self._begin, value.slot), None))  # what a slot began with
@@ -56,12 +56,12 @@ class Views:
         return self._known[found]
 
     def read(self, operation: Operation, evaluation: int) -> tuple[View | None, ...]:
-        """The views of all that an operation reads and that carries a step."""
+        """Returns the views of all that an operation reads and that carries a step."""
         return tuple(self.of(operation.inputs[name], evaluation) for name in READ if operation.inputs.get(name) is not None)
 
     def part(self, operation: Operation, variant: Variant) -> Part | None:
-        """The part of the latent that an operation works on. InputError when that differs between
-        evaluations of one kind.
+        """Returns the part of the latent that an operation works on. InputError when that differs
+        between evaluations of one kind.
         """
         found = {view.part if view else None for index in self.telling(variant) for view in [self.of(Ref(operation.id), index)]}
         if len(found) > 1:
@@ -72,12 +72,12 @@ class Views:
         return found.pop()
 
     def source(self, value: Any, variant: Variant) -> str | None:
-        """The operation that makes a value of this kind of evaluation; None for a constant."""
+        """Returns the operation that makes a value of this variant; None for a constant."""
         found = self._instances.of(value, variant.evaluations[0])
         return found.ref.operation if isinstance(found, Instance) else None
 
     def telling(self, variant: Variant) -> tuple[int, ...]:
-        """The evaluations to look at: where no slot brings a step all see alike."""
+        """Returns the evaluations to look at: one, where no slot brings a step."""
         return self._carrying.get(variant.name, variant.evaluations[:1])
 
     def _made(self, instance: Instance, evaluation: int) -> View | None:
@@ -95,12 +95,12 @@ class Views:
 
 
 def _carries(variant: Variant) -> bool:
-    """Whether something in it reads a step that a slot brings."""
+    """Returns true if an operation reads a step that a slot brings."""
     return any(isinstance(operation.inputs.get(name), Previous) for operation in variant.operations for name in READ)
 
 
 def _cropped(operation: Operation, outer: Part | None) -> Part:
-    """What a StepCrop gives of a part that it is given."""
+    """Returns the part that a StepCrop gives of the part that it is given."""
     sizes = [operation.inputs[name] for name in ("top", "left", "height", "width")]
     if any(isinstance(size, (Ref, Previous)) for size in sizes):
         raise InputError(

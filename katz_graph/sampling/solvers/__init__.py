@@ -1,3 +1,3 @@
-"""Solvers of the diffusion equation, each in the loop form of its paper. They know nothing about
-models, devices or nodes.
+"""Solves the diffusion equation, each solver in the loop form of its paper. Must not know models,
+devices or nodes.
 """

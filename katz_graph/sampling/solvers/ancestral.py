@@ -1,4 +1,4 @@
-"""Solvers that go below the next level and add fresh noise up to it, from one generator for the
+"""Solves by going below the next level and adding fresh noise up to it, from one generator for the
 whole run.
 """
 
@@ -15,8 +15,8 @@ from katz_graph.sampling.solvers.solving import NoiseSource, Solving, ancestral_
 
 
 def euler_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
-    """Euler to σ_down, then noise of σ_up (Song et al. 2021, "Denoising Diffusion Implicit Models",
-    equation 12, in sigma space).
+    """Steps by Euler to σ_down, then adds noise of σ_up (Song et al. 2021, "Denoising Diffusion
+    Implicit Models", equation 12, in sigma space).
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -29,14 +29,14 @@ def euler_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float
 
 
 def ddpm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """A draw from q(x_t-1 | x_t, x_0 = denoised): mean and variance of Ho et al. 2020, equations 6
+    """Draws from q(x_t-1 | x_t, x_0 = denoised): mean and variance of Ho et al. 2020, equations 6
     and 7, where sigma space makes them those of an ancestral Euler step.
     """
     return euler_ancestral(x, sigmas, noise)
 
 
 def dpm_2_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
-    """dpm_2 to σ_down, then noise of σ_up; Euler where σ_down is 0."""
+    """Steps by dpm_2 to σ_down, then adds noise of σ_up; Euler where σ_down is 0."""
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
         down, up = ancestral_split(sigma, sigma_next, eta)
@@ -53,8 +53,8 @@ def dpm_2_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float
 
 
 def dpmpp_2s_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
-    """DPM-Solver++(2S) with r = 1/2 to σ_down (Lu et al. 2022, "DPM-Solver++", algorithm 1), then
-    noise of σ_up; the prediction where σ_down is 0.
+    """Steps by DPM-Solver++(2S) with r = 1/2 to σ_down (Lu et al. 2022, "DPM-Solver++", algorithm
+    1), then adds noise of σ_up; returns the prediction where σ_down is 0.
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -72,7 +72,7 @@ def dpmpp_2s_ancestral(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: fl
 
 
 def lcm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """The prediction, noised anew to the next level (Luo et al. 2023, "Latent Consistency Models",
+    """Noises the prediction anew to the next level (Luo et al. 2023, "Latent Consistency Models",
     algorithm 3).
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
@@ -83,10 +83,10 @@ def lcm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def res_multistep(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 0.0, s_noise: float = 1.0) -> Solving:
-    """The exponential integrator of second order that takes the prediction as linear in log σ
-    through the last two, the older one told apart by how far noise had set the run back; the first
-    step and those to σ_down 0 are Euler (Zhang et al. 2023, "Improved Order Analysis and Design of
-    Exponential Integrator for Diffusion Models Sampling", section 4).
+    """Integrates exponentially to second order, the prediction linear in log σ through the last
+    two, the older one told apart by how far noise had set the run back; the first step and those to
+    σ_down 0 are Euler (Zhang et al. 2023, "Improved Order Analysis and Design of Exponential
+    Integrator for Diffusion Models Sampling", section 4).
     """
     times = sigmas.log().neg()
     previous: tuple[Tensor, Tensor] | None = None  # prediction, time that its step reached

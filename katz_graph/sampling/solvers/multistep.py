@@ -1,4 +1,4 @@
-"""Solvers of the flow that evaluate once a step and use what they were told before."""
+"""Solves the flow with one evaluation a step, reusing earlier predictions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from katz_graph.ir.values import Query
 from katz_graph.sampling.solvers.solving import NoiseSource, Solving, slope
 
 Clock = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""sigmas -> the times in which slopes are taken for a polynomial."""
+"""Maps sigmas to the times in which slopes are taken for a polynomial."""
 
 ADAMS_BASHFORTH = ((1.0,), (3 / 2, -1 / 2), (23 / 12, -16 / 12, 5 / 12), (55 / 24, -59 / 24, 37 / 24, -9 / 24))
 """Weights of the newest slope and those before it, for equal steps (Liu et al. 2022, "PNDM",
@@ -26,25 +26,25 @@ QUADRATURE = np.polynomial.legendre.leggauss(64)  # points and masses on [-1, 1]
 
 
 def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 4) -> Solving:
-    """Linear multistep with coefficients for unequal steps: the slope is the polynomial in σ
-    through the last `order` slopes (Hairer, Nørsett and Wanner, "Solving Ordinary Differential
-    Equations I", III.5); to 0 the prediction.
+    """Applies the linear multistep method with coefficients for unequal steps: the slope is the
+    polynomial in σ through the last `order` slopes (Hairer, Nørsett and Wanner, "Solving Ordinary
+    Differential Equations I", III.5); to 0 the prediction.
     """
     return (yield from _multistep(x, sigmas, order, lambda levels: _weights(levels, lambda sigma: sigma)))
 
 
 def deis(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 3) -> Solving:
-    """tAB-DEIS: the slope is the polynomial through the last `order` slopes in the time of the
-    variance preserving process (Zhang and Chen 2023, "Fast Sampling of Diffusion Models with
+    """Applies tAB-DEIS: the slope is the polynomial through the last `order` slopes in the time of
+    the variance preserving process (Zhang and Chen 2023, "Fast Sampling of Diffusion Models with
     Exponential Integrator", equations 14 and 15); to 0 the prediction.
     """
     return (yield from _multistep(x, sigmas, order, lambda levels: _weights(levels, variance_preserving_time)))
 
 
 def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """Adams-Bashforth of order 4 with the coefficients of equal steps on steps that are not, after
-    1, 2 and 3 slopes of lower order (Zhang and Chen 2023, section 3, "iPNDM", after Liu et al.
-    2022); to 0 the prediction.
+    """Applies Adams-Bashforth of order 4 with the coefficients of equal steps on unequal ones,
+    after 1, 2 and 3 slopes of lower order (Zhang and Chen 2023, section 3, "iPNDM", after Liu et
+    al. 2022); to 0 the prediction.
     """
 
     def weights(levels: Sequence[float]) -> Sequence[float]:
@@ -54,7 +54,7 @@ def ipndm(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def gradient_estimation(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, gamma: float = 2.0) -> Solving:
-    """Euler along γ d + (1 - γ) d_before; to 0 the prediction (Permenter and Yuan 2024,
+    """Steps by Euler along γ d + (1 - γ) d_before; to 0 the prediction (Permenter and Yuan 2024,
     "Interpreting and Improving Diffusion Models from an Optimization Perspective", algorithm 2).
     """
 
@@ -85,9 +85,9 @@ def dpmpp_2m(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def variance_preserving_time(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The t of σ² + 1 = exp(β_d t²/2 + β_min t) that goes from σ 0.002 at t 0.001 to σ 80 at t 1
-    (Song et al. 2021, "Score-Based Generative Modeling through SDEs", equation 33, with the range
-    of Karras et al. 2022).
+    """Returns the t of σ² + 1 = exp(β_d t²/2 + β_min t) that goes from σ 0.002 at t 0.001 to σ 80
+    at t 1 (Song et al. 2021, "Score-Based Generative Modeling through SDEs", equation 33, with the
+    range of Karras et al. 2022).
     """
     start, low, high = 1e-3, math.log1p(0.002**2), math.log1p(80.0**2)
     slope_of_beta = 2 * (low / start - high) / (start - 1)
@@ -96,8 +96,8 @@ def variance_preserving_time(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _multistep(x: Tensor, sigmas: Tensor, order: int, weights: Callable[[Sequence[float]], Sequence[float]]) -> Solving:
-    """Each step goes along the sum of weights times slopes, newest first. `weights` is given the
-    next level, then those of the slopes.
+    """Steps along the sum of weights times slopes, newest first. `weights` is given the next level,
+    then those of the slopes.
     """
     slopes: deque[Tensor] = deque(maxlen=order)
     levels = sigmas.tolist()
@@ -113,8 +113,8 @@ def _multistep(x: Tensor, sigmas: Tensor, order: int, weights: Callable[[Sequenc
 
 
 def _weights(levels: Sequence[float], clock: Clock) -> list[float]:
-    """∫ ℓ_j(clock(σ)) dσ from levels[1] to levels[0], ℓ_j the Lagrange basis on the times of
-    levels[1:].
+    """Integrates ∫ ℓ_j(clock(σ)) dσ from levels[1] to levels[0], ℓ_j the Lagrange basis on the
+    times of levels[1:].
     """
     target, start = levels[:2]
     points, masses = QUADRATURE

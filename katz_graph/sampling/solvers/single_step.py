@@ -1,4 +1,4 @@
-"""Solvers of the flow that begin each step afresh: Euler and the Runge-Kutta kind."""
+"""Solves the flow by steps that each begin afresh: Euler and the Runge-Kutta kind."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def euler(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def heun(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """Euler, then again with the mean of the slopes at both ends; plain Euler to 0 (Karras et al.
-    2022, algorithm 1).
+    """Steps by Euler, then again with the mean of the slopes at both ends; plain Euler to 0 (Karras
+    et al. 2022, algorithm 1).
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -38,11 +38,11 @@ def heun(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def heunpp2(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """A step along the weighed slopes at σ_i, σ_i+1 and σ_i+2, reached by Euler steps; σ_i+k weighs
-    σ_i+k / (n σ_0) of n slopes and σ_i the rest, so that the look ahead fades as the noise does.
-    Two slopes in the last but one step, one in the last.
+    """Steps along the weighed slopes at σ_i, σ_i+1 and σ_i+2, reached by Euler steps.
 
-    Heun++ has no paper, only code (Carzit, sd-webui-sampler-heunpp); it is of first order.
+    σ_i+k weighs σ_i+k / (n σ_0) of n slopes and σ_i the rest, so that the look ahead fades as the
+    noise does. Two slopes in the last but one step, one in the last. Heun++ has no paper, only code
+    (Carzit, sd-webui-sampler-heunpp); it is of first order.
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
         denoised = yield Query(x, sigma, step)
@@ -63,7 +63,7 @@ def heunpp2(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def dpm_2(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """The whole step with the slope at its middle in log σ; plain Euler to 0 (Lu et al. 2022,
+    """Steps with the slope at the step's middle in log σ; plain Euler to 0 (Lu et al. 2022,
     "DPM-Solver", algorithm 1 with r = 1/2, in sigma space, to first order in the half step).
     """
     for step, (sigma, sigma_next) in enumerate(pairwise(sigmas)):
@@ -80,14 +80,14 @@ def dpm_2(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def middle_level(sigma: Tensor, sigma_next: Tensor) -> Tensor:
-    """Halfway in log σ."""
+    """Returns the level halfway in log σ."""
     return torch.lerp(sigma.log(), sigma_next.log(), 0.5).exp()
 
 
 def dpm_fast(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
-    """DPM-Solver-fast (Lu et al. 2022, "DPM-Solver", section 3.4): N evaluations in steps of order
-    3 that are equal in log σ, from the first level to the last positive one, the rest of N as steps
-    of order 2 and 1. Of the given levels only these two ends and N count.
+    """Runs DPM-Solver-fast (Lu et al. 2022, "DPM-Solver", section 3.4): N evaluations in steps of
+    order 3 that are equal in log σ, from the first level to the last positive one, the rest of N as
+    steps of order 2 and 1. Of the given levels only these two ends and N count.
     """
     budget = len(sigmas) - 1
     if budget < 2:  # both ends are one
@@ -102,8 +102,8 @@ def dpm_fast(x: Tensor, sigmas: Tensor, noise: NoiseSource) -> Solving:
 
 
 def _dpm_solver_step(order: int, x: Tensor, sigma: Tensor, sigma_next: Tensor, step: int) -> Solving:
-    """DPM-Solver-1, -2 and -3 with intermediate points at equal parts of the step in log σ (Lu et
-    al. 2022, equation 3.7, algorithms 1 and 2), where ε is the slope, α = 1 and λ = -log σ.
+    """Steps by DPM-Solver-1, -2 or -3 with intermediate points at equal parts of the step in log σ
+    (Lu et al. 2022, equation 3.7, algorithms 1 and 2), where ε is the slope, α = 1 and λ = -log σ.
     """
     h = (sigma / sigma_next).log()
 

@@ -1,5 +1,5 @@
-"""Solvers of the reverse stochastic equation: the noise of an interval is that of one Brownian
-path, whatever the steps.
+"""Solves the reverse stochastic equation: the noise of an interval is that of one Brownian path,
+whatever the steps.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from katz_graph.sampling.solvers.solving import NoiseSource, Solving, ancestral_
 
 
 def dpmpp_sde(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0, r: float = 0.5) -> Solving:
-    """Two evaluations a step: to the part `r` of it in log σ, then all of it with the prediction
-    extrapolated through both, each time with noise (Lu et al. 2022, "DPM-Solver++", algorithm 1,
-    made ancestral by Crowson, k-diffusion); to 0 the prediction.
+    """Steps with two evaluations: to the part `r` of the step in log σ, then all of it with the
+    prediction extrapolated through both, each time with noise (Lu et al. 2022, "DPM-Solver++",
+    algorithm 1, made ancestral by Crowson, k-diffusion); to 0 the prediction.
     """
     if not 0 < r <= 1:
         raise InputError(f"dpmpp_sde: r is the part of a step that is looked ahead; expected above 0 and at most 1, got {r:g}")
@@ -72,7 +72,7 @@ def dpmpp_2m_sde(
 
 
 def dpmpp_3m_sde(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, eta: float = 1.0, s_noise: float = 1.0) -> Solving:
-    """As dpmpp_2m_sde, with the first and second differences of the last three predictions
+    """Steps as dpmpp_2m_sde, with the first and second differences of the last three predictions
     (Crowson, k-diffusion, after Lu et al. 2022, "DPM-Solver", appendix B); to 0 the prediction.
     """
     denoised_1: Tensor | None = None

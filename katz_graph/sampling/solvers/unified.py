@@ -1,5 +1,5 @@
-"""UniPC: one multistep formula that predicts the next point and, once the model has seen it,
-corrects it.
+"""Implements UniPC: one multistep formula that predicts the next point and, once the model has seen
+it, corrects it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HIGHEST_ORDER = 3
 
 
 def uni_pc(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, variant: Variant = "bh1") -> Solving:
-    """UniPC-3 for data prediction, multistep, of lower order in the first steps and the last, no
-    corrector after the last (Zhao et al. 2023, "UniPC", algorithms 1 and 2, section 3.3 and
+    """Runs UniPC-3 for data prediction, multistep, of lower order in the first steps and the last,
+    no corrector after the last (Zhao et al. 2023, "UniPC", algorithms 1 and 2, section 3.3 and
     appendix; B(h) = h or e^h - 1).
 
     The paper's variance preserving variables are x and the levels of sigma space over sqrt(1 + σ²),
@@ -52,8 +52,8 @@ def uni_pc(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, variant: Variant = 
 def _advanced(
     x: Tensor, predictions: Sequence[Tensor], levels: Sequence[float], level: float, variant: Variant, arrived: Tensor | None = None
 ) -> Tensor:
-    """From the newest known level to `level`: UniP of order len(predictions), or UniC with the
-    prediction that `arrived` there.
+    """Advances from the newest known level to `level`: UniP of order len(predictions), or UniC with
+    the prediction that `arrived` there.
     """
     newest = predictions[0]
     h = math.log(levels[0] / level)
@@ -69,7 +69,9 @@ def _advanced(
 
 
 def _coefficients(parts: Sequence[float], h: float, scale: float) -> list[float]:
-    """The a of equation 9, with φ_k of -h; a single one is 1/2, as the paper lets orders 1 and 2."""
+    """Solves equation 9 for a, with φ_k of -h; a single one is 1/2, as for the paper's orders 1 and
+    2.
+    """
     count = len(parts)
     if count < 2:
         return [0.5] * count

@@ -1,1 +1,1 @@
-"""Stages that several families of models use: text encoders and VAEs."""
+"""Declares, computes and sizes the stages that several families share: text encoders and VAEs."""

@@ -21,7 +21,7 @@ def bind_text(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 
 def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -> Outputs:
-    """A text, for every picture of the batch."""
+    """Encodes a text, for every picture of the batch."""
     batch, _, height, width = given["shape"]
     encoded = encode(given["encoding"])
     if not given["pooled"]:  # whatever a pack gave beside it: texts of one model are of one kind

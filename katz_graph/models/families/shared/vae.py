@@ -1,5 +1,5 @@
-"""Latents to pictures and back, on diffusers' AutoencoderKL. Latents are the VAE's own, not
-multiplied by its scaling factor.
+"""Decodes latents to pictures and encodes pictures, on diffusers' AutoencoderKL. Latents are the
+VAE's own, not multiplied by its scaling factor.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from katz_graph.recipe import Tile
 
 
 class Overflowed(Exception):
-    """A VAE in half precision made NaN or infinity of what may be sound: it has to be done in
-    float32.
+    """Signals that a VAE in half precision made NaN or infinity, though its input may be sound: it
+    must run in float32.
     """
 
 
 def check_samples(vae: Any, samples: Tensor) -> None:
-    """InputError unless this is a latent that the VAE decodes."""
+    """Raises InputError unless this is a latent that the VAE decodes."""
     if samples.ndim != 4 or samples.shape[1] != vae.config.latent_channels:
         raise InputError(
             f"VAE decode: the latent has shape {list(samples.shape)}, expected [batch, {vae.config.latent_channels}, height, width]"
@@ -31,17 +31,18 @@ def check_samples(vae: Any, samples: Tensor) -> None:
 
 
 def check_pixels(pixels: Tensor) -> None:
-    """InputError unless these are pictures that a VAE encodes."""
+    """Raises InputError unless these are pictures that a VAE encodes."""
     if pixels.ndim != 4 or pixels.shape[3] < 3:
         raise InputError(f"VAE encode: the picture has shape {list(pixels.shape)}, expected [batch, height, width, 3]")
 
 
 def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
-    """[B, C, h, w] -> float32 [B, H, W, 3] in 0..1.
+    """Decodes [B, C, h, w] to float32 [B, H, W, 3] in 0..1.
 
     In tiles, in one pass whose overlaps are blended linearly, it is not quite the whole's: a VAE's
     norms and attention see the tile only. InputError for the wrong number of channels, Overflowed
-    when half precision does not do; RunError when the picture has NaN or infinity even in float32.
+    when half precision does not suffice; RunError when the picture has NaN or infinity even in
+    float32.
     """
     check_samples(vae, samples)
     factor = factor_of(vae)
@@ -55,8 +56,8 @@ def decode(vae: Any, samples: Tensor, tile: Tile | None = None) -> Tensor:
 
 
 def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
-    """[B, H, W, 3] in 0..1, sides multiples of the VAE's factor -> the posterior's mean float32 [B,
-    C, h, w]. Errors as of `decode`.
+    """Encodes [B, H, W, 3] in 0..1, sides multiples of the VAE's factor, to the posterior's mean
+    float32 [B, C, h, w]. Errors as of `decode`.
     """
     check_pixels(pixels)
     factor = factor_of(vae)
@@ -71,7 +72,7 @@ def encode(vae: Any, pixels: Tensor, tile: Tile | None = None) -> Tensor:
 
 
 def factor_of(vae: Any) -> int:
-    """Pixels along one side of a latent cell."""
+    """Returns the pixels along one side of a latent cell."""
     return int(2 ** (len(vae.config.block_out_channels) - 1))
 
 

@@ -1,1 +1,1 @@
-"""The family of UNets: Stable Diffusion 1, 2 and XL, with their ControlNets."""
+"""Implements the family of UNets: Stable Diffusion 1, 2 and XL, with their ControlNets."""

@@ -1,5 +1,5 @@
-"""Cross-attention whose keys and values are computed once per text instead of at every step, for
-any diffusers module with `Attention`.
+"""Computes the keys and values of cross-attention once per text instead of at every step, for any
+diffusers module with `Attention`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from diffusers.models.attention_processor import Attention, AttnProcessor2_0
 from torch import Tensor, nn
 
 KeysValues = Mapping[str, tuple[Tensor, Tensor]]
-"""By the name of a cross-attention layer: key and value, each [B, T, heads · head width], as its
-projections give them.
+"""Maps the name of a cross-attention layer to key and value, each [B, T, heads · head width], as
+its projections give them.
 """
 
 
@@ -21,9 +21,9 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
     """Scaled dot-product attention that reads its key and value from `kept`, and computes them when
     they are not there.
 
-    It knows its layer's name and nothing else, so one module serves many requests. diffusers hands
-    an argument on only when a processor's signature names it, and warns per layer otherwise: hence
-    `kept` by name, and this processor on self-attention layers too.
+    It knows only its layer's name, so one module serves many requests. diffusers passes an argument
+    on only when a processor's signature names it, and warns per layer otherwise: hence `kept` by
+    name, and this processor on self-attention layers too.
     """
 
     def __init__(self, layer: str) -> None:
@@ -57,13 +57,13 @@ class KeptAttention(AttnProcessor2_0):  # type: ignore[misc]
 
 
 def install(module: Any) -> None:
-    """Give every attention layer of a UNet or ControlNet its processor."""
+    """Gives every attention layer of a UNet or ControlNet its processor."""
     module.set_attn_processor({name: KeptAttention(name.removesuffix(".processor")) for name in module.attn_processors})
 
 
 def cross_attention_keys_values(module: nn.Module, text_hidden: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Keys and values of all cross-attention layers for a text [B, T, D], bit-equal to what each
-    layer computes at every step.
+    """Computes keys and values of all cross-attention layers for a text [B, T, D], bit-equal to
+    what each layer computes at every step.
 
     They hold as long as the module's weights do: make them anew for another weight set.
     """
@@ -82,5 +82,5 @@ def _cross_attention_layers(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _normalises(layer: Any) -> bool:
-    """Layers that norm the text or the keys are left to compute them."""
+    """Returns true for layers that norm the text or the keys: these compute their own."""
     return layer.norm_cross is not None or layer.norm_k is not None

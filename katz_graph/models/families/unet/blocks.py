@@ -1,7 +1,7 @@
-"""The UNet of diffusers in stages on the same module: encoder, middle and decoder, over any range
-of blocks.
+"""Runs the UNet of diffusers in stages on the same module: encoder, middle and decoder, over any
+range of blocks.
 
-Together bit-equal to its `forward`. Knows nothing of samplers, guidance or devices. Skips are
+Together bit-equal to its `forward`. Must not know samplers, guidance or devices. Skips are
 addressed by position: 0 is conv_in's output, then each down block's in order; a downsampler's entry
 closes its block's list but is read together with the next block's.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from katz_graph.ir.values import Step
 
 SkipHook = Callable[[int, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(up block, hidden [B, C, h, w], skip [B, C', h, w]) -> both, before they are concatenated."""
+"""Maps (up block, hidden [B, C, h, w], skip [B, C', h, w]) to both, before concatenation."""
 
 
 def encode(
@@ -38,7 +38,7 @@ def encode(
     added: Tensor | None = None,
     concatenated: Tensor | None = None,
 ) -> Features:
-    """Down blocks first..last (None: the last there is), from a step's model input, or from
+    """Runs down blocks first..last (None: the last there is), from a step's model input, or from
     features that stand right before first_block.
 
     kept: from `cross_attention_keys_values`; added: from `added_embedding`; concatenated: further
@@ -70,7 +70,7 @@ def encode(
 
 
 def mid(unet: Any, features: Features, text: TextEncoding, kept: KeysValues | None = None) -> Features:
-    """The middle block, on the output of the last down block."""
+    """Runs the middle block, on the output of the last down block."""
     if unet.mid_block is None:
         return features
     arguments = conditioned(text, kept) if has_cross_attention(unet.mid_block) else {}
@@ -88,8 +88,8 @@ def decode(
     last_block: int | None = None,
     on_skip: SkipHook | None = None,
 ) -> tuple[Features, Tensor | None]:
-    """Up blocks first..last (None: the last there is). After the last block there is, also the
-    model's raw prediction [B, C, h, w].
+    """Runs up blocks first..last (None: the last there is). After the last block there is, also
+    returns the model's raw prediction [B, C, h, w].
 
     `features.hidden` is the middle block's output, or what stands right before first_block. Skips,
     embedding and step are those of `skips`, or its own. Residuals are summed in their order and
@@ -131,7 +131,7 @@ def decode(
 
 
 def skip_range(unet: Any, up_block: int) -> range:
-    """The positions of the skips that an up block reads; it takes the highest first."""
+    """Returns the positions of the skips that an up block reads; it takes the highest first."""
     end = _skips_until(unet, len(unet.down_blocks)) - sum(len(block.resnets) for block in unet.up_blocks[:up_block])
     return range(end - len(unet.up_blocks[up_block].resnets), end)
 
@@ -150,7 +150,7 @@ def _up(
     condition: dict[str, Any],
     on_skip: SkipHook | None,
 ) -> Tensor:
-    """An up block of diffusers, opened so that a hook sees hidden state and skip before they meet."""
+    """Runs an up block of diffusers; a hook sees hidden state and skip before they meet."""
     attentions = block.attentions if has_cross_attention(block) else [None] * len(block.resnets)
     for resnet, attention, skip in zip(block.resnets, attentions, reversed(skips), strict=True):
         if hidden.shape[1] + skip.shape[1] != resnet.in_channels or hidden.shape[2:] != skip.shape[2:]:
@@ -169,8 +169,8 @@ def _up(
 
 
 def _upsample_size(unet: Any, index: int, source: Features) -> Any:
-    """The next skip's size when the latent does not halve evenly all the way down, else None (twice
-    the size), as in diffusers.
+    """Returns the next skip's size when the latent does not halve evenly all the way down, else
+    None (twice the size), as in diffusers.
     """
     even = all(side % 2**unet.num_upsamplers == 0 for side in source.skips[0].shape[2:])
     if even or index == len(unet.up_blocks) - 1:

@@ -51,7 +51,7 @@ def reference(module: Any, given: Mapping[str, Any]) -> Outputs:
 
 
 def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    """Makes the input channels beside the latent, of the part of it that is seen."""
+    """Makes the input channels beside the latent, for the part of it that is seen."""
     model: ModelRecipe = inputs["model"]
     like, part = torch.zeros(loop.shape), inputs["part"]
     whole = concatenated_channels(inputs["concatenated"], extra_channels(model.unet), like, model.latent_scale)
@@ -77,7 +77,7 @@ def bind_decode(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 
 def decode(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """Features, and the prediction: denoised, or raw under a diffusers scheduler."""
+    """Returns features, and the prediction: denoised, or raw under a diffusers scheduler."""
     features, raw = unet.decode(
         module,
         given["features"],
@@ -98,7 +98,7 @@ def bind_wrapped(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
 
 
 def wrapped(module: Any, given: Mapping[str, Any]) -> Outputs:
-    """The denoised prediction that a pack's function makes of the whole UNet."""
+    """Returns the denoised prediction that a pack's function makes of the whole UNet."""
 
     def predict(step: Step, text: TextEncoding, kept: Any) -> Tensor:
         inner = {**given, "first_block": 0, "last_block": -1, "step": step, "text": text, "kept": kept}

@@ -1,4 +1,4 @@
-"""A ControlNet in two stages: the embedding of its reference image, once per request, and its
+"""Runs a ControlNet in two stages: the embedding of its reference image, once per request, and its
 residuals, once per step.
 
 Together bit-equal to the `forward` of diffusers' ControlNetModel; equal up to rounding to that of
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def embed_reference(controlnet: Any, image: Tensor, types: Sequence[int] = ()) -> Tensor:
-    """[B, 3, H, W] in 0..1 -> [B, C, H/8, W/8], the same at every step.
+    """Embeds a reference image: [B, 3, H, W] in 0..1 -> [B, C, H/8, W/8], the same at every step.
 
     types: for a ControlNet for several kinds of reference, the kind of this one; empty when it is
     not told.
@@ -49,7 +49,7 @@ def control(
     added: Tensor | None = None,
     types: Sequence[int] = (),
 ) -> Residuals:
-    """The residuals at this step, times `strength` [B].
+    """Computes the residuals at this step, times `strength` [B].
 
     strength: float32; reference: from `embed_reference`, [B, C, h, w] or [1, C, h, w]; kept, added:
     as for the UNet; types: as for `embed_reference`.
@@ -85,7 +85,7 @@ def _times(strength: Tensor, residual: Tensor) -> Tensor:
 
 
 def _type_embedding(controlnet: Any, sample: Tensor, types: Sequence[int]) -> Tensor:
-    """[B, E] of the kinds of reference that it gets; all zeros go in when it is not told."""
+    """Embeds the kinds of reference as [B, E]; all zeros go in when it is not told."""
     given = sample.new_zeros(len(sample), controlnet.config.num_control_type)
     for kind in types:
         given[:, kind].fill_(1.0)

@@ -1,5 +1,5 @@
-"""What a UNet or ControlNet makes of a step's time and of SDXL's pooled text and picture sizes: one
-vector that all its blocks take.
+"""Embeds a step's time, and SDXL's pooled text and picture sizes, in the one vector that all blocks
+of a UNet or ControlNet take.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNPOOLED = "an SDXL model needs pooled text and picture sizes, the conditioning 
 
 
 def step_embedding(module: Any, sample: Tensor, timestep: Tensor, text: TextEncoding, added: Tensor | None = None) -> Tensor:
-    """[B, E] for a model input [B, C, h, w] and timesteps [B]. `added` is `added_embedding`
+    """Returns [B, E] for a model input [B, C, h, w] and timesteps [B]. `added` is `added_embedding`
     computed before; without it, it is computed now.
     """
     embedding: Tensor = module.time_embedding(module.time_proj(timestep.float()).to(sample.dtype))
@@ -26,8 +26,8 @@ def step_embedding(module: Any, sample: Tensor, timestep: Tensor, text: TextEnco
 
 
 def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
-    """SDXL's embedding [B, E] of pooled text and picture sizes, the same at every step; None for
-    models without it.
+    """Returns SDXL's embedding [B, E] of pooled text and picture sizes, the same at every step;
+    None for models without it.
     """
     if module.config.addition_embed_type is None:
         return None
@@ -40,13 +40,13 @@ def added_embedding(module: Any, text: TextEncoding) -> Tensor | None:
 
 
 def _numbers(module: Any, sizes: Tensor, pooled_width: int) -> Tensor:
-    """What of the sizes [B, 7] a model takes: SDXL the first six, its refiner the original size,
-    the crop and the aesthetic score.
+    """Selects the sizes of [B, 7] that a model takes: SDXL the first six, its refiner the original
+    size, the crop and the aesthetic score.
     """
     taken = (module.add_embedding.linear_1.in_features - pooled_width) // module.config.addition_time_embed_dim
     return sizes[:, [0, 1, 2, 3, 6]] if taken == REFINER_NUMBERS else sizes[:, :6]
 
 
 def conditioned(text: TextEncoding, kept: Any) -> dict[str, Any]:
-    """Arguments of a block with cross-attention: the text, and keys and values computed before."""
+    """Makes arguments for blocks with cross-attention: the text, and kept keys and values."""
     return {"encoder_hidden_states": text.hidden, "cross_attention_kwargs": {"kept": kept} if kept else None}

@@ -85,8 +85,8 @@ def control(module: Any, sizes: Sized) -> Example:
 
 
 def _given(module: Any, sizes: Sized) -> tuple[Step, TextEncoding, Any, Tensor | None]:
-    """A step, a text, and what is made of the text once: keys and values of cross-attention, and
-    the added embedding.
+    """Makes a step, a text, and what is computed of the text once: keys and values of
+    cross-attention, and the added embedding.
     """
     text = _text(module.config, sizes)
     kept = attention.cross_attention_keys_values(module, text.hidden) if sizes.kept else None

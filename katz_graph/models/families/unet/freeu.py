@@ -1,5 +1,5 @@
-"""FreeU (Si et al. 2024, "FreeU: Free Lunch in Diffusion U-Net"): backbone against skips, before
-they meet in an up block.
+"""Scales backbone and skips before they are concatenated in an up block: FreeU (Si et al. 2024,
+"FreeU: Free Lunch in Diffusion U-Net").
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from katz_graph.patches import FreeU
 
 
 def skip_hook(unet: Any, patches: Sequence[FreeU]) -> SkipHook | None:
-    """What `unet.decode` calls before each concatenation; None without patches. Several are applied
-    in order.
+    """Returns the function that `unet.decode` calls before each concatenation; None without
+    patches. Several are applied in order.
 
     The first factors act where the backbone has four times the model's own width, the second where
     it has twice, as in the authors' code.
@@ -37,7 +37,7 @@ def skip_hook(unet: Any, patches: Sequence[FreeU]) -> SkipHook | None:
 
 
 def scale_backbone(hidden: Tensor, factor: float, by_mean: bool = False) -> Tensor:
-    """[B, C, h, w] with the first half of the channels multiplied by `factor`; `by_mean`: by 1 +
+    """Multiplies the first half of the channels of [B, C, h, w] by `factor`; `by_mean`: by 1 +
     (factor - 1) times each sample's mean over the channels, brought to 0..1 over the picture (the
     authors' second version).
     """
@@ -53,7 +53,7 @@ def scale_backbone(hidden: Tensor, factor: float, by_mean: bool = False) -> Tens
 
 
 def scale_low_frequencies(values: Tensor, scale: float) -> Tensor:
-    """[B, C, h, w] with the lowest spatial frequencies (one to each side of zero) multiplied by
+    """Multiplies the lowest spatial frequencies of [B, C, h, w] (one to each side of zero) by
     `scale`.
     """
     if scale == 1.0:

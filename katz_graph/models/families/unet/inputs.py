@@ -1,5 +1,5 @@
-"""The input channels beside the noisy latent of inpainting models and of models that edit by
-instruction.
+"""Makes the image inputs of a UNet family: the channels beside the noisy latent of inpainting and
+instruction-editing models, and a ControlNet's reference picture.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ BLANK = (0.8223, -0.6876, 0.6364, 0.1380)  # an evenly grey picture as a scaled 
 
 
 def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: float) -> Tensor:
-    """[B, extra, h, w] for a latent `like` [B, 4, h, w]; `scale` is what a latent is multiplied by
-    for this model.
+    """Returns [B, extra, h, w] for a latent `like` [B, 4, h, w]; `scale` is what a latent is
+    multiplied by for this model.
 
     Inpainting: the mask (rounded, 1 = repaint), then the masked picture, scaled. Editing (Brooks et
     al. 2023, section 3.2): the picture, unscaled. InputError for a model with other channels.
@@ -37,7 +37,7 @@ def concatenated_channels(seen: Concatenated, extra: int, like: Tensor, scale: f
 
 
 def _fitted(latent: Tensor, like: Tensor) -> Tensor:
-    """A latent in the size of another one: bilinear, cropped around the centre, repeated to its
+    """Resizes a latent to another one's size: bilinear, cropped around the centre, repeated to its
     batch.
     """
     latent = latent.to(like)
@@ -47,8 +47,8 @@ def _fitted(latent: Tensor, like: Tensor) -> Tensor:
 
 
 def fit_reference(pixels: Tensor, batch: int, height: int, width: int) -> Tensor:
-    """[b, H, W, C] in 0..1 -> [batch, 3, height, width]: nearest-exact, cropped around the centre;
-    pictures repeat to fill the batch.
+    """Resizes [b, H, W, C] in 0..1 to [batch, 3, height, width]: nearest-exact, cropped around the
+    centre; pictures repeat to fill the batch.
     """
     if pixels.shape[-1] == 1:
         pixels = pixels.expand(-1, -1, -1, 3)

@@ -45,12 +45,12 @@ def _computed(compute: str, bind: str = "", module: Module = "model") -> dict[st
 
 
 def _counted(name: str, compute: str, bind: str = "", module: Module = "model") -> dict[str, Any]:
-    """Also names what it is counted by, in `examples`, and has its work counted."""
+    """Also names its example, in `examples`, and has its work counted."""
     return {"name": name, "count": _work(name), "example": f"{EXAMPLES}:{compute}", **_computed(compute, bind, module)}
 
 
 def _part(name: str, compute: str, bind: str = "", **declared: Any) -> Stage:
-    """Declares one of the three that make up a UNet."""
+    """Declares one of the three stages that make up a UNet."""
     return Stage(**_counted(name, compute, bind), costed=True, holds_weights=True, placeable=True, group="unet", **declared)
 
 

@@ -1,4 +1,4 @@
-"""A UNet behind a pack's function, which calls it as often and with what it likes."""
+"""Runs a UNet behind a pack's function, which calls it as often and with what it likes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from katz_graph.sampling.noise_table import NoiseTable
 from katz_graph.sampling.prediction import scale_model_input
 
 Predict = Callable[[Step, TextEncoding, Any], Tensor]
-"""(step, text, cross-attention keys and values of that text or None) -> the denoised prediction."""
+"""Maps step, text and its cross-attention keys and values, or None, to the denoised prediction."""
 
 
 def call_wrapper(
     wrapper: OpaquePatch, predict: Predict, step: Step, text: TextEncoding, kept: Any, sides: Sequence[int], table: NoiseTable
 ) -> Tensor:
-    """What the function makes of `(apply_model, {input, timestep, c, cond_or_uncond})`: a denoised
-    prediction [B, C, h, w].
+    """Returns the denoised prediction [B, C, h, w] that the function makes of `(apply_model,
+    {input, timestep, c, cond_or_uncond})`.
 
     `apply_model(x, timestep, **c)` takes a latent in sigma space, σ (one for all) and in `c` the
     text as `c_crossattn`; it gives the denoised prediction. Anything else in `c` is for the
@@ -52,7 +52,7 @@ def call_wrapper(
 
 
 def _at(step: Step, x: Tensor, sigma: float, table: NoiseTable) -> Step:
-    """The step with another latent, or at another noise level."""
+    """Returns the step with another latent, or at another noise level."""
     own = float(step.sigma[0])
     same_level = torch.tensor(sigma) == torch.tensor(own)  # as float32, in which the function was given it
     if x is step.x and same_level:
