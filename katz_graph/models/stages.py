@@ -97,11 +97,11 @@ sampler and the latent's shape decide.
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """`compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`, and of a function from a
-    module without memory and `Sized` to an `Example`, as `module:function`, imported when first
-    called. `module`: the input whose recipe names the live module that computes; `encoding` is the
-    text encoders of a device. `rows`: inputs that are a number for each row. `recorded`: whether
-    its calls may be recorded: it computes with tensors alone.
+    """Declares one stage. `compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`, and
+    of a function from a module without memory and `Sized` to an `Example`, as `module:function`,
+    imported when first called. `module`: the input whose recipe names the live module that
+    computes; `encoding` is the text encoders of a device. `rows`: inputs that are a number for each
+    row. `recorded`: its calls may be recorded, for it computes with tensors alone.
 
     `costed`: it takes long enough to be placed and drawn, and to share calls; others run on the
     device that reads them. `hoists`: its arguments that depend on no step -> the stage that
@@ -110,9 +110,9 @@ class Stage:
     last. `holds_weights`: its weights count as memory; False where another stage of the module
     counts them. `may_lag`: its output may come from the evaluation before (stale-controlnet).
     `pooled`: devices that have nothing else may serve it to several requests. `encodes_text`,
-    `reads_text`: it computes from a prompt, or from encoded text. `placeable`, `group`: whether
-    `--place` takes its name, and the name of several. `label`, `colour`: of a costed stage in
-    pictures of plans.
+    `reads_text`: it computes from a prompt, or from encoded text. `placeable`, `group`: `--place`
+    takes its name, and the name of several. `label`, `colour`: of a costed stage in pictures of
+    plans.
     """
 
     name: str

@@ -62,7 +62,8 @@ def track(program: Program, seconds: float, samples: torch.Tensor) -> Track:
 def test_shares_and_differences_of_two_workers() -> None:
     expected = torch.linspace(0, 1, 5)
     two = replace(on("", branches=2), prediction=several(region(controls=0, branches=2)).prediction)
-    one = replace(several(region(controls=0, branches=2), speeds=(1.0,)), devices=devices(1.0, 1.0))
+    one = several(region(controls=0, branches=2), speeds=(1.0,))
+    one = replace(one, target=replace(one.target, devices=devices(1.0, 1.0)))
     ideal = latent.ideal_speedup(one, two, stages())
     found = latent.Measured(track(one, 3.0, expected), track(two, 2.0, expected + 0.25), [stages()] * 3, [1.1] * 3, expected).metrics
     assert found["speedup"] == pytest.approx(1.5)

@@ -154,8 +154,8 @@ def _module(operation: Operation) -> Hashable:
 
 
 def _module_bytes(program: Program, operations: Iterable[Operation], modules: Mapping[str, int]) -> dict[int, float]:
-    """Weights of every module: of each part that some operation reads, once. What computes without
-    weights needs none.
+    """Sums the weights of every module: of each part that some operation reads, once; 0 for what
+    computes without weights.
     """
     parts: dict[int, dict[Hashable, float]] = {module: {} for module in modules.values()}
     for operation in operations:
