@@ -1,4 +1,4 @@
-"""The server: HTTP, websockets, the durable queue, and the runner process below it.
+"""Serves workflows: HTTP, websockets, the durable queue, and the runner process below it.
 
 Must not import a model library, but for `runner`.
 """

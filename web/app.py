@@ -1,5 +1,5 @@
-"""The server's routes as one ASGI application: those of clients with and without `/api`, refusals
-in the convention's shapes, behind the guard.
+"""Builds the server's ASGI application: the client routes with and without `/api`, refusals in
+ComfyUI's shapes, and the guard before all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger("katz.web")
 
 
 def build(state: State) -> ASGIApp:
-    """The application."""
+    """Builds the application."""
     app = FastAPI(title="Katz Graph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.parsing = asyncio.Semaphore(PARSED_AT_ONCE)
     queues = (prompt.router, queue.router, queue.own, history.router)
@@ -88,8 +88,8 @@ def _refusals(app: FastAPI, concealment: PathRedactor) -> None:
 
 
 def _description(app: FastAPI) -> APIRouter:
-    """`/openapi.json`. FastAPI's own words for malformed parameters are left out: they are refused
-    in the convention's shape.
+    """Serves `/openapi.json`, without FastAPI's answer to malformed parameters: they are refused in
+    ComfyUI's shape.
     """
     routes = APIRouter(include_in_schema=False)
 

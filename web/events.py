@@ -1,7 +1,7 @@
-"""Defines what clients are told of a job: events of its run, and those that only jobs have.
+"""Defines the events that clients get for a job: those of its run, and those that only jobs have.
 
-As data an event is a map of `job`, its own fields and `kind`: so it goes from the runner to the
-server, over the native channel and into the job store. Knows nothing of sockets.
+As data, an event is a map of `job`, its own fields and `kind`. It goes so from the runner to the
+server, over the native channel and into the job store. Must not know sockets.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ EndStatus = Literal["completed", "failed", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class JobError:
-    """Why a job failed: one line for people, and the node that it failed in. `kind`: InputError,
+    """Says why a job failed: one line for people, and the node that failed. `kind`: InputError,
     RunError, OutOfMemory, WorkerLost.
 
-    `display` is the node of the prompt that a node of an expansion is shown as; empty where the job
-    as a whole failed.
+    `display` is the prompt's node that stands for a node of an expansion; empty where the job as a
+    whole failed.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Cached:
 class EncodedPicture:
     """A node shows its unfinished picture (`Previewed`), or sends one instead of saving it.
 
-    The newest replaces older ones that were not sent yet, but for `lasting` ones: those it sends.
+    The newest replaces older ones not sent yet, except `lasting` ones, which the node sends.
     """
 
     node: str
@@ -86,12 +86,12 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job ended; nothing follows.
+    """A job ended; no event follows.
 
     `outputs`: what output nodes have for editors, by node. `meta`: for each of them node_id,
     display_node, parent_node, real_node_id. `executed`: nodes that ran or were cached. `seconds`:
     total, load, prepare, denoise, vae. `predicted`: seconds of sampling as planned. `cached`: the
-    nodes that `Cached` told of.
+    nodes that `Cached` named.
     """
 
     status: EndStatus
@@ -114,7 +114,7 @@ ClientEvent = (
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something happened to a job."""
+    """Names the job that an event belongs to."""
 
     job: str
     event: Annotated[ClientEvent, Field(discriminator="kind")]

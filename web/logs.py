@@ -1,8 +1,8 @@
-"""The server's log: lines for people, or JSON a line.
+"""Writes the server's log: lines for people, or JSON a line.
 
-The server itself logs no prompts. What packs print is logged as it is, and so are the traces of
-errors that nobody expected: both may hold what clients sent. No character of either moves a
-terminal's cursor.
+The server itself logs no prompts. Output of packs is logged as it is, and so are the traces of
+unexpected errors: both may hold what clients sent. No character of either moves a terminal's
+cursor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REQUEST: ContextVar[str] = ContextVar("request")
 
 
 class JsonLines(logging.Formatter):
-    """One object a line: time, level, logger, message, and the request's id where there is one."""
+    """Writes one object a line: time, level, logger, message, and the request's id if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -37,7 +37,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """`12:03:44 warning: message [request]`."""
+    """Writes `12:03:44 warning: message [request]`."""
 
     def format(self, record: logging.LogRecord) -> str:
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
@@ -49,7 +49,7 @@ class Lines(logging.Formatter):
 
 
 def set_up(as_json: bool) -> None:
-    """Everything of this process goes to standard error; of the libraries below only what is amiss."""
+    """Logs this process to standard error; of the libraries below only warnings and errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if as_json else Lines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

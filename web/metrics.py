@@ -1,5 +1,5 @@
-"""Figures for Prometheus. Labels are routes as written in the code, statuses and devices: never a
-text that came from a client.
+"""Collects metrics for Prometheus. Labels are routes as written in the code, statuses and devices:
+never a text that came from a client.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ATTRIBUTES = {"device_memory_bytes": "total", "device_memory_free_bytes": "free"
 
 
 class Metrics:
-    """Counted as things happen; what others know already is asked for when somebody looks."""
+    """Counts events as they happen; reads figures that others hold when a scrape asks."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = registry = CollectorRegistry()
@@ -64,7 +64,7 @@ class Metrics:
         self._seconds = Histogram("katz_http_request_seconds", request, ["route"], buckets=REQUEST_SECONDS, registry=registry)
 
     def heard(self, job: str, event: ClientEvent) -> None:
-        """Count what happens to jobs."""
+        """Counts an event of a job."""
         if isinstance(event, Progress):
             if event.evaluations:
                 self._stepped(job, event)
@@ -80,12 +80,12 @@ class Metrics:
         self._refused.labels(reason).inc()
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
-        """`route` is the route's own template."""
+        """Counts a request. `route` is the route's own template."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
     def _stepped(self, job: str, event: Progress) -> None:
-        """Progress may skip steps when they are quick: the time is shared out among them."""
+        """Measures steps. Progress may skip quick ones: the time is shared out among them."""
         key, now = (job, event.node), self._clock()
         steps, since = self._steps.get(key, (event.value, now))
         for _ in range(min(event.value - steps, MOST_STEPS)):
@@ -95,8 +95,8 @@ class Metrics:
 
 
 def figures(state: State, stats: Stats | None) -> CollectorRegistry:
-    """What the queue and the runner know of themselves at the moment. `stats`: the runner's answer,
-    if it gave one.
+    """Builds the registry of the queue's and the runner's current figures. `stats`: the runner's
+    answer, if it gave one.
     """
     registry = CollectorRegistry()
     registry.register(_Figures(state, stats))

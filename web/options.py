@@ -17,8 +17,8 @@ RUNNER_LOCK = "runner.lock"  # in the data folder, held by a runner while it liv
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may ask for. Whatever is over a limit is refused with the limit's name and
-    value in the answer.
+    """Limits one client. A request over a limit is refused with the limit's name and value in the
+    answer.
     """
 
     body_bytes: int = 64 * MB  # of a request that is no upload
@@ -130,8 +130,8 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
 
 @dataclass(frozen=True, slots=True)
 class RunnerStart:
-    """What a runner is started with. `gone`: devices to do without, which earlier runners of this
-    server lost.
+    """The start parameters of a runner. `gone`: devices to do without, which earlier runners of
+    this server lost.
     """
 
     options: ServeOptions

@@ -1,4 +1,4 @@
-"""The life of a server: its parts put together, started, and ended on a signal so that nothing is
+"""Runs a server: puts its parts together, starts them, and ends them on a signal so that nothing is
 lost and nothing is left.
 """
 
@@ -37,8 +37,8 @@ log = logging.getLogger("katz.web")
 
 
 def serve(options: ServeOptions, say: Callable[[str], None], workers: Workers = no_fork_server) -> None:
-    """Serve until a signal; `workers` as `Runner` has it. InputError: the address, a folder;
-    RunError: the job store, or the runner cannot start.
+    """Serves until a signal; `workers` as `Runner` has it. Raises InputError for the address or a
+    folder, RunError when the job store or the runner cannot start.
     """
     imports_are_done()
     check_reach(options.host, options.token)
@@ -75,7 +75,7 @@ async def _serve(options: ServeOptions, listening: socket.socket, say: Callable[
 
 
 def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., Runner] = Runner) -> State:
-    """The parts, knowing each other; nothing is started."""
+    """Builds the parts and connects them; starts nothing."""
     settings = options.settings()
     folders = replace(settings.folders(), paths=False)
     concealment, metrics = PathRedactor.of(options, folders), Metrics()
@@ -105,14 +105,14 @@ def assemble(options: ServeOptions, store: JobStore, new_runner: Callable[..., R
 
 
 def _why(end: Ended) -> str:
-    """In which type of node it failed and how, without its message and the node's id, which may
-    hold a client's text.
+    """Names the type of node that failed and the kind of error, without its message and the node's
+    id, which may hold a client's text.
     """
     return "" if end.error is None else f" ({end.error.kind}{' in ' + end.error.node_type if end.error.node_type else ''})"
 
 
 async def _start(state: State) -> None:
-    """Get ready to run jobs. Requests that need the runner wait for it meanwhile."""
+    """Gets ready to run jobs. Requests that need the runner wait for it meanwhile."""
     await asyncio.to_thread(drop_unfinished, (state.folders.input, state.folders.output, state.data), time.time())
     await state.runner.start()
     for problem in state.runner.facts.problems:
@@ -120,7 +120,7 @@ async def _start(state: State) -> None:
 
 
 async def _farewell(state: State, server: HttpServer, serving: asyncio.Task[None], stops: asyncio.Queue[int]) -> None:
-    """End all connections: soon, or now where somebody asked for that."""
+    """Ends all connections: soon, or at once on another signal."""
     state.hub.close(1001, "the server is shutting down")
     server.end()
     await _unless(stops, asyncio.shield(serving))
@@ -129,8 +129,8 @@ async def _farewell(state: State, server: HttpServer, serving: asyncio.Task[None
 
 
 async def _unless(stops: asyncio.Queue[int], work: Coroutine[Any, Any, Any] | asyncio.Future[Any]) -> None:
-    """Work until it is done or a signal comes, which stays in the queue. What the work raises is
-    raised.
+    """Works until it is done or a signal comes, which stays in the queue. Raises what the work
+    raises.
     """
     working, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stops.get())
     await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -148,7 +148,7 @@ async def _unless(stops: asyncio.Queue[int], work: Coroutine[Any, Any, Any] | as
 
 @contextlib.contextmanager
 def _signals() -> Iterator[asyncio.Queue[int]]:
-    """Requests to end, as they come."""
+    """Yields a queue of signals to end."""
     loop, stops = asyncio.get_running_loop(), asyncio.Queue[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stops.put_nowait, number)

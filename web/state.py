@@ -1,4 +1,4 @@
-"""What the routes of one server share. Holds the parts; knows nothing of what they do."""
+"""Holds the parts that the routes of one server share. Must not know what they do."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class State:
-    """`folders` never name paths outside of themselves (`paths=False`). `draining`: the server was
-    asked to end and takes no new jobs.
+    """The parts of a server. `folders` never name paths outside of themselves (`paths=False`).
+    `draining`: the server was asked to end and takes no new jobs.
     """
 
     options: ServeOptions

@@ -1,3 +1,3 @@
-"""The Python interface, on which the command line stands. Puts the layers together: nothing below
-imports it.
+"""Offers the Python interface, on which the command line stands. Puts the layers together: nothing
+below imports it.
 """

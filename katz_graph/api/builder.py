@@ -32,7 +32,7 @@ Paths: TypeAlias = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 
 def as_paths(given: Paths) -> tuple[Path, ...]:
-    """One path or several, as paths."""
+    """Returns one path or several, as paths."""
     return (Path(given),) if isinstance(given, (str, PathLike)) else tuple(map(Path, given))
 
 
@@ -83,14 +83,14 @@ Node = str | int | AddedNode | Output
 
 
 def node_id(node: Node) -> str:
-    """The id, title or type of a node."""
+    """Returns the id, title or type of a node."""
     if isinstance(node, Output):
         return node.link.node
     return node.id if isinstance(node, AddedNode) else str(node)
 
 
 class Graph:
-    """Builds a workflow: `graph.KSampler(model=..., steps=20)` adds a node and gives its outputs.
+    """Builds a workflow: `graph.KSampler(model=..., steps=20)` adds a node and returns its outputs.
 
     Knobs that are not given have their defaults. Node types are those of the installed packs and of
     the folders in `packs`, or `types`; `graph["Any Name"]` finds those whose names Python cannot
@@ -108,7 +108,7 @@ class Graph:
 
     @property
     def graph(self) -> FrozenGraph:
-        """The nodes that were added so far."""
+        """Returns the nodes that were added so far."""
         return FrozenGraph(dict(self._nodes))
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -121,7 +121,7 @@ class Graph:
         return self[name]
 
     def __getitem__(self, name: str) -> Callable[..., AddedNode]:
-        """The function that adds a node of this type. InputError when there is no such type."""
+        """Returns the function that adds a node of this type. InputError for an unknown type."""
         if name not in self._types:
             raise UnknownNodeType(f"there is no node type {name!r}{suggest(name, self._types)}")
         kind = self._types[name]
@@ -159,7 +159,7 @@ class Graph:
         return AddedNode(identifier, kind.name, tuple(outputs))
 
     def _value(self, where: str, value: Any) -> Any:
-        """A literal, or the link that an output stands for."""
+        """Returns a literal, or the link that an output stands for."""
         if isinstance(value, AddedNode):
             if len(value) != 1:
                 names = ", ".join(output.name for output in value)

@@ -36,8 +36,9 @@ RUN_OPTIONS: dict[str, type] = {"seed": int, "devices": str, "dtype": str, "allo
 
 @dataclass(frozen=True, slots=True)
 class DeviceSetup:
-    """Devices, and what plans for them may do: where stages are pinned, which approximations are
-    allowed, and whether equal stages run as one call (None: the faster)."""
+    """Devices, and limits of plans for them: where stages are pinned, which approximations are
+    allowed, and whether equal stages run as one call (None: the faster).
+    """
 
     options: PlacementOptions
     devices: DeviceList
@@ -48,7 +49,7 @@ class DeviceSetup:
 
     @property
     def threads(self) -> int:
-        """Of each device."""
+        """Returns the threads of each device."""
         return threads_for(self.devices, self.options.threads)
 
     def start(
@@ -57,9 +58,9 @@ class DeviceSetup:
         say: Callable[[str], None],
         tell_evictions: bool,
     ) -> LocalEngine | ClusterEngine:
-        """Starts them; close the engine. RunError if a worker does not start.
+        """Starts the devices; close the engine. RunError if a worker does not start.
 
-        `tell_evictions`: it is said which models make room for others.
+        `tell_evictions`: says which models make room for others.
         """
         start = self._start_workers if self.devices.several else self._start_here
         engine = start(settings, say, tell_evictions)
@@ -113,7 +114,7 @@ class DeviceSetup:
             return engine
 
     def estimate(self, settings: Settings) -> tuple[Target, Counts]:
-        """Devices and links as far as they are known without starting a worker.
+        """Estimates devices and links as far as they are known without starting a worker.
 
         Devices of which nothing is known are measured, each alone.
         """
@@ -149,14 +150,14 @@ class DeviceSetup:
 
 
 def check_options(options: PlacementOptions) -> None:
-    """InputError for options that no workflow and no machine could have."""
+    """Raises InputError for options that no workflow and no machine could have."""
     allowed_names(options.allow)
     parse_link(options.link)
     options.device_list()
 
 
 def resolve(options: PlacementOptions, run: Mapping[str, Any]) -> DeviceSetup:
-    """The devices for a workflow with these run options, which count where `options` say nothing.
+    """Returns the devices for a workflow with these run options, used where `options` say nothing.
 
     InputError for GPUs that are not there.
     """
@@ -170,7 +171,7 @@ def resolve(options: PlacementOptions, run: Mapping[str, Any]) -> DeviceSetup:
 
 
 def check_run_options(run: Mapping[str, Any]) -> None:
-    """InputError when an option in a workflow's wrapper is not of its type."""
+    """Raises InputError when an option in a workflow's wrapper is not of its type."""
     for name, kind in RUN_OPTIONS.items():
         value = run.get(name)
         if value is not None and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
@@ -179,7 +180,7 @@ def check_run_options(run: Mapping[str, Any]) -> None:
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Has torch compute on this many threads when this one asks it to."""
+    """Has torch compute on this many threads when the current thread asks it to."""
     import torch
 
     before = torch.get_num_threads()

@@ -45,8 +45,8 @@ class Engine:
 
     Any thread may call it, and several runs go on at once. Options are those of `katz run`. Devices
     start at the first run; `devices` and `dtype` None leave them to the first workflow. `cache`
-    says which results stay for later runs: `classic`, `lru:N` or `none`. `tell_evictions`: it is
-    said which models make room for others. `say` and `warn` get lines for people.
+    says which results stay for later runs: `classic`, `lru:N` or `none`. `tell_evictions` says
+    which models make room for others. `say` and `warn` get lines for people.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Engine:
         await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """Cancels what runs, waits for its end, and stops the devices."""
+        """Cancels running workflows, waits for their ends, and stops the devices."""
         with self._changed:
             self._closed = True
         self.cancel()
@@ -127,14 +127,14 @@ class Engine:
             started[1].close()
 
     def cancel(self) -> None:
-        """Ends the runs that are under way soon; each raises Cancelled."""
+        """Ends the current runs soon; each raises Cancelled."""
         with self._changed:
             running = list(self._running)
         for run in running:
             run.cancel()
 
     def graph(self) -> Graph:
-        """A new graph to build a workflow in, with the node types and the files of this engine."""
+        """Makes a graph to build a workflow in, with this engine's node types and files."""
         return Graph(types=self.types, folders=self.folders)
 
     def run(
@@ -167,7 +167,9 @@ class Engine:
         progress: Listener | bool | None = None,
         partial: bool = False,
     ) -> Result:
-        """`run` for an event loop, which calls `progress`. Cancelling its task ends the run."""
+        """Runs as `run`, on an event loop, which calls `progress`. Cancelling its task ends the
+        run.
+        """
         loop = asyncio.get_running_loop()
         with listener(progress) as listen:
 
@@ -240,7 +242,7 @@ class Engine:
         return prepared
 
     def _started(self, setup: DeviceSetup) -> tuple[DeviceSetup, LocalEngine | ClusterEngine]:
-        """What was started for the first that asked."""
+        """Starts devices for the first caller, and returns them to all later ones."""
         with self._starting:
             if self._closed:
                 raise InputError("this engine is closed; open another one")
@@ -307,7 +309,7 @@ class Engine:
         return context
 
     def _quiet_context(self, engine: ContextEngine) -> RunContext:
-        """Serves plans and profiles, which tell warnings only."""
+        """Makes a context for plans and profiles, which reports warnings only."""
 
         def listen(event: Event) -> None:
             if isinstance(event, Warned):

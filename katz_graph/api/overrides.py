@@ -20,8 +20,8 @@ Assignments = Mapping[str, Any] | Sequence[str]
 
 
 def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Assignments) -> tuple[Graph, list[str]]:
-    """The graph with inputs set, and a line per change. A node is named by id, title or type, where
-    only one has it.
+    """Sets inputs; returns the graph and a line per change. A node is named by id, title or type,
+    where only one has it.
     """
     notes = []
     for option, target, given in _pairs(assignments):
@@ -40,7 +40,7 @@ def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Assignm
 
 
 def _pairs(assignments: Assignments) -> Iterator[tuple[str, str, Any]]:
-    """How messages call an assignment, its target, and what is assigned."""
+    """Yields assignments as (their name in messages, target, value)."""
     if isinstance(assignments, Mapping):
         yield from ((f"--set {target}={value}", target, value) for target, value in assignments.items())
         return
@@ -50,8 +50,8 @@ def _pairs(assignments: Assignments) -> Iterator[tuple[str, str, Any]]:
 
 
 def set_seed(graph: Graph, types: Mapping[str, NodeType], seed: int) -> tuple[Graph, list[str]]:
-    """The graph with `seed` in every seed that is not linked, and a line per change. InputError
-    when there is none.
+    """Sets `seed` in every seed that is not linked; returns the graph and a line per change.
+    InputError when there is none.
     """
     notes = []
     for identifier, call in graph.nodes.items():
@@ -66,7 +66,7 @@ def set_seed(graph: Graph, types: Mapping[str, NodeType], seed: int) -> tuple[Gr
 
 
 def first_seed(graph: Graph) -> int | None:
-    """The first literal seed of a graph."""
+    """Returns the first literal seed of a graph."""
     seeds = (call.inputs[field] for call in graph.nodes.values() for field in SEEDS if isinstance(call.inputs.get(field), int))
     return next(seeds, None)
 
@@ -77,8 +77,8 @@ def _with_input(graph: Graph, identifier: str, field: str, value: Any) -> Graph:
 
 
 def find_node(graph: Graph, name: str, option: str) -> str:
-    """The id of a node that an option names by id, title or type. InputError when there is none, or
-    several.
+    """Finds the id of a node that an option names by id, title or type. InputError when there is
+    none, or several.
     """
     if name in graph.nodes:
         return name
@@ -91,7 +91,7 @@ def find_node(graph: Graph, name: str, option: str) -> str:
 
 
 def _value(text: str, expected: Input | None) -> Any:
-    """The text itself for an input that takes text, else JSON where it is JSON."""
+    """Returns the text itself for an input that takes text, else parsed where it is JSON."""
     if expected is not None and expected.socket in TEXTUAL:
         return text
     try:

@@ -1,4 +1,4 @@
-"""Reads a workflow from whatever it comes as, changes it, and checks it."""
+"""Reads a workflow in any form, changes it, and checks it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Targets = Node | Iterable[Node]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What one run has otherwise than the file. Without `targets` the output nodes run."""
+    """Changes one run against its file. Without `targets` the output nodes run."""
 
     seed: int | None = None
     set: Assignments = ()
@@ -59,11 +59,11 @@ class PreparedRun:
 
     @property
     def named(self) -> str:
-        """How a message about the whole workflow begins."""
+        """Returns the beginning of a message about the whole workflow."""
         return f"{self.workflow.source}: " if self.workflow.source else ""
 
     def error(self, failure: KatzError | None) -> KatzError | None:
-        """What was refused before a run and what failed in it, as one error."""
+        """Combines what was refused before a run and what failed in it into one error."""
         if not self.problems or isinstance(failure, Cancelled):
             return failure
         failed = () if failure is None else (str(failure),)
@@ -79,9 +79,9 @@ def prepare(
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> PreparedRun:
-    """Reads a workflow, makes the changes and checks all of it; tells every change and warning.
+    """Reads a workflow, makes the changes and checks all of it; reports every change and warning.
 
-    InputError when it cannot be read or changed; what is wrong with its nodes are `problems`.
+    InputError when it cannot be read or changed; faults of its nodes are `problems`.
     """
     workflow = read(source, registry)
     check_run_options(workflow.run)
@@ -106,7 +106,7 @@ def prepare(
 
 
 def read(source: Source, registry: Registry) -> Workflow:
-    """The workflow in a file, a picture or parsed JSON, or of a graph. InputError with one line a
+    """Reads a workflow from a file, a picture, parsed JSON or a graph. InputError with one line a
     problem.
     """
     if isinstance(source, GraphBuilder):
@@ -119,7 +119,7 @@ def read(source: Source, registry: Registry) -> Workflow:
 
 
 def metadata(workflow: Workflow, registry: Registry) -> dict[str, str]:
-    """The text chunks of pictures that say what ran: the graph, also as the node editor opens it."""
+    """Builds text chunks of pictures that say what ran: the graph, also for the node editor."""
     texts = {"prompt": json.dumps(to_api(workflow.graph))}
     with suppress(InputError):  # spare nodes may have links that lead nowhere, which the editor's format cannot say
         texts["workflow"] = json.dumps(to_ui(workflow, signatures(registry)))

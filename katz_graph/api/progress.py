@@ -1,5 +1,5 @@
-"""A progress bar per sampler, counted in model evaluations. Silent where neither a terminal nor a
-notebook shows it.
+"""Draws a progress bar per sampler, counted in model evaluations. Silent where neither a terminal
+nor a notebook shows it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from katz_graph import events
 
 
 class _Rate(ProgressColumn):
-    """Evaluations a second."""
+    """Shows evaluations a second."""
 
     def render(self, task: Task) -> Text:
         return Text("" if not task.speed else f"{task.speed:.1f} it/s", style="progress.data.speed")
@@ -49,7 +49,7 @@ class EvaluationProgress(AbstractContextManager["EvaluationProgress"]):
 
 @contextmanager
 def listener(progress: events.Listener | bool | None) -> Iterator[events.Listener | None]:
-    """Gives whom a run tells its events: whoever was given, or for True a bar on standard error."""
+    """Yields the listener of a run: the given one, or for True a bar on standard error."""
     if progress is True:
         with EvaluationProgress(Console(stderr=True)) as bar:
             yield bar.listen

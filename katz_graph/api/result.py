@@ -37,12 +37,12 @@ class Plan:
         return len(self.programs)
 
     def __getitem__(self, number: int) -> Plan:
-        """The plan of one sampler alone."""
+        """Returns the plan of one sampler alone."""
         return Plan((self.programs[number],))
 
     @property
     def predicted_seconds(self) -> float | None:
-        """Seconds that sampling is predicted to take; None without a sampler."""
+        """Returns the predicted seconds of sampling; None without a sampler."""
         predictions = (program.prediction for program in self.programs)
         return sum(one.planned for one in predictions if one) if self.programs else None
 
@@ -54,7 +54,9 @@ class Plan:
     __repr__ = __str__
 
     def as_json(self) -> Any:
-        """Plain data, as `katz plan --json` prints it: an object for one sampler, else a list."""
+        """Returns plain data, as `katz plan --json` prints it: an object for one sampler, else a
+        list.
+        """
         from katz_graph.planner.report.text import as_json
 
         plans = [as_json(program) for program in self.programs]
@@ -95,7 +97,7 @@ class Result:
     _pictures: tuple[Path | Tensor, ...]
 
     def __getitem__(self, node: Node) -> Any:
-        """The outputs of a target, or the value of one output. InputError for other nodes."""
+        """Returns the outputs of a target, or one output's value. InputError for other nodes."""
         identifier = node_id(node)
         if identifier not in self.outputs:
             kept = listed(self.outputs) or "none"
@@ -105,8 +107,8 @@ class Result:
 
     @property
     def images(self) -> list[Image]:
-        """Pictures that nodes wrote (SaveImage, PreviewImage), and those of IMAGE outputs of
-        targets that write none.
+        """Returns pictures that nodes wrote (SaveImage, PreviewImage), and those of IMAGE outputs
+        of targets that write none.
         """
         return list(self._decoded())
 
@@ -129,8 +131,8 @@ class Result:
 
 
 def pictures_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType], context: Context) -> Iterator[Path | Tensor]:
-    """Files of pictures that nodes show, and pictures [B, H, W, C] on outputs of targets that show
-    none.
+    """Yields files of pictures that nodes show, and pictures [B, H, W, C] on outputs of targets
+    that show none.
     """
     for ui in found.ui.values():
         files = written(context, {"images": ui.get("images", ())})
@@ -140,7 +142,7 @@ def pictures_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType],
 
 
 def values_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType], socket: str, but: Container[str] = ()) -> Iterator[Any]:
-    """What the outputs of one type have that targets, `but` these, gave."""
+    """Yields the values of one type on outputs of targets, `but` these."""
     for target, values in found.outputs.items():
         for output, value in zip(types[graph.nodes[target].type].outputs, values, strict=False):
             if output.socket == socket and target not in but:
@@ -149,5 +151,5 @@ def values_of(found: GraphResult, graph: Graph, types: Mapping[str, NodeType], s
 
 
 def plain(value: Any) -> Any:
-    """A value of an output; a list where there are several."""
+    """Returns a value of an output; a list where there are several."""
     return list(value.values) if isinstance(value, Listed) else value

@@ -1,4 +1,4 @@
-"""Cycles among nodes, found without recursion and written as the path that a person would walk."""
+"""Finds cycles among nodes without recursion, and writes them as a person would walk them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ SHOWN = 8  # nodes of a cycle in a message
 
 
 def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """A cycle of every knot of cycles, in the direction of the data, from its first node in the
-    file; they share no node. Linear.
+    """Yields at least one cycle of each connected group of them, in the direction of the data, from
+    its first node in the file; they share no node. Linear.
 
     `sources` has, for each node, those of the others that it reads.
     """
@@ -33,7 +33,7 @@ def find_cycles(sources: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, ...
 
 
 def _behind_cycles(sources: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The nodes that no topological order reaches: each reads at least one other of them."""
+    """Returns the nodes that no topological order reaches: each reads at least one other."""
     waiting = {identifier: len(read) for identifier, read in sources.items()}
     readers: dict[str, list[str]] = {}
     for identifier, read in sources.items():
@@ -51,7 +51,7 @@ def _behind_cycles(sources: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def describe_cycle(cycle: Sequence[str], nodes: Mapping[str, NodeCall]) -> str:
-    """`1 (A) -> 2 (B) -> 1 (A)`, shortened in the middle."""
+    """Writes `1 (A) -> 2 (B) -> 1 (A)`, shortened in the middle."""
     names = [f"{shorten(identifier)} ({shorten(nodes[identifier].type)})" for identifier in (*cycle, cycle[0])]
     if len(names) > SHOWN:
         names[SHOWN - 2 : -1] = [f"... {len(names) - SHOWN + 1:,} more ..."]

@@ -1,5 +1,5 @@
-"""Literals of a workflow file against the inputs that take them. Nothing is bent silently: 3.7 is
-no whole number, "false" is not true.
+"""Checks literals of a workflow file against the inputs that take them. Nothing is bent silently:
+3.7 is no whole number, "false" is not true.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LiteralFault = Literal["link_expected", "wrong_type", "too_small", "too_large", 
 
 
 class LiteralError(ValueError):
-    """A literal that its input does not take: the line for people, and what kind of fault it is."""
+    """A literal that its input does not take: the line for people, and the kind of fault."""
 
     def __init__(self, fault: LiteralFault, message: str) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class LiteralError(ValueError):
 
 
 def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> Any:
-    """The value with the input's type. LiteralError says what came and what was expected;
+    """Returns the value with the input's type. LiteralError says what came and what was expected;
     InputError is the check's own line.
     """
     if expected.socket == ANY:
@@ -47,7 +47,7 @@ def check_literal(value: Any, expected: Input, within_bounds: bool = True) -> An
 
 
 def _fault(value: Any, expected: Input) -> LiteralFault:
-    """Why a value was not taken."""
+    """Classifies the fault of a value that was not taken."""
     if expected.choices is not None:
         return "not_a_choice"
     try:
@@ -62,7 +62,7 @@ def _fault(value: Any, expected: Input) -> LiteralFault:
 
 
 def expectation(expected: Input) -> str:
-    """What an input takes, in words."""
+    """Says in words what an input takes."""
     if expected.choices is not None:
         return f"one of {listed(map(show, expected.choices), CHOICES_SHOWN)}"
     if expected.folder:
@@ -119,8 +119,8 @@ KIND_IN_WORDS = {"BOOLEAN": "true or false", "INT": "a whole number", "FLOAT": "
 
 
 def _chosen(value: Any, expected: Input) -> Any:
-    """The choice that a value is; 1 is the choice 1.0, but true is not. Choices that may have
-    changed are asked for again.
+    """Returns the choice that a value is; 1 is the choice 1.0, but true is not. Asks again for
+    choices that may have changed.
     """
     for choices in (lambda: expected.choices, expected.refresh):
         for choice in (choices() if choices is not None else None) or ():

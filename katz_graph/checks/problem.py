@@ -1,4 +1,4 @@
-"""What is wrong with a graph, as data and as a line for people. Knows nothing of how it is found."""
+"""Defines a problem of a graph, as data and as a line for people. Must not know how it is found."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ ProblemKind = (
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. `node` is empty for what concerns the whole graph, `input` for what
-    concerns a whole node.
+    """One fault of a graph. `node` is empty for one of the whole graph, `input` for one of a whole
+    node.
 
     `cycle` has the nodes of a cycle in the direction of the data.
     """

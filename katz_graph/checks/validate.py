@@ -1,8 +1,8 @@
-"""Validation before anything runs: every problem of a graph at once, each a line with what came,
-what was expected and the way out.
+"""Validates a graph before anything runs: every problem at once, each a line with what came, what
+was expected and the way out.
 
-Linear in nodes and links, without recursion. What no output needs gives warnings: people keep spare
-nodes around. An error refuses the outputs that depend on its node, and no others.
+Linear in nodes and links, without recursion. Nodes that no output needs give warnings: people keep
+spare nodes around. An error refuses the outputs that depend on its node, and no others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ graphs whose links and types are sound.
 @dataclass(frozen=True, slots=True)
 class Checked:
     """A graph whose literals have the types of their inputs (`"5"` is 5, a list stays a list), and
-    what was found.
+    its problems.
 
     `targets` can run: the outputs that no error stands in the way of. `refused` are the others.
     """
@@ -56,20 +56,20 @@ class Checked:
         return tuple(problem for problem in self.problems if problem.severity == "warning")
 
     def or_raise(self) -> Graph:
-        """The graph; InputError with a line per error when there are any."""
+        """Returns the graph; InputError with a line per error when there are any."""
         if self.errors:
             raise InputError("\n".join(map(str, self.errors)))
         return self.graph
 
 
 def validate(graph: Graph, types: Types, folders: Folders | None = None, rules: Mapping[ProblemKind, Rule] = RULES) -> list[Problem]:
-    """All problems of a graph, in the order of the file."""
+    """Returns all problems of a graph, in the order of the file."""
     return list(check(graph, types, folders, rules).problems)
 
 
 def check_node(graph: Graph, types: Types, folders: Folders | None, identifier: str) -> tuple[NodeCall, list[Problem]]:
-    """One node by itself and the links that it reads: the node with checked literals, and what is
-    wrong with it.
+    """Checks one node by itself and the links that it reads; returns the node with checked
+    literals, and its problems.
     """
     single = _SingleNodes(graph, types, folders)
     return single.node(identifier, graph.nodes[identifier]), single.problems
@@ -82,10 +82,10 @@ def check(
     rules: Mapping[ProblemKind, Rule] = RULES,
     targets: Iterable[str] | None = None,
 ) -> Checked:
-    """All problems of a graph, and the graph with checked literals. Without `folders`, names of
-    files are not checked.
+    """Finds all problems of a graph, and checks its literals. Without `folders`, names of files are
+    not checked.
 
-    `targets` are what is to run: every output node unless told. InputError for one that does not
+    `targets` are the nodes to run: every output node unless told. InputError for one that does not
     exist.
     """
     order = {identifier: number for number, identifier in enumerate(graph.nodes)}
@@ -115,7 +115,7 @@ def check(
 
 
 def upstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
-    """The roots and all that they read, directly or not; `sources` has what each node reads."""
+    """Returns the roots and all that they read, directly or not, by what each node reads."""
     pending = list(roots)
     found = set(pending)
     while pending:
@@ -127,13 +127,13 @@ def upstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[
 
 
 def downstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
-    """The roots and all that reads them, directly or not."""
+    """Returns the roots and all that reads them, directly or not."""
     pending = list(roots)
     return upstream(readers(sources), pending) if pending else set()
 
 
 def readers(sources: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
-    """For each node those that read it; `sources` has what each node reads."""
+    """Returns for each node those that read it; `sources` has what each node reads."""
     found: dict[str, list[str]] = {identifier: [] for identifier in sources}
     for identifier, read in sources.items():
         for source in read:
@@ -142,7 +142,7 @@ def readers(sources: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]
 
 
 class _SingleNodes:
-    """What is wrong with each node looked at on its own, and with the links it reads."""
+    """Checks each node on its own, and the links it reads."""
 
     def __init__(self, graph: Graph, types: Types, folders: Folders | None) -> None:
         self.graph, self.types, self.folders = graph, types, folders
@@ -154,11 +154,11 @@ class _SingleNodes:
 
     @cached_property
     def read(self) -> set[str]:
-        """Nodes that another one reads."""
+        """Returns the nodes that another one reads."""
         return {source for sources in self.sources.values() for source in sources}
 
     def node(self, identifier: str, call: NodeCall) -> NodeCall:
-        """The node with checked literals."""
+        """Returns the node with checked literals."""
 
         def report(fault: ProblemKind, name: str, message: str, severity: Literal["error", "warning"] = "error") -> None:
             self.problems.append(Problem(fault, identifier, call.type, name, message, severity, call.title))
@@ -236,8 +236,8 @@ class _SingleNodes:
 
 
 def connects(source: str, target: str) -> bool:
-    """Whether an output of socket `source` may feed an input of socket `target`. `*` takes and
-    gives all.
+    """Decides whether an output of socket `source` may feed an input of socket `target`. `*` takes
+    and gives all.
 
     Two unions (`A,B`) fit when they have a member in common; only a type that stands alone is
     widened.
@@ -260,8 +260,8 @@ def _cycle_problem(graph: Graph, cycle: Sequence[str]) -> Problem:
 
 
 def _wanted(graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[str] | None) -> list[str]:
-    """The targets; without any told the output nodes, and what may be one: a node of unknown type
-    that reads and is not read.
+    """Returns the targets; without any told the output nodes, and those that may be one: a node of
+    unknown type that reads and is not read.
     """
     if targets is not None:
         wanted = list(dict.fromkeys(targets))
@@ -277,7 +277,7 @@ def _wanted(graph: Graph, types: Types, single: _SingleNodes, targets: Iterable[
 
 
 def _own_problems(node: str, graph: Graph, checked: Graph, types: Types) -> Iterator[Problem]:
-    """What a node's own check says of it."""
+    """Yields the problems that a node's own check finds."""
     call = checked.nodes[node]
     type_ = types[call.type]
     own_check = type_.check

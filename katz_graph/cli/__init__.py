@@ -1,3 +1,3 @@
-"""The command line: names and options only. Each command's work is in a module of its own, imported
-when it runs.
+"""Defines the command line: names and options only. Each command's work is in a module of its own,
+imported when it runs.
 """

@@ -14,8 +14,9 @@ Function = Callable[..., None]
 
 
 def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Function], Function]:
-    """Add a function to `app`. A parameter that is a dataclass stands for the options among its
-    fields, but for those named in `without`; other parameters are as typer takes them."""
+    """Adds a function to `app`. A parameter that is a dataclass stands for the options among its
+    fields, but for those in `without`; other parameters are as typer takes them.
+    """
 
     def add(function: Function) -> Function:
         kinds = get_type_hints(function, include_extras=True)
@@ -43,7 +44,7 @@ def command(app: typer.Typer, without: Collection[str] = ()) -> Callable[[Functi
 
 
 def _options(group: type) -> Iterator[Parameter]:
-    """The options of a dataclass, and of the dataclasses in it, as typer takes them."""
+    """Yields the options of a dataclass, and of the dataclasses in it, as typer takes them."""
     kinds = get_type_hints(group)
     for field in fields(group):
         if is_dataclass(kinds[field.name]):
@@ -69,7 +70,7 @@ def _option(field: Field[Any], kind: Any) -> Parameter:
 
 
 def _filled(group: Any, said: Mapping[str, Any]) -> Any:
-    """A dataclass with what the command line said of its fields."""
+    """Fills a dataclass with the command line's values."""
     kinds, values = get_type_hints(group), {}
     for field in fields(group):
         name = field.name

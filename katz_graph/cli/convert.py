@@ -1,5 +1,5 @@
-"""`katz convert`: a workflow in another format, and a line for each thing that could not be carried
-over as it was.
+"""Runs `katz convert`: writes a workflow in another format, and a line for each thing that could
+not be carried over as it was.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {
 
 
 def convert(source: Path, target: Path, options: ConvertOptions) -> None:
-    """Read `source` and write it to `target` (`-` is standard output). InputError when it cannot be
-    read; then nothing is written.
+    """Reads `source` and writes it to `target` (`-` is standard output). InputError when it cannot
+    be read; then nothing is written.
     """
     to, object_info = options.to, options.object_info
     if to not in WRITERS:

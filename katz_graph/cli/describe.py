@@ -1,4 +1,4 @@
-"""Node types explained to people and to scripts: the list of all, and one with its knobs, wires and
+"""Describes node types to people and to scripts: the list of all, and one with its knobs, wires and
 outputs.
 """
 
@@ -22,7 +22,7 @@ CHOICES_SHOWN = 50
 
 
 def node_list(types: Mapping[str, NodeType]) -> Table:
-    """Every node type with the first line of its description, by category."""
+    """Lists every node type with the first line of its description, by category."""
     table = Table("node", "pack", "what it does", box=None, pad_edge=False, header_style="bold")
     ordered = sorted(types.values(), key=lambda kind: (kind.category, kind.name))
     for category, kinds in groupby(ordered, key=lambda kind: kind.category):
@@ -34,7 +34,7 @@ def node_list(types: Mapping[str, NodeType]) -> Table:
 
 
 def node_page(kind: NodeType, folders: Folders | None = None) -> Group:
-    """One node type: what it does, what it takes and what it gives."""
+    """Describes one node type: its work, inputs and outputs."""
     called = f" ({kind.display_name})" if kind.display_name != kind.name else ""
     source = ", ".join(
         part for part in (kind.category, f"pack {kind.pack}" if kind.pack else "", "output node" if kind.is_output else "") if part
@@ -57,7 +57,7 @@ def node_page(kind: NodeType, folders: Folders | None = None) -> Group:
 
 
 def node_json(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
-    """What `katz nodes NAME --json` prints."""
+    """Builds the output of `katz nodes NAME --json`."""
     return {
         "name": kind.name,
         "display_name": kind.display_name,
@@ -71,7 +71,7 @@ def node_json(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
 
 
 def nodes_json(kinds: Iterable[NodeType], folders: Folders | None = None) -> dict[str, Any]:
-    """What `katz nodes --json` prints."""
+    """Builds the output of `katz nodes --json`."""
     return {kind.name: node_json(kind, folders) for kind in sorted(kinds, key=lambda kind: kind.name)}
 
 

@@ -1,4 +1,4 @@
-"""`katz nodes` and `katz models`."""
+"""Runs `katz nodes` and `katz models`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL_KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "loras
 
 
 def show_nodes(options: FolderOptions, name: str | None, as_json: bool) -> None:
-    """All node types, or one. InputError for a name that does not exist."""
+    """Prints all node types, or one. InputError for an unknown name."""
     settings = options.settings()
     folders = settings.folders()
     registry, problems = load_registry(settings.packs, folders)
@@ -34,7 +34,7 @@ def show_nodes(options: FolderOptions, name: str | None, as_json: bool) -> None:
 
 
 def show_models(options: FolderOptions, as_json: bool) -> None:
-    """The names that loaders accept, by kind."""
+    """Prints the names that loaders accept, by kind."""
     folders = options.settings().folders()
     names = {kind: list(folders.choices(kind)) for kind in MODEL_KINDS}
     if as_json:

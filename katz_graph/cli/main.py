@@ -182,7 +182,7 @@ def main() -> None:
 
 
 def _is_usage(error: Exception) -> bool:
-    """Wrong options: click's own errors, whichever click typer brings."""
+    """Recognises wrong options: click's own errors, whichever click typer brings."""
     return any(kind.__name__ == "ClickException" for kind in type(error).__mro__)
 
 

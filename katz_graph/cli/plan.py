@@ -1,4 +1,4 @@
-"""`katz plan`: what a workflow's samplers compile to, without running a model."""
+"""Runs `katz plan`: prints what a workflow's samplers compile to, without running a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from katz_graph.errors import InputError, RunError
 
 
 def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
-    """Print the plan of every sampler of a workflow."""
+    """Prints the plan of every sampler of a workflow."""
     lines, svg = TerminalLines(), options.svg
     with open_engine(options, lines) as engine, contextlib.redirect_stdout(sys.stderr):  # of packs
         compiled = engine.plan(workflow, seed=options.seed, set=options.sets, after=options.after)

@@ -1,5 +1,5 @@
-"""`katz profile`: measures devices, and a workflow's stages on them, and keeps what the planner
-predicts with.
+"""Runs `katz profile`: measures devices, and a workflow's stages on them, and stores the costs that
+the planner predicts with.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def profile_devices(options: DeviceOptions, as_json: bool) -> None:
-    """Measure devices anew, whatever was kept before: each alone, and several of a host together."""
+    """Measures devices anew, whatever was kept: each alone, and several of a host together."""
     devices, dtype = options.device_list(), options.dtype or AUTO
     check_present(devices)
     check_dtype(dtype, devices)
@@ -43,7 +43,7 @@ def profile_devices(options: DeviceOptions, as_json: bool) -> None:
 
 
 def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) -> None:
-    """Measure every stage of a workflow's samplers on every device, alone and while the others of
+    """Measures every stage of a workflow's samplers on every device, alone and while the others of
     its host do the same.
     """
     with open_engine(options, TerminalLines()) as engine, contextlib.redirect_stdout(sys.stderr):  # what packs print
@@ -79,7 +79,7 @@ def _measured_together(devices: DeviceList, dtype: str, threads: int) -> tuple[t
 
 
 def _rates(device: Device, threads: int) -> dict[str, Any]:
-    """What was measured of a device, for scripts."""
+    """Returns a device's measured rates, for scripts."""
     return {
         "device": device.name,
         "dtype": device.dtype,

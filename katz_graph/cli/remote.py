@@ -1,5 +1,5 @@
-"""A server as the command line talks to it over HTTP. Whatever goes wrong is one line; knows
-nothing of jobs.
+"""Talks to a server over HTTP for the command line. Every failure is one line. Must not know
+jobs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SHOWN = 20  # lines of a refusal
 
 
 class Unreachable(RunError):
-    """The server did not answer. Whether it took in what was sent is not known, unless `refused`:
-    then nobody listens there.
+    """The server did not answer. It may have taken in the request, unless `refused`: then nobody
+    listens there.
     """
 
     def __init__(self, message: str, refused: bool) -> None:
@@ -34,14 +34,14 @@ class Unreachable(RunError):
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """A redirect would carry the token to whatever address it names."""
+    """Follows no redirect: it would carry the token to whatever address it names."""
 
     def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> None:
         return None
 
 
 class RemoteServer:
-    """`url` is its root. InputError when it is no http(s) address."""
+    """Sends requests to a server; `url` is its root. InputError when it is no http(s) address."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -54,23 +54,23 @@ class RemoteServer:
         self._opener = build_opener(_NoRedirects)
 
     def websocket(self, client: str) -> str:
-        """The address of the websocket of a client."""
+        """Returns the address of a client's websocket."""
         return f"ws{self.root.removeprefix('http')}/ws?clientId={quote(client, safe='')}"
 
     def get(self, path: str) -> Any:
-        """Parsed JSON."""
+        """Returns parsed JSON."""
         with self._open(Request(f"{self.root}{path}")) as answer:
             return self._parsed(answer.read(LIMIT))
 
     def post(self, path: str, document: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Any:
-        """Parsed JSON, None for an empty answer."""
+        """Returns parsed JSON, None for an empty answer."""
         sent = {"Content-Type": "application/json", **(headers or {})}
         with self._open(Request(f"{self.root}{path}", json.dumps(document).encode(), sent, method="POST")) as answer:
             data = answer.read(LIMIT)
         return self._parsed(data) if data else None
 
     def download(self, path: str, query: Mapping[str, str], target: Path) -> None:
-        """An answer into a file, which is there whole or not at all."""
+        """Downloads an answer into a file, which is there whole or not at all."""
         partial = target.with_name(f".{target.name}.partial")
         try:
             with self._open(Request(f"{self.root}{path}?{urlencode(query)}")) as answer, partial.open("wb") as file:
@@ -80,7 +80,7 @@ class RemoteServer:
             partial.unlink(missing_ok=True)
 
     def refusal(self, status: int, body: bytes, retry_after: str | None = None) -> KatzError:
-        """Why the server did not do what was asked."""
+        """Turns the answer of a server that refused into an error."""
         lines = _reasons(body) or [f"answered {status}"]
         if status in (401, 403):
             return InputError(f"--server {self.root}: {lines[0]}; is --token right?")
@@ -92,7 +92,7 @@ class RemoteServer:
         return RunError(f"{self.root}: " + ("sends elsewhere; give that address" if 300 <= status < 400 else lines[0]))
 
     def unreachable(self, error: Exception) -> Unreachable:
-        """What kept a connection from coming about, or ended it."""
+        """Turns a failed or lost connection into an error."""
         reason = error.reason if isinstance(error, URLError) else error
         text = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         return Unreachable(f"--server {self.root}: {one_line(shorten(text, 200))}", isinstance(reason, ConnectionRefusedError))
@@ -116,8 +116,8 @@ class RemoteServer:
 
 
 def _reasons(body: bytes) -> list[str]:
-    """The lines of a refusal in the convention's shape: about nodes where there are any, else what
-    it says of the whole.
+    """Returns the lines of a refusal in ComfyUI's shape: those about nodes where there are any,
+    else those about the whole.
     """
     try:
         document = parse_json(body.decode())
@@ -133,7 +133,7 @@ def _reasons(body: bytes) -> list[str]:
 
 
 def node_problems(node_errors: Any) -> list[str]:
-    """A line for each problem in the convention's `node_errors`."""
+    """Writes a line for each problem in ComfyUI's `node_errors`."""
     lines = []
     for node, found in node_errors.items() if isinstance(node_errors, Mapping) else ():
         errors = found.get("errors") if isinstance(found, Mapping) else None

@@ -1,4 +1,4 @@
-"""`katz run`: a workflow to pictures, with progress for people and one JSON line for scripts."""
+"""Runs `katz run`: a workflow to pictures, with progress, and one JSON line for scripts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
-    """Run the workflow. Errors are raised after what could be written was announced."""
+    """Runs the workflow. Raises errors after announcing the files that could be written."""
     started, lines = time.perf_counter(), TerminalLines()
     engine = open_engine(options, lines, options.cache, options.why)
     check_writable(engine.settings.output, "--output")
@@ -60,7 +60,7 @@ def run(workflow: Path, options: RunOptions, as_json: bool = False) -> None:
 
 @dataclass(slots=True)
 class _Reporter:
-    """Tells the person what a run does, and collects what its trace shows."""
+    """Reports a run to the person, and collects the timelines of its trace."""
 
     lines: TerminalLines
     progress: EvaluationProgress

@@ -1,4 +1,4 @@
-"""`katz serve`: checks a server's options, then serves."""
+"""Runs `katz serve`: checks a server's options, then serves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHORTEST_TOKEN = 16
 
 
 def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
-    """Carry aliases over to what they stand for. InputError for two that say different things."""
+    """Applies aliases to the options that they stand for. InputError for two that disagree."""
     if aliases.cpu and options.devices not in (None, "cpu"):
         raise InputError(f"give one of --cpu and --devices {options.devices}")
     if (policy := options.control_net_policy) not in POLICIES:
@@ -38,7 +38,9 @@ def resolved(options: ServeOptions, aliases: ServeAliases) -> ServeOptions:
 
 
 def serve(options: ServeOptions) -> None:
-    """Check what can be checked at once, then serve until a signal. InputError names the option."""
+    """Checks what can be checked at once, then serves until a signal. InputError names the
+    option.
+    """
     devices = options.device_list()
     parse_places(options.place, devices.names)
     check_dtype(options.dtype or AUTO, devices)
@@ -61,7 +63,7 @@ def serve(options: ServeOptions) -> None:
 
 
 def _begin(devices: DeviceList, workers: ForkServer) -> int | None:
-    """Start the fork server unless it runs. None where no worker is a process of this host, or it
+    """Starts the fork server unless it runs. None where no worker is a process of this host, or it
     cannot start: then each runner starts one of its own, or says why it cannot.
     """
     try:
@@ -71,7 +73,7 @@ def _begin(devices: DeviceList, workers: ForkServer) -> int | None:
 
 
 def _checked_token(token: str | None, file: Path | None) -> str | None:
-    """The token that clients have to show. InputError when it cannot be read, or can be guessed."""
+    """Returns the clients' token. InputError when it cannot be read, or can be guessed."""
     if token is not None and file is not None:
         raise InputError("give one of --token and --token-file")
     if file is not None:
@@ -89,7 +91,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
 
 
 def _cache_policy(text: str | None, aliases: ServeAliases) -> str:
-    """InputError when there are several, or it is none of the policies."""
+    """Returns the policy. InputError when there are several, or it is none."""
     from katz_graph.executor.graph.result_store import ResultCache
 
     count = aliases.cache_lru

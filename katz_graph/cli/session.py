@@ -37,7 +37,7 @@ def open_engine(
     cache: str = "classic",
     tell_evictions: bool = False,
 ) -> Engine:
-    """The engine that a command's options ask for. InputError for options that cannot be."""
+    """Opens the engine that a command's options ask for. InputError for impossible options."""
     from katz_graph.api.engine import Engine
 
     names = {field.name for group in (FolderOptions, PlacementOptions) for field in fields(group)}
@@ -52,7 +52,7 @@ def open_engine(
 
 
 def check_writable(folder: Path, option: str) -> None:
-    """InputError when files cannot be written to a folder, which need not exist yet."""
+    """Raises InputError when files cannot be written to a folder, which need not exist yet."""
     existing = folder
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent

@@ -1,5 +1,5 @@
-"""`katz submit`: a workflow to pictures on a server, with the progress, lines and exit codes of
-`katz run`.
+"""Runs `katz submit`: a workflow to pictures on a server, with the progress, lines and exit codes
+of `katz run`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SUFFIXES = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
 
 
 def submit(path: Path, options: SubmitOptions, as_json: bool) -> None:
-    """Hand the workflow over, wait for its end unless told otherwise, and fetch its pictures."""
+    """Submits the workflow, waits for its end unless told otherwise, and fetches its pictures."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     server = RemoteServer(options.server, options.token)
     settings = options.settings()
@@ -81,8 +81,8 @@ def _prepared(
     settings: Settings,
     server: RemoteServer,
 ) -> tuple[Workflow, Signatures, list[str]]:
-    """The workflow with its overrides, and lines for the person. What packs of the server call
-    their inputs, the server is asked for.
+    """Returns the workflow with its overrides, and lines for the person. Asks the server for the
+    names of its packs' inputs.
     """
     registry, _ = load_registry(settings.packs, settings.folders())
     known, workflow = signatures(registry), read_workflow(path, registry)
@@ -119,8 +119,8 @@ def _body(options: SubmitOptions, workflow: Workflow, known: Signatures, job: st
 
 
 def _handed_over(server: RemoteServer, job: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The server's answer. Handed over again when the line drops before it: the key keeps the job
-    from running twice.
+    """Submits the job and returns the answer. Submits it again when the line drops before: the key
+    keeps the job from running twice.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -137,7 +137,7 @@ def _handed_over(server: RemoteServer, job: str, body: Mapping[str, Any]) -> Map
 
 
 class _Watcher:
-    """Shows what happens to a job, and keeps what the last line of `--json` needs."""
+    """Shows a job's events, and collects the last line of `--json`."""
 
     progress: EvaluationProgress
 
@@ -170,7 +170,7 @@ class _Watcher:
                 self._keep(event)
 
     def fetch(self, ended: Ended) -> None:
-        """Download what output nodes wrote. RunError for names that no server of ours gives."""
+        """Downloads the files of output nodes. RunError for names that no server of ours gives."""
         for entry in _files(ended.outputs):
             target = _free(self._local(entry))
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ class _Watcher:
             self._files.append(target)
 
     def tell(self, ended: Ended, seed: int | None, as_json: bool) -> None:
-        """Where the pictures are, and how long it took. Raises what the job failed with."""
+        """Prints the files and the time that the job took. Raises the job's error."""
         for file in self._files:
             self.say(f"wrote {file}")
         seconds = ended.seconds
@@ -197,7 +197,7 @@ class _Watcher:
             raise RunError(ended.error.message if ended.error is not None else "the job failed")
 
     def _keep(self, event: EncodedPicture) -> None:
-        """A picture that a node sends instead of saving it."""
+        """Writes a picture that a node sends instead of saving it."""
         name = f"{self._job[:8]}_{one_line(event.display).replace('/', '_')}.{SUFFIXES.get(event.media_type, 'png')}"
         target = _free(self._output / name)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +212,7 @@ class _Watcher:
 
 
 def _files(outputs: Mapping[str, Mapping[str, Sequence[Any]]]) -> Iterable[dict[str, str]]:
-    """The files among outputs, as `/view` is asked for them."""
+    """Yields the files among outputs, as `/view` is asked for them."""
     for kinds in outputs.values():
         for entries in kinds.values():
             for entry in entries:
@@ -221,7 +221,7 @@ def _files(outputs: Mapping[str, Mapping[str, Sequence[Any]]]) -> Iterable[dict[
 
 
 def _free(path: Path) -> Path:
-    """This path, or the same with a number where a file is there already."""
+    """Returns this path, or the same with a number where a file is there already."""
     candidate, number = path, 0
     while candidate.exists():
         number += 1

@@ -1,5 +1,5 @@
-"""A run as a trace that Chrome and Perfetto open: a lane per device, one for the graph's nodes, an
-event per segment.
+"""Writes a run as a trace that Chrome and Perfetto open: a lane per device, one for the graph's
+nodes, an event per segment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from katz_graph.events import Timeline
 
 
 def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
-    """Write complete events ("ph": "X") with times in microseconds from the first one. RunError
+    """Writes complete events ("ph": "X") with times in microseconds from the first one. RunError
     when the file cannot be written.
     """
     spans = [(part.node, span) for part in timelines for span in part.segments]

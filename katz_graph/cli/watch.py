@@ -1,4 +1,4 @@
-"""Following a job on a server over its native channel until it ends, through lines that drop and
+"""Follows a job on a server over its native channel until it ends, through lines that drop and
 servers that restart.
 """
 
@@ -31,8 +31,8 @@ LOOK = 0.25  # seconds; Ctrl-C that comes just before a wait is seen at its end
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who follows: what happens is heard, `queued` says how many jobs wait before this one, `say`
-    is for lines about the connection.
+    """Receives a job's events: `hear` gets each, `queued` the number of jobs before this one, `say`
+    lines about the connection.
     """
 
     hear: Callable[[ClientEvent], None]
@@ -41,11 +41,11 @@ class Listener:
 
 
 def follow(server: RemoteServer, client: str, line: ClientConnection, job: str, listener: Listener) -> Ended:
-    """How the job ended. `line` is taken over, and replaced when it drops; plans and progress are
-    told again then.
+    """Follows a job and returns its end. Takes `line` over, and replaces it when it drops; plans
+    and progress are told again then.
 
-    Unreachable when the server was away for too long; the job goes on there. RunError when the
-    server does not know the job.
+    Raises Unreachable when the server was away for too long; the job goes on there. Raises RunError
+    when the server does not know the job.
     """
     away: float | None = None
     attempts = 0
@@ -77,8 +77,8 @@ def follow(server: RemoteServer, client: str, line: ClientConnection, job: str, 
 
 
 def open_line(server: RemoteServer, client: str) -> ClientConnection:
-    """The native channel of a client. Unreachable, or InputError when the server refuses or speaks
-    something else.
+    """Opens the native channel of a client. Unreachable, or InputError when the server refuses or
+    speaks another protocol.
     """
     try:
         socket = connect(
@@ -102,8 +102,8 @@ def open_line(server: RemoteServer, client: str) -> ClientConnection:
 
 
 def _read(socket: ClientConnection) -> Mapping[str, Any]:
-    """The next frame; empty for one that is none of ours. ConnectionClosed when the server ends the
-    line, in whatever way.
+    """Returns the next frame; empty for one that is none of ours. ConnectionClosed when the server
+    ends the line, in whatever way.
     """
     while True:
         with suppress(TimeoutError):
@@ -112,7 +112,7 @@ def _read(socket: ClientConnection) -> Mapping[str, Any]:
 
 
 def _events(frame: Mapping[str, Any], job: str, queued: Callable[[int], None]) -> Iterator[ClientEvent]:
-    """What a frame says of a job, its state when it was asked for included."""
+    """Yields the events of a job in a frame, also from the state that `watch` asked for."""
     kind = frame.get("type")
     if kind in ("snapshot", "queue"):
         places = (frame.get("queue") or {} if kind == "snapshot" else frame).get("places") or {}
@@ -138,7 +138,7 @@ def _told(known: Mapping[str, Any] | None, job: str) -> Iterator[ClientEvent]:
 
 
 def _parsed(event: Any) -> JobEvent | None:
-    """None for what a newer server says."""
+    """Parses an event; None for one of a newer server."""
     try:
         return JOB_EVENT.validate_python(event)
     except ValidationError:

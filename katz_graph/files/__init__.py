@@ -1,3 +1,1 @@
-"""Knows where models, inputs and outputs lie on this machine. Must not know graphs and models'
-insides.
-"""
+"""Finds models, inputs and outputs on this machine. Must not know graphs and models' insides."""

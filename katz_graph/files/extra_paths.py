@@ -1,5 +1,5 @@
-"""Further model and pack folders from an `extra_model_paths.yaml`, as users of ComfyUI have it.
-Knows nothing of what is in the folders.
+"""Reads further model and pack folders from an `extra_model_paths.yaml` of ComfyUI. Must not know
+what is in the folders.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ExtraPaths:
 
 
 def read_extra_paths(files: Iterable[Path]) -> ExtraPaths:
-    """What the files say, in order. InputError names the file, the section and what is wrong with
+    """Reads the files in order. InputError names the file, the section and what is wrong with
     it.
     """
     return sum((_read(file) for file in files), ExtraPaths())

@@ -1,6 +1,6 @@
-"""Model and picture folders as people have them: what can be chosen, and where a chosen name lies.
+"""Lists model and picture folders, and resolves a chosen name to its path.
 
-Knows nothing of what is in the files.
+Must not know what is in the files.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ SETTLED = 2.0  # seconds after which a folder's time of change surely tells of t
 
 @dataclass(frozen=True, slots=True)
 class FolderKind:
-    """What one kind of choice is: the folders it lies in, file endings, and the file that marks a
-    whole folder as one choice.
+    """One kind of choice: the folders it lies in, file endings, and the file that marks a whole
+    folder as one choice.
 
     fetched: whether a choice may also be a file that a URL names.
     """
@@ -94,12 +94,12 @@ class Folders:
     _listings: dict[str, _Listing] = field(default_factory=dict, compare=False, repr=False)
 
     def choices(self, kind: str) -> tuple[str, ...]:
-        """Names of one kind, '/'-separated and sorted. Listed again when a folder has changed."""
+        """Lists names of one kind, '/'-separated and sorted; anew when a folder has changed."""
         return tuple(sorted(self._files(kind)))
 
     def resolve(self, kind: str, name: str) -> Path:
-        """The file or diffusers folder called `name`. InputError names near names and where was
-        searched.
+        """Returns the file or diffusers folder called `name`. InputError names near names and the
+        folders searched.
 
         A name that can only be a hub id (`owner/name`) comes back as it is, for the loader to
         fetch; for a URL it is where the loader fetches the file to. A picture's name may end in
@@ -131,8 +131,8 @@ class Folders:
         return None
 
     def _fetched(self, kind: str, url: str) -> Path:
-        """Where a file lies, or will lie when it is fetched: its URL's digest keeps equal names
-        apart.
+        """Returns the path of a file that a URL names, fetched or not: the URL's digest keeps equal
+        names apart.
         """
         if not self.paths or not _kind(kind).fetched:
             raise InputError(f"{show(url)}: {kind} cannot be named by a URL here: use a name inside the {kind} folders")
@@ -167,11 +167,11 @@ class Folders:
         return [*before, *(_models_of(root) / folder for root in self.models for folder in folders), *after]
 
     def searched(self, kind: str) -> tuple[Path, ...]:
-        """The folders that files of a kind are looked for in, in order; they need not exist."""
+        """Returns the folders that are searched for a kind, in order; they need not exist."""
         return tuple(self._roots(kind))
 
     def kinds(self) -> tuple[str, ...]:
-        """All kinds of models that have a folder, or usually have one."""
+        """Returns all kinds of models that have a folder, or usually have one."""
         there = [entry.name for root in self.models for entry in _folders_in(_models_of(root))]
         return tuple(dict.fromkeys(SAME_AS.get(kind, kind) for kind in (*USUAL, *self.extra.before, *self.extra.after, *there)))
 
@@ -193,12 +193,12 @@ class Folders:
 
 
 def is_url(name: str) -> bool:
-    """Whether a name says how it is reached: `https://...`."""
+    """Recognises a URL, which says how it is reached: `https://...`."""
     return URL.fullmatch(name) is not None
 
 
 def _base(kind: str) -> str:
-    """A kind without the folder that a name asked for: `input [output]` -> `input`."""
+    """Returns a kind without the folder that a name asked for: `input [output]` -> `input`."""
     return kind.partition(" [")[0]
 
 
@@ -227,7 +227,7 @@ def _holds(folder: Path, marker: str) -> bool:
 
 
 def _walk(root: Path, kind: FolderKind, visited: list[tuple[Path, int]]) -> Iterator[tuple[str, Path]]:
-    """Choices below `root`. Links to folders are followed once each, so that a loop ends."""
+    """Yields choices below `root`. Follows each link to a folder once, so that a loop ends."""
     pending = [root]
     seen: set[tuple[int, int]] = set()
     while pending:
@@ -266,7 +266,7 @@ def _changed_ns(folder: Path) -> int:
 
 
 def _shipped(kind: str) -> Iterator[tuple[str, Path]]:
-    """The miniature models and example pictures that the package brings."""
+    """Yields the miniature models and example pictures that the package brings."""
     if kind == "checkpoints" and (MINI / "pipeline").is_dir():
         yield "katz-mini", MINI / "pipeline"
     elif kind == "controlnet":

@@ -1,5 +1,5 @@
-"""Pictures as tensors [B, H, W, C] in 0..1: from files of any kind that Pillow reads, to PNG files,
-and to other sizes.
+"""Loads pictures as tensors [B, H, W, C] in 0..1 from files of any kind that Pillow reads, saves
+PNG files, and resizes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Channel = Literal["alpha", "red", "green", "blue"]
 
 
 def load_image(path: Path) -> tuple[Tensor, Tensor]:
-    """A picture file as [B, H, W, 3], and 1 - alpha as [B, H, W] (64x64 zeros without alpha).
+    """Loads a picture file as [B, H, W, 3], and 1 - alpha as [B, H, W] (64x64 zeros without alpha).
 
     An animation or a file of pages gives its frames, those of another size than the first left out.
     The camera's orientation is applied. InputError when it is not a picture.
@@ -40,7 +40,7 @@ def load_image(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def load_channel(path: Path, channel: Channel) -> Tensor:
-    """One channel of a picture's first frame as a mask [1, H, W]; of transparency 1 - alpha.
+    """Loads one channel of a picture's first frame as a mask [1, H, W]; of transparency 1 - alpha.
     InputError when it is not a picture.
     """
     (frame,) = _frames(path, all_of_them=False)
@@ -71,7 +71,7 @@ def _frames(path: Path, all_of_them: bool) -> list[Image.Image]:
 
 
 def _colours(frame: Image.Image) -> Tensor:
-    """[H, W, 3]"""
+    """Returns [H, W, 3]."""
     if frame.mode in DEEP:
         grey = torch.from_numpy(numpy.array(frame).astype(numpy.float32)).div(DEEP[frame.mode]).clamp(0, 1)
         return grey.unsqueeze(-1).repeat(1, 1, 3)
@@ -83,15 +83,15 @@ def _has_alpha(frame: Image.Image) -> bool:
 
 
 def _alpha(frame: Image.Image) -> Tensor:
-    """[H, W], 1 where the picture is opaque."""
+    """Returns [H, W], 1 where the picture is opaque."""
     if not _has_alpha(frame):
         return torch.ones(frame.height, frame.width)
     return torch.from_numpy(numpy.array(frame.convert("RGBA").getchannel("A"))).float().div(255)
 
 
 def save_images(images: Tensor, directory: Path, prefix: str, metadata: Mapping[str, str]) -> Iterator[Path]:
-    """Write each of [B, H, W, C] as `<prefix>_<number>_.png`, numbered on from what is there; each
-    path as soon as it is written.
+    """Writes each of [B, H, W, C] as `<prefix>_<number>_.png`, numbered on from the files there;
+    yields each path as soon as it is written.
 
     RunError when the disk refuses.
     """
@@ -103,7 +103,7 @@ def save_images(images: Tensor, directory: Path, prefix: str, metadata: Mapping[
 
 
 def check_pictures(images: Tensor) -> None:
-    """InputError unless [B, H, W, C] of 1, 3 or 4 channels; RunError when a value is NaN or
+    """Raises InputError unless [B, H, W, C] of 1, 3 or 4 channels; RunError when a value is NaN or
     infinite.
     """
     if images.ndim != 4 or images.shape[-1] not in SAVED_BANDS or 0 in images.shape:
@@ -113,7 +113,7 @@ def check_pictures(images: Tensor) -> None:
 
 
 def png(image: Tensor, metadata: Mapping[str, str]) -> bytes:
-    """[H, W, C] as a PNG file with text chunks."""
+    """Encodes [H, W, C] as a PNG file with text chunks."""
     chunks = PngImagePlugin.PngInfo()
     for key, text in metadata.items():
         chunks.add_text(key, text)
@@ -123,13 +123,13 @@ def png(image: Tensor, metadata: Mapping[str, str]) -> bytes:
 
 
 def to_pillow(image: Tensor) -> Image.Image:
-    """[H, W, C] of 1, 3 or 4 channels as 8 bits. Values are truncated, as the ecosystem does."""
+    """Converts [H, W, C] of 1, 3 or 4 channels to 8 bits. Truncates values, as ComfyUI does."""
     pixels = (image.detach().cpu().float().clamp(0, 1) * 255).to(torch.uint8).numpy()
     return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else numpy.ascontiguousarray(pixels))
 
 
 def resize(image: Tensor, width: int, height: int, method: str, crop: str = "disabled") -> Tensor:
-    """[B, H, W, C] -> [B, height, width, C]; `center` crops to the new proportions first.
+    """Resizes [B, H, W, C] -> [B, height, width, C]; `center` crops to the new proportions first.
 
     Methods: those of torch's interpolate, and `lanczos` (Pillow's, in 8 bits).
     """
@@ -143,7 +143,7 @@ def resize(image: Tensor, width: int, height: int, method: str, crop: str = "dis
 
 
 def middle(image: Tensor, width: int, height: int) -> Tensor:
-    """The middle of [B, H, W, C] in the proportions width : height."""
+    """Crops [B, H, W, C] to its middle in the proportions width : height."""
     high, wide = image.shape[1:3]
     cut_x = min(max(0, round((wide - high * width / height) / 2)), (wide - 1) // 2)
     cut_y = min(max(0, round((high - wide * height / width) / 2)), (high - 1) // 2)
@@ -151,8 +151,8 @@ def middle(image: Tensor, width: int, height: int) -> Tensor:
 
 
 def _lanczos(picture: Tensor, width: int, height: int) -> Tensor:
-    """[H, W, C] -> [height, width, C]. With four channels Pillow weighs colours by alpha, the last
-    one.
+    """Resizes [H, W, C] -> [height, width, C]. With four channels Pillow weighs colours by alpha,
+    the last one.
     """
     channels = picture.shape[-1]
     bands = [picture] if channels in SAVED_BANDS else [picture[..., band : band + 1] for band in range(channels)]

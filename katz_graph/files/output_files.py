@@ -1,5 +1,5 @@
-"""Numbered output files `<prefix>_<number>_<ending>`, which get their name only when they are
-whole. Knows nothing of what is in them.
+"""Writes numbered output files `<prefix>_<number>_<ending>`, which get their name only when they
+are whole. Must not know what is in them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")  # what a file is called while i
 
 
 def unfinished(folder: Path) -> Path:
-    """A name in a folder for a file while it is written, which no other file has and nobody asks
-    for.
-    """
+    """Returns a unique, hidden name in a folder for a file while it is written."""
     return folder / f".{uuid4().hex}.tmp"
 
 
 def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
-    """%year%, %month%, %day%, %hour%, %minute%, %second%, %width%, %height% and %batch_num% as they
-    are now.
+    """Fills in %year%, %month%, %day%, %hour%, %minute%, %second%, %width%, %height% and
+    %batch_num% as they are now.
     """
     now = datetime.now()
     values = {
@@ -47,7 +45,7 @@ def filled_prefix(prefix: str, width: int, height: int, number: int) -> str:
 
 
 def write_numbered(directory: Path, prefix: str, ending: str, write: Callable[[IO[bytes]], object]) -> Path:
-    """Let `write` fill a file below `directory`, numbered on from what is there. The prefix may
+    """Has `write` fill a file below `directory`, numbered on from the files there. The prefix may
     hold a subfolder.
 
     InputError when the prefix leads out of `directory` or names something hidden, RunError when the
@@ -79,7 +77,7 @@ def _target(directory: Path, prefix: str) -> tuple[Path, str]:
 
 
 def _claim(folder: Path, stem: str, ending: str, temporary: Path) -> Path:
-    """Give the finished file the first free number."""
+    """Gives the finished file the first free number."""
     pattern = re.compile(re.escape(stem) + r"_(\d+)_" + re.escape(ending))
     taken = (pattern.fullmatch(entry.name) for entry in folder.iterdir())
     number = max((int(match[1]) for match in taken if match), default=0) + 1
@@ -89,7 +87,7 @@ def _claim(folder: Path, stem: str, ending: str, temporary: Path) -> Path:
 
 
 def take(temporary: Path, path: Path) -> bool:
-    """Give a finished file its name, unless the name is taken. A hard link fails where it is, so
+    """Gives a finished file its name, unless the name is taken. A hard link fails where it is, so
     that two never share one.
     """
     try:

@@ -1,5 +1,5 @@
-"""Where things are on this machine. The only module that reads the environment, but for variables
-that a file of extra paths names.
+"""Reads settings: the folders of this machine. The only module that reads the environment, but for
+variables that a file of extra paths names.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ where there are more threads than processors: a third faster there.
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`models` and `packs` are searched in order; `cache` holds what can be made again (measured
-    costs, downloads).
+    """The folders of this machine. `models` and `packs` are searched in order; `cache` holds data
+    that can be made again (measured costs, downloads).
 
     `extra` is what files of further model folders say; the packs in it stand in `packs` already.
     """
@@ -45,9 +45,9 @@ class Settings:
         cache: Path | None = None,
         extra_model_paths: Sequence[Path] = (),
     ) -> Settings:
-        """What is given goes before KATZ_MODELS, KATZ_PACKS and KATZ_EXTRA_MODEL_PATHS (lists, as
-        in PATH), KATZ_INPUT, KATZ_OUTPUT and KATZ_CACHE. InputError when a file of extra model
-        paths cannot be read.
+        """Reads settings from the arguments, else from KATZ_MODELS, KATZ_PACKS and
+        KATZ_EXTRA_MODEL_PATHS (lists, as in PATH), KATZ_INPUT, KATZ_OUTPUT and KATZ_CACHE.
+        InputError when a file of extra model paths cannot be read.
 
         Without either: `models`, `input` and `output` in the current folder, no packs, and a folder
         in the user's cache.
@@ -64,13 +64,13 @@ class Settings:
         )
 
     def folders(self) -> Folders:
-        """Model folders, and those of pictures."""
+        """Returns model folders, and those of pictures."""
         return Folders(self.models, self.input, self.output, extra=self.extra, downloads=self.cache / "fetched")
 
 
 def prepare_to_compute(threads: int | None = None) -> None:
-    """Decide how OpenMP's threads wait for each other in this process and in those that it starts,
-    unless a person has said it, and how many there are in this one. To be called before torch is
+    """Sets how OpenMP's threads wait for each other in this process and in those that it starts,
+    unless a person has set it, and how many there are in this one. To be called before torch is
     imported: the library reads the environment when it is loaded.
     """
     if not any(variable in os.environ for variable in WAITING):
@@ -81,13 +81,13 @@ def prepare_to_compute(threads: int | None = None) -> None:
 
 
 def waiting_is_ours() -> bool:
-    """Whether nobody has said how OpenMP's threads wait."""
+    """Checks that nobody else has set how OpenMP's threads wait."""
     return all(os.environ.get(variable, value) == value for variable, value in WAITING.items())
 
 
 def environment_of_children() -> dict[str, str]:
-    """This process's environment for processes that run packs: without the token, which is for who
-    talks to the server.
+    """Returns this process's environment for processes that run packs: without the token, which is
+    for clients of the server.
     """
     return {name: value for name, value in os.environ.items() if name != TOKEN}
 

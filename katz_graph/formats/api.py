@@ -1,5 +1,5 @@
-"""The ecosystem's API format: `{"id": {"class_type", "inputs", "_meta"?}}`, a link being `["id",
-output]`.
+"""Reads and writes ComfyUI's API format: `{"id": {"class_type", "inputs", "_meta"?}}`, a link being
+`["id", output]`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LITERAL = "__value__"  # {"__value__": [...]} is a list that is no link
 
 
 def from_api(document: Any) -> Graph:
-    """The graph of a parsed API document. InputError with one line for each node that is malformed."""
+    """Reads a parsed API document's graph. InputError with one line for each malformed node."""
     if not isinstance(document, dict):
         raise InputError(f'is {show(document)}, not an object of nodes like {{"1": {{"class_type": ..., "inputs": ...}}}}')
     if not document:
@@ -28,7 +28,7 @@ def from_api(document: Any) -> Graph:
 
 
 def to_api(graph: Graph) -> dict[str, Any]:
-    """The API document of a graph; `from_api` of it is the graph again."""
+    """Writes the API document of a graph; `from_api` of it is the graph again."""
     return {identifier: _written(call) for identifier, call in graph.nodes.items()}
 
 
@@ -66,7 +66,7 @@ def _value(value: Any) -> Any:
 
 
 def holds_infinite(data: Any) -> bool:
-    """Whether a parsed value holds NaN or infinity anywhere."""
+    """Checks whether a parsed value holds NaN or infinity anywhere."""
     if isinstance(data, float):
         return not math.isfinite(data)
     if not isinstance(data, (list, dict)):

@@ -1,5 +1,5 @@
-"""Places for the nodes of a graph: columns by the longest way from a source, rows in the order of
-the file.
+"""Places the nodes of a graph: columns by the longest way from a source, rows in the order of the
+file.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ ACROSS, DOWN = 90.0, 70.0  # pixels between columns and between rows; a node's t
 
 
 def columns(graph: Graph) -> dict[str, int]:
-    """Each node's column, counted from the left: behind all that it reads. Nodes of a cycle share
-    one.
+    """Returns each node's column, counted from the left: behind all that it reads. Nodes of a cycle
+    share one.
     """
     links = nx.DiGraph()
     links.add_nodes_from(graph.nodes)
@@ -30,8 +30,8 @@ def columns(graph: Graph) -> dict[str, int]:
 
 
 def arranged(column_of: Mapping[str, int], sizes: Mapping[str, tuple[float, float]], left: float, top: float) -> dict[str, list[float]]:
-    """Left upper corners by node id; `sizes` are (width, height) in pixels and decide which nodes
-    are placed, and in what order.
+    """Returns left upper corners by node id; `sizes` are (width, height) in pixels and decide which
+    nodes are placed, and in what order.
     """
     members: dict[int, list[str]] = {}
     for identifier in sizes:

@@ -1,4 +1,4 @@
-"""The workflow inside a picture, read without decoding it.
+"""Reads the workflow inside a picture without decoding it.
 
 PNG: text chunks (PNG specification, third edition, section 11.3.3). WebP: EXIF tags that begin with
 `prompt:` and `workflow:`.
@@ -39,8 +39,8 @@ class Carried:
 
 
 def workflow_from_picture(data: bytes) -> Any:
-    """The document in a PNG or WebP. A graph with an editor's document beside it is Katz Graph's
-    wrapper, that one being its `workflow`.
+    """Reads the document in a PNG or WebP. A graph with an editor's document beside it becomes Katz
+    Graph's wrapper, with that one as its `workflow`.
 
     InputError when there is none, or it cannot be read.
     """
@@ -54,8 +54,8 @@ def workflow_from_picture(data: bytes) -> Any:
 
 
 def carried(stream: BinaryIO) -> Carried | None:
-    """What a picture carries; None when the file is neither PNG nor WebP. InputError when it
-    carries nothing that can be read.
+    """Reads the workflow that a picture carries; None when the file is neither PNG nor WebP.
+    InputError when it carries nothing that can be read.
 
     Katz Graph's wrapper in `workflow`, which knows the run options, goes before the graph in
     `prompt`, and that before an editor's.
@@ -82,13 +82,13 @@ def carried(stream: BinaryIO) -> Carried | None:
 
 
 def inside(error: InputError) -> InputError:
-    """What is wrong with a workflow, said of one that a picture carries."""
+    """Rewords an error for a workflow that a picture carries."""
     return InputError("\n".join(f"the workflow inside the picture {line}" for line in str(error).split("\n")))
 
 
 def png_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """The text chunks of a PNG by key. InputError for more than `limit` bytes in all, or a broken
-    file.
+    """Reads the text chunks of a PNG by key. InputError for more than `limit` bytes in all, or a
+    broken file.
     """
     stream.read(len(PNG))
     texts: dict[str, str] = {}
@@ -119,8 +119,8 @@ def is_webp(head: bytes) -> bool:
 
 
 def webp_texts(stream: BinaryIO, limit: int) -> dict[str, str]:
-    """The labelled texts in the EXIF of a WebP by label. InputError for more than `limit` bytes, or
-    broken EXIF.
+    """Reads the labelled texts in the EXIF of a WebP by label. InputError for more than `limit`
+    bytes, or broken EXIF.
     """
     stream.read(12)
     while len(header := stream.read(8)) == 8:
@@ -168,7 +168,7 @@ def _decoded(kind: bytes, data: bytes, limit: int) -> tuple[str, str]:
 
 
 def _text(data: bytes) -> str:
-    """Latin-1 by the specification; many writers put UTF-8 there."""
+    """Decodes UTF-8, else Latin-1. The specification has Latin-1; many writers put UTF-8 there."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Katz Graph's own wrapper around an API document: layout and run options travel with the graph."""
+"""Reads and writes Katz Graph's wrapper of an API document with its layout and run options."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def is_native(document: Mapping[str, Any]) -> bool:
 
 
 def from_native(document: Mapping[str, Any]) -> Workflow:
-    """The workflow of a parsed wrapper. InputError for another format, a newer version, or parts
-    that are no objects.
+    """Reads the workflow of a parsed wrapper. InputError for another format, a newer version, or
+    parts that are no objects.
     """
     if document["format"] != FORMAT:
         raise InputError(f'format is {show(document["format"])}, expected "{FORMAT}"')
@@ -44,7 +44,7 @@ def from_native(document: Mapping[str, Any]) -> Workflow:
 
 
 def to_native(workflow: Workflow) -> dict[str, Any]:
-    """The wrapper of a workflow; `from_native` of it is the workflow again."""
+    """Writes the wrapper of a workflow; `from_native` of it is the workflow again."""
     parts = {"layout": dict(workflow.layout), "run": dict(workflow.run)}
     return {
         "format": FORMAT,

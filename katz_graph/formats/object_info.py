@@ -1,4 +1,4 @@
-"""A server's description of its node types (`/object_info`), from a file or a URL, as signatures."""
+"""Reads a server's description of its node types (`/object_info`), from a file or a URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEPTH = 8  # dynamic choices inside each other
 
 
 def read_object_info(source: str) -> dict[str, Signature]:
-    """The signatures in a file, or of a server at an http(s) URL (its root, or /object_info).
+    """Reads the signatures in a file, or of a server at an http(s) URL (its root, or /object_info).
     InputError when it cannot be had.
     """
     try:
@@ -43,7 +43,7 @@ def read_object_info(source: str) -> dict[str, Signature]:
 
 
 def from_object_info(document: Any) -> dict[str, Signature]:
-    """The signatures in a parsed description. InputError names the node type that is malformed."""
+    """Reads the signatures in a parsed description. InputError names the malformed node type."""
     if not isinstance(document, Mapping):
         raise InputError(f"is {show(document)}, expected an object of node types, as a server gives it at /object_info")
     return {str(name): _signature(str(name), described) for name, described in document.items()}
@@ -80,7 +80,7 @@ def _signature(name: str, described: Any) -> Signature:
 
 
 def _declared(groups: Any, order: Any = None) -> list[tuple[str, Any]]:
-    """The inputs, required ones first, in the order that the server states where it states one."""
+    """Returns the inputs, required ones first, in the server's order where it states one."""
     declared: list[tuple[str, Any]] = []
     for group in ("required", "optional"):
         inputs = groups.get(group) if isinstance(groups, Mapping) else None
@@ -116,7 +116,7 @@ def _port(name: str, declared: Any, depth: int = 0) -> Port | WidgetSlot:
 
 
 def _further(name: str, choices: list[Any], depth: int) -> dict[str, tuple[WidgetSlot, ...]]:
-    """The widgets that a dynamic choice brings, by its value; they are named `choice.widget`."""
+    """Returns a dynamic choice's widgets by its value; they are named `choice.widget`."""
     brought: dict[str, tuple[WidgetSlot, ...]] = {}
     for choice in choices:
         if isinstance(choice, Mapping) and isinstance(choice.get("key"), str):

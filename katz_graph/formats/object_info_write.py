@@ -1,5 +1,5 @@
-"""Node types as a server describes them to clients and editors (`/object_info`). `object_info`
-reads it back; knows nothing of HTTP.
+"""Describes node types as a server does to clients and editors (`/object_info`). `object_info`
+reads it back. Must not know HTTP.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ NOTHING = object()  # what has no place in JSON
 
 
 def object_info_json(types: Mapping[str, NodeType], folders: Folders | None = None) -> bytes:
-    """The whole description as UTF-8. Equal node types and files give equal bytes."""
+    """Writes the whole description as UTF-8. Equal node types and files give equal bytes."""
     text = json.dumps(object_info(types.values(), folders), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")
 
 
 def object_info(kinds: Iterable[NodeType], folders: Folders | None = None) -> dict[str, Any]:
-    """Each type under its name. Choices of files are those in `folders` now; without it there are
-    none.
+    """Describes each type under its name. Choices of files are those in `folders` now; none without
+    it.
     """
     return {kind.name: node_info(kind, folders) for kind in kinds}
 
 
 def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
-    """One type: its inputs by group, what comes out, and what else it says of itself."""
+    """Describes one type: its inputs by group, its outputs, and its other properties."""
     groups: dict[str, dict[str, Any]] = {"required": {}}
     for name, port in kind.inputs.items():
         groups.setdefault("required" if _counts_as_required(kind, port) else "optional", {})[name] = input_config(port, folders)
@@ -63,7 +63,7 @@ def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
 
 
 def input_config(port: Input, folders: Folders | None = None) -> list[Any]:
-    """`[TYPE or choices, options]`: what a pack declared, or what a native node's types say."""
+    """Builds `[TYPE or choices, options]` from a pack's declaration or a native node's types."""
     options = plain(port.options) if port.options else _native_options(port)
     choices = _choices(port, folders)
     if choices is None:
@@ -74,8 +74,8 @@ def input_config(port: Input, folders: Folders | None = None) -> list[Any]:
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """What of a value JSON can hold: `NOTHING` for functions, tensors, infinities; in lists and
-    objects they are left out.
+    """Returns the part of a value that JSON can hold: `NOTHING` for functions, tensors, infinities;
+    in lists and objects they are left out.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -96,8 +96,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _counts_as_required(kind: NodeType, port: Input) -> bool:
-    """By the convention a widget with a default is still required: an editor always sends it. Packs
-    have said it themselves.
+    """Decides whether an input is required. In ComfyUI a widget with a default still is: an editor
+    always sends it. Packs have said it themselves.
     """
     native = kind.instance is None
     return port.required or (native and port.knob and port.default is not None)
@@ -122,8 +122,8 @@ def _native_options(port: Input) -> dict[str, Any]:
 
 
 def _choices(port: Input, folders: Folders | None) -> list[Any] | None:
-    """As they are now; None where there are none to choose from, or where only a client can ask for
-    them.
+    """Returns the current choices; None where there are none to choose from, or where only a client
+    can ask for them.
     """
     if port.folder is not None:
         return list(folders.choices(port.folder)) if folders is not None else []
@@ -136,7 +136,7 @@ def _choices(port: Input, folders: Folders | None) -> list[Any] | None:
 
 
 def _hidden_name(name: str, what: str) -> str:
-    """Nodes of the third convention name hidden values by what they are; their adapter puts
+    """Returns the name of a hidden value. V3 nodes name them by what they are; their adapter puts
     `hidden_` before that.
     """
     return name.removeprefix("hidden_") if name == f"hidden_{what.lower()}" else name

@@ -1,8 +1,7 @@
-"""What is wrong with a prompt in the words of the ecosystem's convention: one error for the whole,
-and those of each node.
+"""Writes the problems of a prompt as ComfyUI's errors: one for the whole, and those of each node.
 
-Knows nothing of HTTP. Types of errors and keys of `extra_info` are the convention's, because
-clients read them; texts are our own.
+Must not know HTTP. Types of errors and keys of `extra_info` are ComfyUI's, because clients read
+them; texts are our own.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ Types = Mapping[str, NodeType]
 
 
 def error(kind: str, message: str, details: str = "", **extra: Any) -> dict[str, Any]:
-    """An error object of the convention."""
+    """Builds an error object of ComfyUI."""
     return {"type": kind, "message": message, "details": details, "extra_info": extra}
 
 
 def prompt_error(checked: Checked) -> dict[str, Any] | None:
-    """Why nothing of a prompt can run; None when an output can. The details are all lines, also
-    those of nodes far from an output.
+    """Returns the error of a prompt of which nothing can run; None when an output can. The details
+    are all lines, also those of nodes far from an output.
     """
     if checked.targets:
         return None
@@ -71,8 +70,8 @@ def prompt_error(checked: Checked) -> dict[str, Any] | None:
 
 
 def node_errors(checked: Checked, graph: Graph, types: Types, folders: Folders | None = None) -> dict[str, Any]:
-    """The errors by node, with the outputs that cannot run because of them. `graph` is as it came,
-    with the values that were refused.
+    """Returns the errors by node, with the outputs that cannot run because of them. `graph` is as
+    it came, with the values that were refused.
     """
     if not checked.errors:
         return {}
@@ -89,7 +88,7 @@ def node_errors(checked: Checked, graph: Graph, types: Types, folders: Folders |
 
 
 def in_lines(lines: Iterable[str]) -> str:
-    """Lines for people, the rest counted."""
+    """Joins lines for people and counts the rest."""
     known = list(lines)
     return "\n".join(known[:TOLD] + ([f"and {len(known) - TOLD:,} more problems"] if len(known) > TOLD else []))
 
@@ -124,7 +123,7 @@ def _called(problem: Problem) -> dict[str, Any]:
 
 
 def _short(config: Sequence[Any]) -> list[Any] | None:
-    """None for what would fill a page: long lists of choices."""
+    """Returns the config; None for one that would fill a page: long lists of choices."""
     choices = config[0] if isinstance(config[0], list) else config[1].get("options")
     return None if isinstance(choices, list) and len(choices) > CHOICES_TOLD else list(config)
 
@@ -136,5 +135,5 @@ def _socket(link: Link, graph: Graph, types: Types) -> str | None:
 
 
 def _told(value: Any) -> Any:
-    """A value as it came; a long one in words."""
+    """Returns a value as it came; a long one in words."""
     return value if len(json.dumps(value)) <= LONGEST_VALUE else show(value)

@@ -1,5 +1,5 @@
-"""Workflow files of every kind, told apart by content. What cannot be read is one InputError line
-with the file's name.
+"""Reads workflow files of every kind, told apart by content. A file that cannot be read is one
+InputError line with its name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FOREIGN = {
 def read_workflow(
     path: str | Path, types: Mapping[str, NodeType] | None = None, foreign: Mapping[str, Signature] | None = None
 ) -> Workflow:
-    """The workflow in a file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP that
+    """Reads a workflow file: API format, UI format, Katz Graph's wrapper, or a PNG or WebP that
     carries one.
 
     Names of widgets in UI files come from a `foreign` server's description, then from `types`.
@@ -53,7 +53,7 @@ def read_workflow(
 
 
 def parse_workflow(document: Any, types: Mapping[str, NodeType] | None = None, foreign: Mapping[str, Signature] | None = None) -> Workflow:
-    """The workflow in parsed JSON, of whatever format; `types` and `foreign` as for
+    """Reads a workflow from parsed JSON of any format; `types` and `foreign` as for
     `read_workflow`.
     """
     return _parse(document, signatures(types or {}, foreign))
@@ -122,9 +122,7 @@ def _of_picture(found: Carried, known: Signatures) -> Workflow:
 
 
 def _with_surroundings(workflow: Workflow, editor: Mapping[str, Any], known: Signatures) -> Workflow:
-    """The graph as it ran, with the layout of the editor's file beside it, and the run options in
-    that.
-    """
+    """Adds the layout and run options of the editor's file beside it to the graph that ran."""
     try:
         beside = from_ui(editor, known)
         return replace(workflow, layout=beside.layout, run=beside.run, extra=beside.extra)

@@ -1,4 +1,4 @@
-"""Finds the workflows that come with the package, and how the convention's editors show them: as
+"""Finds the workflows that come with the package, and writes them as editors show them: as
 templates, with pictures.
 """
 
@@ -25,12 +25,12 @@ beside this: `NAME-1.SUBTYPE`.
 
 
 def names() -> list[str]:
-    """Workflows in the order of the index."""
+    """Lists workflows in the order of the index."""
     return [template["name"] for category in json.loads(INDEX.read_text("utf-8")) for template in category["templates"]]
 
 
 def template(name: str, types: Mapping[str, NodeType]) -> dict[str, Any] | None:
-    """A workflow as the editor opens it; None when none of this name is in the index."""
+    """Returns a workflow as the editor opens it; None when the index has none of this name."""
     if name not in names():
         return None
     document: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text("utf-8"))

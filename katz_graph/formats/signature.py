@@ -1,8 +1,8 @@
-"""What a UI file leaves to its reader's knowledge of a node type: the order of its widgets, its
+"""Describes node types for reading UI files, which leave out the order of a type's widgets, its
 wires and its outputs.
 
 Made from the node types that are loaded here, or from a foreign server's description
-(`object_info`). Knows nothing of files.
+(`object_info`). Must not know files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class WidgetSlot:
-    """One widget. `default`: what it begins with; None where that is a file of the reader's.
+    """One widget. `default`: its first value; None where that is a file of the reader's.
 
     `control`: a widget that says how the value changes after a run follows; `upload`: one for
     sending files is at the end. `options`: the widgets that follow when this one has that value.
@@ -50,7 +50,7 @@ class WidgetSlot:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Wires, widgets and outputs of a node type, in their order; `title`: what the editor calls a
+    """Wires, widgets and outputs of a node type, in their order; `title`: the editor's name for a
     node that has no title of its own.
     """
 
@@ -61,8 +61,8 @@ class Signature:
 
 
 def chosen(widgets: Iterable[WidgetSlot], values: Mapping[str, Any]) -> Iterator[WidgetSlot]:
-    """The widgets that a node with these values shows: those of the type, and behind each what its
-    value brings.
+    """Yields the widgets that a node with these values shows: those of the type, and behind each
+    those that its value brings.
     """
     pending = deque(widgets)
     while pending:
@@ -74,7 +74,7 @@ def chosen(widgets: Iterable[WidgetSlot], values: Mapping[str, Any]) -> Iterator
 
 
 def start(drawn_as: str, default: Any, choices: Sequence[Any] = (), several: bool = False) -> Any:
-    """What a widget of the type `drawn_as` begins with, in an editor."""
+    """Returns the first value of a widget of the type `drawn_as`, in an editor."""
     if default is not None:
         return default
     if several:
@@ -87,7 +87,7 @@ Signatures = Callable[[str], Signature | None]
 
 
 def signatures(types: Mapping[str, NodeType], foreign: Mapping[str, Signature] | None = None) -> Signatures:
-    """Of the loaded types, and of a foreign server's, which go first: the file was made there."""
+    """Looks up signatures, first a foreign server's: the file was made there."""
 
     @cache
     def look_up(name: str) -> Signature | None:
@@ -103,9 +103,7 @@ def is_seed(name: str, socket: str) -> bool:
 
 
 def titled(graph: Graph, known: Signatures) -> Graph:
-    """The graph with a title on every node, as the editor exports it: people's scripts look nodes
-    up by it.
-    """
+    """Puts a title on every node, as the editor exports it: users' scripts look nodes up by it."""
 
     def with_title(call: NodeCall) -> NodeCall:
         kind = known(call.type)
@@ -115,7 +113,7 @@ def titled(graph: Graph, known: Signatures) -> Graph:
 
 
 def unknown_types(graph: Graph, known: Signatures) -> str:
-    """One line that names every node type of a graph that is not known here; empty when all are."""
+    """Writes one line that names every unknown node type of a graph; empty when all are known."""
     unknown = dict.fromkeys(call.type for call in graph.nodes.values() if known(call.type) is None)
     if not unknown:
         return ""

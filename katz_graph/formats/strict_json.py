@@ -1,5 +1,5 @@
-"""JSON text to data, refusing what would surprise later: duplicate keys, infinite numbers, unpaired
-surrogates, nesting without end.
+"""Parses JSON text and refuses what would surprise later: duplicate keys, infinite numbers,
+unpaired surrogates, nesting without end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse_json(text: str) -> Any:
-    """Data of a JSON text. InputError names line and column. NaN is let through: what reads it
-    knows which input it came to.
+    """Parses a JSON text. InputError names line and column. NaN is let through: its reader knows
+    which input it came to.
     """
     if not text.strip():
         raise InputError("is empty")

@@ -1,5 +1,5 @@
-"""The editor's own format to a workflow: what a browser does before it sends a prompt, and the
-layout kept beside it.
+"""Turns the editor's own format into a workflow, as a browser does before it sends a prompt, and
+keeps the layout beside it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LISTED = 20  # nodes or inputs in a note
 
 
 def from_ui(document: Mapping[str, Any], known: Signatures) -> Workflow:
-    """The workflow of a parsed UI document (v0.4 or v1.0). InputError with a line for each thing
-    that is malformed.
+    """Reads the workflow of a parsed UI document (v0.4 or v1.0). InputError with a line for each
+    malformed part.
     """
     ui = parse_ui(document)
     if not ui.root.nodes:
@@ -50,8 +50,8 @@ def from_ui(document: Mapping[str, Any], known: Signatures) -> Workflow:
 
 
 def _calls(members: Sequence[Member], known: Signatures) -> tuple[dict[str, NodeCall], list[str], list[str]]:
-    """The nodes; the inputs whose link ends at a node that takes no part, with the reason; nodes
-    with more values than widgets.
+    """Returns the nodes; the inputs whose link ends at a node that takes no part, with the reason;
+    nodes with more values than widgets.
     """
     sources = Sources(known)
     calls: dict[str, NodeCall] = {}
@@ -87,7 +87,7 @@ def _unnamed(graph: Graph) -> str:
 
 
 def _stale(ui: UiDocument) -> str:
-    """Links that their target does not hold have no effect in an editor either."""
+    """Names the links that their target does not hold: they have no effect in an editor either."""
     stale = []
     for graph in (ui.root, *ui.subgraphs.values()):
         held = {port.link for node in graph.nodes.values() for port in node.inputs}
@@ -100,7 +100,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _renamed(graph: Graph, layout: dict[str, Any], ids: Any) -> tuple[Graph, dict[str, Any]]:
-    """Ids as they were before the file was written for an editor, which has numbers only."""
+    """Restores the ids from before the file was written for an editor, which has numbers only."""
     former = {key: name for key, name in _mapping(ids).items() if key in graph.nodes and isinstance(name, str)}
     names = {key: former.get(key, key) for key in graph.nodes}
     if not former or len(set(names.values())) < len(names):

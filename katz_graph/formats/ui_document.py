@@ -1,7 +1,7 @@
-"""The editor's own format (v0.4 and v1.0) as data: nodes, links and subgraphs of one file, checked
-in their shape.
+"""Parses the editor's own format (v0.4 and v1.0) into nodes, links and subgraphs of one file, and
+checks their shape.
 
-Knows nothing of node types, and does not follow links: `ui_flatten` does.
+Must not know node types. Does not follow links: `ui_flatten` does.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def is_ui(document: Mapping[str, Any]) -> bool:
 
 
 def parse_ui(document: Mapping[str, Any]) -> UiDocument:
-    """The parts of a parsed UI file. InputError with a line for each node and link that is
-    malformed.
-    """
+    """Parses a UI file into its parts. InputError with a line for each malformed node and link."""
     version = document.get("version")
     if isinstance(version, (int, float)) and version > NEWEST:
         raise InputError(f"is a UI workflow of version {show(version)}, newer than what this one reads (0.4 and 1.0)")
@@ -231,7 +229,7 @@ class _Reader:
         return links
 
     def check_links(self, graph: UiGraph) -> None:
-        """Every link that an input holds leads to an output that is there."""
+        """Checks that every link that an input holds leads to an output that is there."""
         for node in graph.nodes.values():
             for port in node.inputs:
                 if port.link is not None:
@@ -291,5 +289,5 @@ def _slot(value: Any) -> int | None:
 
 
 def _socket(value: Any) -> str:
-    """The type of a slot; old files list a choice's values there, and -1 or 0 stands for anything."""
+    """Returns a slot's type; old files list a choice's values there; -1 or 0 stands for any."""
     return value if isinstance(value, str) and value else "COMBO" if isinstance(value, list) else "*"

@@ -1,5 +1,5 @@
-"""Nodes and links of a graph as the editor's own format has them (v0.4). Knows nothing of where
-they stand.
+"""Draws nodes and links of a graph in the editor's own format (v0.4). Must not know where they
+stand.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EditorDrawing:
         return node | ({"widgets_values_named": named} if values else {}) | ({"title": call.title} if call.title else {})
 
     def _inputs(self, key: str, call: NodeCall, signature: Signature | None) -> Iterator[dict[str, Any]]:
-        """Every wire, and of the widgets those that are linked."""
+        """Yields every wire, and of the widgets those that are linked."""
         linked = dict(call.links())
         wires = {port.name: port.socket for port in signature.wires} if signature else {}
         widgets = {slot.name: slot.socket for slot in chosen(signature.widgets, call.inputs)} if signature else {}
@@ -95,7 +95,7 @@ class EditorDrawing:
 
 
 def _numbers(graph: Graph) -> dict[str, int]:
-    """Ids that are numbers stay; others get the next free ones."""
+    """Numbers the nodes. Ids that are numbers stay; others get the next free ones."""
     kept = {key: int(key) for key in graph.nodes if key.isascii() and key.isdecimal() and str(int(key[:17])) == key and int(key) < MOST_ID}
     following = max(kept.values(), default=0)
     ids: dict[str, int] = {}
@@ -106,7 +106,7 @@ def _numbers(graph: Graph) -> dict[str, int]:
 
 
 def _widgets(call: NodeCall, signature: Signature | None) -> tuple[list[Any], dict[str, Any]]:
-    """The values of all widgets in their order, and by name those that the graph states."""
+    """Returns the values of all widgets in their order, and by name those that the graph states."""
     literals = {name: value for name, value in call.inputs.items() if not isinstance(value, Link)}
     values: list[Any] = []
     named: dict[str, Any] = {}

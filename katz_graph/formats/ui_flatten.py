@@ -1,8 +1,7 @@
-"""A UI document without what only the editor knows: subgraphs become their members, reroutes and
-bypassed nodes what feeds them.
+"""Flattens a UI document: subgraphs become their members, reroutes and bypassed nodes the nodes
+that feed them.
 
-Ids of members are `outer:inner`. Iterative and linear in what comes out; what would come out is
-bounded.
+Ids of members are `outer:inner`. Iterative and linear in the result, whose size is bounded.
 """
 
 from __future__ import annotations
@@ -83,8 +82,8 @@ class Member:
 
 
 def flatten(document: UiDocument, notes: list[str]) -> tuple[list[Scope], list[Member]]:
-    """All scopes, and the nodes that take part in the order of the file. InputError when subgraphs
-    contain themselves, or for too many.
+    """Returns all scopes, and the nodes that take part in the order of the file. InputError when
+    subgraphs contain themselves, or for too many.
     """
     _check_nesting(document)
     root = Scope(document.root)
@@ -128,7 +127,7 @@ def _check_nesting(document: UiDocument) -> None:
 
 
 class Sources:
-    """Where the link of an input really comes from. Each way is walked once."""
+    """Follows the link of an input to its real source. Each way is walked once."""
 
     def __init__(self, known: Signatures) -> None:
         self.known = known
@@ -136,8 +135,8 @@ class Sources:
         self._fitting: dict[tuple[str, str, str], str | None] = {}  # (scope, bypassed node, type) -> link of the input that fits
 
     def of(self, scope: Scope, link: str, reader: str) -> Source:
-        """The output, or the value, behind a link of a graph; None where a subgraph's input or a
-        reroute has nothing behind it.
+        """Returns the output, or the value, behind a link of a graph; None where a subgraph's input
+        or a reroute has nothing behind it.
         """
         way: list[tuple[tuple[str, str], Literal | None]] = []
         visited: set[tuple[str, str]] = set()
@@ -158,8 +157,8 @@ class Sources:
         return at
 
     def _step(self, scope: Scope, identifier: str) -> tuple[tuple[Scope, str] | Source, Literal | None]:
-        """One step against the direction of the data, and the value that holds if the rest of the
-        way leads nowhere.
+        """Takes one step against the direction of the data. Also returns the value that holds if
+        the rest of the way leads nowhere.
         """
         link = scope.graph.links[identifier]
         if scope.parent is not None and link.origin == scope.graph.entry:
@@ -191,8 +190,8 @@ class Sources:
         return Link(scope.prefix + node.id, link.origin_slot), None
 
     def _around(self, scope: Scope, node: UiNode, slot: int) -> tuple[Scope, str] | Source:
-        """What a bypassed node's output gives: its input of the same place if the types fit, else
-        the first of the same type.
+        """Finds the source of a bypassed node's output: its input of the same place if the types
+        fit, else the first of the same type.
         """
         socket = node.outputs[slot].socket if slot < len(node.outputs) else "*"
         if slot < len(node.inputs) and _fits(node.inputs[slot].socket, socket):
@@ -210,7 +209,9 @@ class Sources:
         return Removed(one_line(f"bypassed node {shorten(scope.prefix + node.id)}"))
 
     def _check_output(self, scope: Scope, node: UiNode, slot: int, outputs: int) -> None:
-        """`outputs`: how many the type has by what is known of it; the file may declare more."""
+        """Checks that an output exists. `outputs`: how many the known type has; the file may
+        declare more.
+        """
         declared = max(len(node.outputs), outputs)
         if slot >= declared:
             raise InputError(f"{scope.where(node)}: a link comes from output {slot}, but it has {declared} outputs")
@@ -226,7 +227,7 @@ def _label(node: UiNode) -> str:
 
 
 def _first(scope: Scope, node: UiNode) -> tuple[Scope, str] | None:
-    """What comes into a node that has one input."""
+    """Follows the link into a node that has one input."""
     link = node.inputs[0].link if node.inputs else None
     return None if link is None else (scope, link)
 

@@ -1,5 +1,4 @@
-"""How a workflow looks in an editor: places, sizes, colours, notes and groups, as the `layout` of a
-workflow holds them.
+"""Reads a workflow's `layout` from an editor: places, sizes, colours, notes and groups.
 
 `{"nodes": {id: {pos, size, ...}}, "notes": [...], "groups": [...], "view": {...}}`. A subgraph's
 members stand as one block below the rest.
@@ -22,7 +21,7 @@ FAR = 1e9  # pixels; no node stands there
 
 
 def layout_of(document: UiDocument, scopes: Sequence[Scope], members: Iterable[Member]) -> dict[str, Any]:
-    """The layout of a UI document, for the flat graph of its members."""
+    """Builds the layout of a UI document, for the flat graph of its members."""
     by_scope: dict[str, list[Member]] = {scope.prefix: [] for scope in scopes}
     for member in members:
         by_scope[member.scope.prefix].append(member)
@@ -46,7 +45,7 @@ def layout_of(document: UiDocument, scopes: Sequence[Scope], members: Iterable[M
 
 
 def bounds(looks: Iterable[Mapping[str, Any]]) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of what has a `pos`."""
+    """Returns left, top, right and bottom of the looks that have a `pos`."""
     boxes = [(*look["pos"], *(pair(look.get("size")) or PLAIN)) for look in looks]
     if not boxes:
         return 0.0, 0.0, 0.0, 0.0
@@ -54,7 +53,7 @@ def bounds(looks: Iterable[Mapping[str, Any]]) -> tuple[float, float, float, flo
 
 
 def pair(value: Any) -> tuple[float, float] | None:
-    """Two finite numbers, or None; old files have them as {"0": x, "1": y}."""
+    """Returns two finite numbers, or None; old files have them as {"0": x, "1": y}."""
     numbers = [value.get("0"), value.get("1")] if isinstance(value, Mapping) else value
     if not isinstance(numbers, (list, tuple)) or len(numbers) < 2:
         return None

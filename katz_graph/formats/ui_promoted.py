@@ -1,4 +1,4 @@
-"""Widgets of a subgraph's instance: values that override those of widgets inside.
+"""Reads widgets of a subgraph's instance: values that override those of widgets inside.
 
 Three generations of files: values in the order of the subgraph's inputs that lead to widgets (the
 first and the present one, which also names them), and a list of [inner node, widget] in
@@ -16,7 +16,7 @@ OWN = "-1"  # in a list of proxies: a widget of the instance itself
 
 
 def promoted_values(instance: UiNode, inside: UiGraph, notes: list[str], where: str) -> dict[str, Any]:
-    """The values that an instance's own widgets give the subgraph's inputs, by the input's name."""
+    """Returns the values that an instance's widgets give the subgraph's inputs, by name."""
     values, named, proxies = instance.values, instance.named or {}, _proxies(instance)
     if isinstance(values, Mapping):
         return {port.name: values[port.name] for port in inside.inputs if port.name in values}
@@ -35,8 +35,8 @@ def promoted_values(instance: UiNode, inside: UiGraph, notes: list[str], where: 
 
 
 def overrides(instance: UiNode, inside: UiGraph, outer: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
-    """(member, widget) -> value, of what an instance's list of proxies shows; `outer` is what the
-    ones around it show of its inside.
+    """Maps (member, widget) -> value by an instance's list of proxies; `outer` is what the ones
+    around it show of its inside.
     """
     proxies = _proxies(instance)
     if not proxies or isinstance(instance.values, Mapping) or len(proxies) != len(instance.values):
@@ -45,7 +45,7 @@ def overrides(instance: UiNode, inside: UiGraph, outer: Mapping[tuple[str, str],
 
 
 def by_instance(overridden: Mapping[tuple[str, str], Any]) -> dict[str, dict[tuple[str, str], Any]]:
-    """The same for each instance inside: what is shown of member `instance:member`."""
+    """Splits overrides by the instances inside: those of member `instance:member`."""
     deeper: dict[str, dict[tuple[str, str], Any]] = {}
     for (node, name), value in overridden.items():
         instance, inner, member = node.partition(":")

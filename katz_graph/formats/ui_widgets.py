@@ -1,4 +1,4 @@
-"""Which widget each value of a UI node belongs to: the file tells positions, names come from it or
+"""Assigns each value of a UI node to its widget: the file tells positions, names come from it or
 from the node type's signature.
 
 The known traps: a seed is followed by the value of its control widget, and a node that takes
@@ -25,8 +25,8 @@ UNNAMED = "widget_"  # with the position in the file, for a value whose name nob
 
 
 def widget_values(node: UiNode, signature: Signature | None) -> dict[str, Any]:
-    """The values of a node's widgets by name. Where the list and the names in the file differ, the
-    list holds: editors load that one.
+    """Returns the values of a node's widgets by name. Where the list and the names in the file
+    differ, the list holds: editors load that one.
 
     A widget that the file has no value for, because the type got it later, has its default, as in
     an editor. One whose value is the default and stands in the list, but not among the names, is no
@@ -48,8 +48,8 @@ def is_unnamed(name: str) -> bool:
 
 
 def aligned(slots: Sequence[WidgetSlot], values: Sequence[Any]) -> tuple[list[tuple[WidgetSlot, Any]], int]:
-    """Each slot with its value, helper widgets passed over, and the position behind the last one
-    that was taken.
+    """Pairs each slot with its value, helper widgets passed over; also returns the position behind
+    the last one that was taken.
     """
     pending = deque(slots)
     pairs: list[tuple[WidgetSlot, Any]] = []
@@ -85,8 +85,8 @@ def _by_signature(node: UiNode, signature: Signature) -> dict[str, Any]:
 
 
 def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[Any]:
-    """Without the upload button's value at the end where it stands in the place of a widget that
-    the type got later.
+    """Drops the upload button's value at the end where it stands in the place of a widget that the
+    type got later.
     """
     place = sum(not _is_control(value) for value in values) - 1
     if values[-1:] != [BUTTON] or not any(slot.upload for slot in widgets) or place >= len(widgets):
@@ -95,14 +95,14 @@ def _without_button(values: list[Any], widgets: Sequence[WidgetSlot]) -> list[An
 
 
 def _completed(values: Mapping[str, Any], signature: Signature | None, known: Collection[str] = ()) -> dict[str, Any]:
-    """With the defaults of the widgets that are neither among the values nor `known` otherwise."""
+    """Adds the defaults of the widgets that are neither among the values nor `known` otherwise."""
     slots = () if signature is None else chosen(signature.widgets, values)
     return {slot.name: copy(slot.default) for slot in slots if slot.name not in known and slot.default is not None} | dict(values)
 
 
 def _by_inputs(node: UiNode) -> dict[str, Any]:
-    """An unknown type: newer editors list every widget among the inputs. If the numbers differ, no
-    value can be told a name.
+    """Names the values of an unknown type: newer editors list every widget among the inputs. If the
+    numbers differ, no value can be named.
     """
     names = [port.name for port in node.inputs if port.widget]
     values = list(node.values)
@@ -119,8 +119,8 @@ def _without_helpers(values: Mapping[str, Any], signature: Signature | None) -> 
 
 
 def _is_helper(name: str, value: Any) -> bool:
-    """A second widget of one name is called `name#1`; a control widget may be called as its value
-    is.
+    """Recognises helper widgets. A second widget of one name is called `name#1`; a control widget
+    may be called as its value is.
     """
     plain = name.partition("#")[0]
     return (plain == CONTROL_NAME) or (plain in CONTROLS and value == plain) or (plain in UPLOAD_NAMES and _is_upload(value))

@@ -1,5 +1,5 @@
-"""A workflow as a file of the editor's own format (v0.4), with places from its layout where it has
-them.
+"""Writes a workflow as a file of the editor's own format (v0.4), with places from its layout where
+it has them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "v
 
 
 def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
-    """The UI document of a workflow; reading it gives the graph again. InputError for links that
-    lead nowhere, or a malformed layout.
+    """Writes the UI document of a workflow; reading it gives the graph again. InputError for links
+    that lead nowhere, or a malformed layout.
     """
     layout = _checked(workflow.layout)
     drawing = EditorDrawing(workflow.graph, known)
@@ -46,7 +46,7 @@ def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
 
 
 def _place(graph: Graph, nodes: Mapping[str, dict[str, Any]], notes: Iterable[Mapping[str, Any]], looks: Mapping[str, Any]) -> None:
-    """Nodes where the layout has them, the others in columns below."""
+    """Places nodes where the layout has them, the others in columns below."""
     column_of = columns(graph)
     loose: dict[str, tuple[float, float]] = {}
     for order, key in enumerate(sorted(nodes, key=column_of.__getitem__)):
@@ -67,7 +67,7 @@ def _place(graph: Graph, nodes: Mapping[str, dict[str, Any]], notes: Iterable[Ma
 
 
 def _numbered(notes: Iterable[Any], taken: Iterable[int]) -> list[dict[str, Any]]:
-    """Notes under ids that no node has."""
+    """Numbers notes with ids that no node has."""
     used = set(taken)
     numbered = []
     for number, note in enumerate(notes):
@@ -82,8 +82,8 @@ def _numbered(notes: Iterable[Any], taken: Iterable[int]) -> list[dict[str, Any]
 
 
 def _checked(layout: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a layout. InputError for one that is not of its type; a layout comes from a file
-    that people edit.
+    """Returns the parts of a layout. InputError for one that is not of its type: people edit the
+    files that layouts come from.
     """
     parts = {name: layout.get(name, kind() if kind is list else {}) for name, kind in PARTS.items()}
     for name, part in parts.items():

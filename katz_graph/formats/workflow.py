@@ -1,4 +1,4 @@
-"""A workflow as it was read: the graph, and what stands around it in the file."""
+"""Defines a workflow as it was read: the graph, and its surroundings in the file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from katz_graph.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """`layout` (positions), `run` (options: seed, devices, allow) and `extra` (what this version
-    does not know) stay as they came.
+    """A graph and its surroundings. `layout` (positions), `run` (options: seed, devices, allow) and
+    `extra` (unknown to this version) stay as they came.
 
-    `notes` are lines for the person: what of the file could not be named or followed.
+    `notes` are lines for the person: parts of the file that could not be named or followed.
     """
 
     graph: Graph

@@ -1,5 +1,5 @@
-"""When Python looks for objects that only hold each other. Those of libraries stay: searching them
-takes longer than importing them.
+"""Sets how often Python searches for reference cycles. Objects of libraries are left out: searching
+them takes longer than importing them.
 """
 
 import atexit
@@ -10,12 +10,12 @@ RARELY = 100_000  # new objects, instead of some hundred
 
 
 def expect_imports() -> None:
-    """Look rarely until `imports_are_done`, and when this process ends not at all."""
+    """Collects rarely until `imports_are_done`, and not at all when this process ends."""
     gc.set_threshold(RARELY)
     atexit.register(gc.freeze)
 
 
 def imports_are_done() -> None:
-    """Look as often as usual, but never through what is there now: that holds up all threads."""
+    """Collects as often as usual, but never present objects: that holds up all threads."""
     gc.freeze()
     gc.set_threshold(*USUAL)

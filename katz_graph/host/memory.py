@@ -1,4 +1,4 @@
-"""How much of the host's memory this process may take: what the machine has, and the limits set for
+"""Measures the host memory that this process may take: what the machine has, and the limits set for
 it. Never imports torch.
 """
 
@@ -17,15 +17,15 @@ ENDLESS = 1 << 60  # bytes: what version 1 of cgroups says for no limit is about
 
 
 def total_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
-    """The machine's memory, or the least of the limits of this process's cgroups. Infinite where
-    neither can be read.
+    """Returns the machine's memory, or the least of the limits of this process's cgroups. Infinite
+    where neither can be read.
     """
     return min([_of(proc / "meminfo", "MemTotal"), *(limit for limit, _ in _cgroups(proc, cgroups))])
 
 
 def free_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
-    """What can still be had: of the machine, of this process's cgroups, and of its RLIMIT_AS and
-    RLIMIT_DATA.
+    """Returns the bytes still available: of the machine, of this process's cgroups, and of its
+    RLIMIT_AS and RLIMIT_DATA.
     """
     rooms = [_of(proc / "meminfo", "MemAvailable"), *(limit - used for limit, used in _cgroups(proc, cgroups))]
     for limit, taken in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
@@ -36,12 +36,12 @@ def free_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
 
 
 def status_bytes(what: str, proc: Path = PROC) -> float:
-    """A figure of this process's status, as VmRSS; infinite where it cannot be read."""
+    """Returns a figure of this process's status, as VmRSS; infinite where it cannot be read."""
     return _of(proc / "self" / "status", what)
 
 
 def reset_peak(proc: Path = PROC) -> None:
-    """Have VmHWM count from now on, where the system allows it."""
+    """Resets VmHWM to count from now on, where the system allows it."""
     with contextlib.suppress(OSError):
         (proc / "self" / "clear_refs").write_text("5")
 
@@ -52,8 +52,8 @@ def _of(file: Path, what: str) -> float:
 
 
 def _cgroups(proc: Path, cgroups: Path) -> Iterator[tuple[float, float]]:
-    """Limit and use, without files that the kernel would let go, of the groups that hold this
-    process, whichever version they are.
+    """Yields limit and use, without files that the kernel would let go, of the groups that hold
+    this process, of either version.
     """
     for line in _text(proc / "self" / "cgroup").splitlines():
         _, kinds, path = line.split(":", 2)

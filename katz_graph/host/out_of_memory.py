@@ -1,4 +1,6 @@
-"""Recognises running out of memory, whoever says so, and tries again. Never imports torch."""
+"""Recognises running out of memory, whoever reports it, and tells it by value. Never imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ WAY_OUT = "take a smaller picture or batch, tiles, a number format of fewer byte
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is how torch, Python or the system says that memory has run out, of a device or
-    of the host.
+    """Recognises the errors by which torch, Python or the system say that memory has run out, of a
+    device or of the host.
     """
     names = {kind.__name__ for kind in type(error).__mro__}
     if names & {"OutOfMemoryError", "MemoryError"}:
@@ -53,12 +55,12 @@ class RanOut:
 
 
 def memory_message(error: BaseException) -> str:
-    """For people: what could not be had, and the way out."""
+    """Says for people what could not be had, and the way out."""
     return f"{RanOut.of(error)}; {WAY_OUT}"
 
 
 def attempt(work: Callable[[], Result]) -> Result | RanOut:
-    """What `work` gives, or that memory ran out; by then everything that it had made is gone."""
+    """Runs `work`; returns its result, or RanOut when all that it had made is gone."""
     try:
         return work()
     except Exception as error:

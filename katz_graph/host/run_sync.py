@@ -1,4 +1,4 @@
-"""The result of an awaitable for code that does not await. Knows nothing of graphs."""
+"""Returns the result of an awaitable to code that does not await. Must not know graphs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 
 def settled(value: Any) -> Any:
-    """What an awaitable comes to, on an event loop of its own (in another thread where this one
-    runs a loop); anything else as it is.
+    """Awaits an awaitable on an event loop of its own (in another thread where this one runs a
+    loop) and returns its result; anything else as it is.
     """
     if not inspect.isawaitable(value):
         return value

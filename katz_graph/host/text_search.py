@@ -1,6 +1,4 @@
-"""Regular expressions that people write, with an end: one that takes too long is stopped, which
-Python's own cannot be.
-"""
+"""Searches by people's regular expressions with a time limit, which Python's own do not have."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ REFERENCE = regex.compile(r"\\[1-9g]")  # to a group, in a replacement
 
 
 class TimedSearch:
-    """A regular expression in Python's syntax. InputError when it is none, and when a search takes
-    longer than LONGEST.
+    """Searches by a regular expression in Python's syntax. InputError when it is malformed, and
+    when a search takes longer than LONGEST.
     """
 
     def __init__(self, pattern: str, ignore_case: bool = False, multiline: bool = False, dotall: bool = False) -> None:
@@ -36,15 +34,15 @@ class TimedSearch:
         return self._ended(lambda: self._compiled.search(text, timeout=LONGEST)) is not None
 
     def all(self, text: str, group: int = 0, count: int = 0) -> list[str]:
-        """One group (0 is the whole) of each match, or of the first `count`; a group that took no
-        part is empty.
+        """Returns one group (0 is the whole) of each match, or of the first `count`; a group that
+        took no part is empty.
 
         InputError when they have more than LARGEST characters together, a line end with each.
         """
         return list(self._ended(lambda: self._all(text, group, count)))
 
     def replaced(self, text: str, replacement: str, count: int = 0) -> str:
-        """`text` with each match replaced, or the first `count`. InputError when the replacements
+        """Replaces each match in `text`, or the first `count`. InputError when the replacements
         could make it larger than LARGEST.
         """
         self._ended(lambda: self._check_replaced(text, replacement, count))
@@ -80,6 +78,6 @@ class TimedSearch:
 
 
 def check_size(what: str, size: int) -> None:
-    """InputError for a text of more than LARGEST characters; asked before it is made."""
+    """Raises InputError for a text of more than LARGEST characters; called before it is made."""
     if size > LARGEST:
         raise InputError(f"{what} comes to more than {LARGEST:,} characters, which is too long")

@@ -1,4 +1,4 @@
-"""Runs child processes and packs what passes between them and their parent.
+"""Runs child processes and packs the data between them and their parent.
 
-Knows nothing of jobs, workers and models; never imports torch.
+Must not know jobs, workers and models; never imports torch.
 """

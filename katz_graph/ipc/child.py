@@ -28,7 +28,7 @@ def start_child(
     stdout: int = subprocess.DEVNULL,
     stderr: int | None = None,
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start a process in a session of its own, out of reach of Ctrl-C, connected by a socket.
+    """Starts a process in a session of its own, out of reach of Ctrl-C, connected by a socket.
 
     Returns our end; the last word of the command line is the descriptor of the child's. OSError
     when it cannot be started.
@@ -52,13 +52,13 @@ def start_child(
 
 
 def kill_session(leader: int) -> None:
-    """Kill all processes of a session. The number is nobody else's while one of them lives."""
+    """Kills all processes of a session. The number is nobody else's while one of them lives."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def describe_exit(code: int) -> str:
-    """An exit status, or the signal that killed as a negative number, in words."""
+    """Puts an exit status, or the signal that killed as a negative number, in words."""
     return f"exit status {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
 
@@ -72,11 +72,11 @@ class ChildOutput:
         self._thread.start()
 
     def join(self) -> None:
-        """Wait until all is read, at most for LAST_WORDS: others may hold the pipe open."""
+        """Waits until all is read, at most for LAST_WORDS: others may hold the pipe open."""
         self._thread.join(LAST_WORDS)
 
     def after(self, ending: str) -> str:
-        """How a process ended, followed by the last that it printed."""
+        """Adds the last line that the process printed to how it ended."""
         last = next((line.strip() for line in reversed(list(self._lines)) if line.strip()), "")
         return f"{ending}; it last printed: {last}" if last else ending
 

@@ -11,28 +11,28 @@ from typing import NoReturn
 
 
 def ignore_signals() -> None:
-    """Leave it to the parent when to end. Processes that are started here inherit this."""
+    """Ignores signals: the parent decides when to end. Inherited by processes started here."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
 
 def adopt(descriptor: int) -> socket.socket:
-    """Take over an inherited socket, which processes that are started here do not inherit."""
+    """Takes over an inherited socket, which processes that are started here do not inherit."""
     os.set_inheritable(descriptor, False)
     return socket.socket(fileno=descriptor)
 
 
 def end() -> NoReturn:
-    """End this process now, with what a pack started in its session."""
+    """Ends this process now, with all that a pack started in its session."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 
 
 def end_with(descriptor: int, unless: int | None = None) -> threading.Thread:
-    """End this process when the other side of a connected socket is gone, whatever it does then.
+    """Ends this process when the other side of a connected socket is gone, whatever it does then.
 
-    The thread that sees to it ends when the other side of `unless` is gone.
+    The thread that watches ends when the other side of `unless` is gone.
     """
     watched = select.poll()
     for one in (descriptor,) if unless is None else (descriptor, unless):

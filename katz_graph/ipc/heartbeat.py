@@ -1,4 +1,4 @@
-"""Measures for how long another process has been silent. Does not know its signs of life."""
+"""Measures for how long another process has been silent. Must not know its signs of life."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Heartbeat:
-    """Adds up the seconds of ticks, which are `interval` seconds apart, since something was heard.
+    """Adds up the seconds of ticks, which are `interval` seconds apart, since a sign of life.
 
     A tick that came late, since this process was stopped itself, counts as two.
     """

@@ -14,7 +14,7 @@ UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
 
 
 def pack(value: Any) -> bytes:
-    """Pack a value; its tuples arrive as lists. TypeError or ValueError for what is not plain."""
+    """Packs a value; its tuples arrive as lists. TypeError or ValueError if it is not plain."""
     data: bytes = msgpack.packb(value, default=_widen, unicode_errors="surrogatepass")
     return data
 
@@ -24,7 +24,7 @@ def unpack(data: bytes | memoryview) -> Any:
 
 
 def unpacker(largest: int) -> msgpack.Unpacker:
-    """Takes bytes by `feed` and iterates over whole values; at most `largest` bytes may wait."""
+    """Makes an iterator over whole values, fed by `feed`; at most `largest` bytes may wait."""
     return msgpack.Unpacker(max_buffer_size=largest, **_UNPACKING)
 
 

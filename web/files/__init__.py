@@ -1,3 +1,3 @@
-"""Takes and gives files of clients, and is the one place where their names become paths. Must not
-know jobs.
+"""Stores and serves the files of clients, and is the one place where their names become paths. Must
+not know jobs.
 """

@@ -1,5 +1,5 @@
-"""The one place where a name that came from a client becomes a path of this machine. Knows nothing
-of what is in the files.
+"""Turns names that came from a client into paths of this machine; nothing else does. Must not know
+what is in the files.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u206
 
 
 def parts_of(name: str, hidden: bool = False) -> tuple[str, ...]:
-    """The parts of a relative name; none for the folder itself. Refusal 400 says what is wrong with
-    it.
+    """Splits a relative name into its parts; none for the folder itself. Raises Refusal 400 with
+    what is wrong with the name.
 
     `hidden`: whether parts may begin with a dot.
     """
@@ -45,10 +45,9 @@ def parts_of(name: str, hidden: bool = False) -> tuple[str, ...]:
 
 
 def inside(root: Path, *names: str, hidden: bool = False) -> Path:
-    """Where `names`, one below the other, lie in `root`; links are followed. The path need not
-    exist.
+    """Joins `names` below `root` and follows links. The path need not exist.
 
-    Refusal 400 for names that are not relative ones, 403 for links that lead out of `root`.
+    Raises Refusal 400 for names that are not relative ones, 403 for links that lead out of `root`.
     """
     parts = [part for name in names for part in parts_of(name, hidden)]
     try:
@@ -62,8 +61,8 @@ def inside(root: Path, *names: str, hidden: bool = False) -> Path:
 
 
 def file_state(path: Path) -> os.stat_result | None:
-    """Size and times of an ordinary file; None for what is no file, or no ordinary one (a pipe
-    would never end).
+    """Returns size and times of an ordinary file; None for anything else (a pipe would never
+    end).
     """
     try:
         state = path.lstat()
@@ -73,16 +72,16 @@ def file_state(path: Path) -> os.stat_result | None:
 
 
 def folder_of(folders: Folders, place: Place) -> Path:
-    """The folder that a client calls `input`, `output` or `temp`."""
+    """Returns the folder that a client calls `input`, `output` or `temp`."""
     return {"input": folders.input, "output": folders.output, "temp": folders.output / TEMP}[place]
 
 
 def people_file(folders: Folders, filename: str, subfolder: str, place: Place) -> tuple[Path, os.stat_result]:
-    """A picture or another file of people's folders, and its state. `filename` may end in `
-    [input]`, ` [output]` or ` [temp]`.
+    """Finds a file in the users' folders, and its state. `filename` may end in `[input]`,
+    `[output]` or `[temp]` behind a space.
 
     Without such an ending it lies in `place`. Pictures that the package brings count as inputs.
-    Refusal 400, 403, 404.
+    Raises Refusal 400, 403, 404.
     """
     if annotated := ANNOTATED.fullmatch(filename):
         filename = annotated[1]

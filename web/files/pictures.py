@@ -1,5 +1,5 @@
-"""Picture files of clients: what they are by content, and how they are shown in other formats.
-Knows nothing of routes and folders.
+"""Recognises clients' pictures by their content, and converts them to other formats. Must not know
+routes and folders.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Preview = tuple[Literal["webp", "jpeg"], int]  # format and quality in 1..100
 
 
 def checked_format(file: IO[bytes], most_pixels: int) -> str:
-    """PNG, JPEG or WEBP: what a file is, decoded to its end. Refusal 400 when it is neither or
-    damaged, 413 when it has too many pixels.
+    """Returns PNG, JPEG or WEBP for a file that decodes to its end. Raises Refusal 400 when it is
+    none of them or damaged, 413 when it has too many pixels.
 
-    Its header is read before anything is decoded; the frames of an animation count together.
+    The header is read before anything is decoded; the frames of an animation count together.
     """
     file.seek(0)
     with _opened(file, tuple(ENDINGS), most_pixels, all_frames=True) as picture:
@@ -38,8 +38,8 @@ def checked_format(file: IO[bytes], most_pixels: int) -> str:
 
 
 def shown(path: Path, preview: Preview | None, channel: Channel, most_pixels: int) -> tuple[bytes, str]:
-    """A picture in another format or with some channels only, and its media type. Refusal as in
-    `checked_format`.
+    """Converts a picture to another format, or to some channels only; returns it and its media
+    type. Raises Refusal as `checked_format` does.
 
     A preview of format jpeg, or of channel `rgb`, has no transparency. Channel `a` is the alpha
     over black.
@@ -52,8 +52,8 @@ def shown(path: Path, preview: Preview | None, channel: Channel, most_pixels: in
 
 
 def with_alpha_of(mask: IO[bytes], original: Path, most_pixels: int) -> bytes:
-    """The original's colours and texts with the mask's alpha, as PNG. Refusal as in
-    `checked_format`, and 400 for other sizes.
+    """Combines the original's colours and texts with the mask's alpha, as PNG. Raises Refusal as
+    `checked_format` does, and 400 for other sizes.
     """
     mask.seek(0)
     with original.open("rb") as file, _opened(file, READ, most_pixels) as picture, _opened(mask, tuple(ENDINGS), most_pixels) as drawn:
@@ -87,7 +87,7 @@ def _opened(file: IO[bytes], formats: tuple[str, ...], most_pixels: int, all_fra
 
 
 def _usual(picture: Image.Image) -> Image.Image:
-    """In a mode that WebP has."""
+    """Converts to a mode that WebP has."""
     transparent = "A" in picture.getbands() or "transparency" in picture.info
     return picture.convert("RGBA" if transparent else "RGB")
 

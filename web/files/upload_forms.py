@@ -1,4 +1,4 @@
-"""Multipart bodies of uploads, field by field. Knows nothing of what is done with them."""
+"""Reads multipart bodies of uploads, field by field. Must not know what is done with them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reference(Body):
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file that came whole, and where it shall go: `subfolder` below the folder called `place`."""
+    """A whole uploaded file and its destination: `subfolder` below the folder called `place`."""
 
     file: IO[bytes]
     name: str
@@ -43,7 +43,9 @@ class Upload:
 
     @classmethod
     def of(cls, form: FormData, limits: Limits) -> Self:
-        """Refusal 400 for fields that are missing or wrong, 413 for a file that is too large."""
+        """Reads the form. Refusal 400 for fields that are missing or wrong, 413 for a file too
+        large.
+        """
         file = form.get("image")
         if not isinstance(file, UploadFile) or not file.filename:
             raise Refusal(400, "the multipart field 'image' holds no file with a name")
@@ -57,12 +59,12 @@ class Upload:
         return cls(file.file, file.filename, known, subfolder, _text(form, "overwrite").lower() in TRUE, _reference(form))
 
     def folder(self, folders: Folders) -> Path:
-        """Where it shall go; the folder need not exist."""
+        """Returns the destination folder, which need not exist."""
         return inside(folder_of(folders, self.place), self.subfolder)
 
 
 def described(*more: str) -> dict[str, Any]:
-    """`openapi_extra` of a route that takes an upload with further text fields."""
+    """Builds the `openapi_extra` of a route that takes an upload with further text fields."""
     texts = {name: {"type": "string"} for name in ("type", "subfolder", "overwrite", *more)}
     schema = {"type": "object", "properties": {"image": {"type": "string", "format": "binary"}, **texts}, "required": ["image", *more]}
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}

@@ -1,5 +1,5 @@
-"""Files that arrive: written beside their place under a name nobody asks for, and named when they
-are whole. Knows nothing of routes.
+"""Stores files that arrive: writes them under a temporary name, and renames them when they are
+whole. Must not know routes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PICTURE_ENDINGS = tuple(ending for endings in ENDINGS.values() for ending in end
 
 @contextmanager
 def arriving(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """A file to be written in `folder` (which is made), and its name for now; gone at the end
-    unless it was renamed.
+    """Opens a file in `folder` (which is made) under a temporary name; deletes it at the end unless
+    it was renamed.
 
-    Refusal 507 when the disk is full, 503 when it refuses for another reason.
+    Raises Refusal 507 when the disk is full, 503 when it refuses for another reason.
     """
     temporary = unfinished(folder)
     with disk_refusals():
@@ -45,7 +45,7 @@ def arriving(folder: Path) -> Iterator[tuple[IO[bytes], Path]]:
 
 @contextmanager
 def disk_refusals() -> Iterator[None]:
-    """What the disk says as a refusal without this machine's paths."""
+    """Turns disk errors into refusals without this machine's paths."""
     try:
         yield
     except (FileExistsError, NotADirectoryError, IsADirectoryError):
@@ -59,10 +59,10 @@ def disk_refusals() -> Iterator[None]:
 
 
 def picture_name(name: str, kind: str) -> str:
-    """The name that a picture is kept under: what could mislead is replaced, and it ends like a
+    """Makes the name that a picture is kept under: replaces what could mislead, and ends it like a
     picture. `kind`: as in `ENDINGS`.
 
-    Refusal 400 when the name holds folders.
+    Raises Refusal 400 when the name holds folders.
     """
     if name.startswith(("/", "~")) or "\\" in name or "/" in name or name in (".", ".."):
         raise Refusal(400, "the name of an upload is a plain name; folders go into 'subfolder'")
@@ -79,11 +79,11 @@ def picture_name(name: str, kind: str) -> str:
 
 
 def keep_picture(file: IO[bytes], folder: Path, name: str, overwrite: bool) -> str:
-    """Store a whole file as `name` in `folder`; the name that it got.
+    """Stores a whole file as `name` in `folder`; returns the name that it got.
 
     A file of that name and content is left as it is; one of other content makes the new one `name
-    (1)`, unless `overwrite`. Refusal 409 when there are too many of the name, 507 when the disk is
-    full.
+    (1)`, unless `overwrite`. Raises Refusal 409 when there are too many of the name, 507 when the
+    disk is full.
     """
     with arriving(folder) as (arrived, temporary):
         file.seek(0)

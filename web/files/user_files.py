@@ -1,5 +1,5 @@
-"""Files that people keep on the server, each person's in a folder: written whole, within a quota.
-Knows nothing of HTTP.
+"""Keeps each user's files in a folder of their own: written whole, within a quota. Must not know
+HTTP.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_FOLDERS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class UserFileEntry:
-    """A file or folder below another one. Times are in seconds since the epoch."""
+    """A file or folder, named relative to another one. Times are in seconds since the epoch."""
 
     name: str
     folder: bool
@@ -32,15 +32,15 @@ class UserFileEntry:
 
 @dataclass(frozen=True, slots=True)
 class UserFiles:
-    """One person's files below `root`, at most `most_bytes` together. Names may begin with a dot,
-    as editors' own lists do.
+    """Keeps one user's files below `root`, at most `most_bytes` together. Names may begin with a
+    dot, as editors' own lists do.
     """
 
     root: Path
     most_bytes: int
 
     def entries(self, below: str, recurse: bool) -> list[UserFileEntry] | None:
-        """What lies in a folder, sorted by name, names relative to it; None when there is no such
+        """Lists a folder, sorted by name, names relative to it; None when there is no such
         folder.
         """
         folder = inside(self.root, below, hidden=True)
@@ -49,12 +49,12 @@ class UserFiles:
         return sorted(_walk(folder, recurse), key=lambda entry: entry.name)
 
     def entry(self, name: str) -> UserFileEntry:
-        """Refusal 404 when there is no such file."""
+        """Describes a file. Raises Refusal 404 when there is none."""
         path, state = self.file(name)
         return _entry(path.relative_to(self.root.resolve()).as_posix(), state)
 
     def file(self, name: str) -> tuple[Path, os.stat_result]:
-        """Where a file lies, and its state. Refusal 404 when there is none."""
+        """Returns a file's path and state. Raises Refusal 404 when there is none."""
         path = self._path(name)
         state = file_state(path)
         if state is None:
@@ -62,8 +62,8 @@ class UserFiles:
         return path, state
 
     def keep(self, temporary: Path, name: str, overwrite: bool) -> None:
-        """Give a whole file on the same disk its name. Refusal 409 when it is taken and not to be
-        overwritten, 413 over the quota.
+        """Gives a whole file on the same disk its name. Raises Refusal 409 when the name is taken
+        and not to be overwritten, 413 over the quota.
         """
         path = self._path(name)
         replaced = file_state(path)
@@ -78,15 +78,15 @@ class UserFiles:
                 raise Refusal(409, "there is a file of this name")
 
     def delete(self, name: str) -> None:
-        """Refusal 404 when there is no such file."""
+        """Deletes a file. Raises Refusal 404 when there is none."""
         path, _ = self.file(name)
         with disk_refusals():
             path.unlink(missing_ok=True)
         self._prune(path.parent)
 
     def move(self, name: str, to: str, overwrite: bool) -> None:
-        """Refusal 404 when there is no such file, 409 when the new name is taken and not to be
-        overwritten.
+        """Renames a file. Raises Refusal 404 when there is none, 409 when the new name is taken and
+        not to be overwritten.
         """
         source, _ = self.file(name)
         target = self._path(to)
@@ -102,7 +102,7 @@ class UserFiles:
         self._prune(source.parent)
 
     def _prune(self, folder: Path) -> None:
-        """Folders that became empty go, as nobody could delete them."""
+        """Deletes folders that became empty, as nobody could delete them."""
         with suppress(OSError):
             while folder != self.root.resolve():
                 folder.rmdir()
@@ -124,7 +124,7 @@ class UserFiles:
 
 
 def _walk(folder: Path, recurse: bool) -> Iterator[UserFileEntry]:
-    """Ordinary files and folders below; links are left out, as they may lead anywhere."""
+    """Lists ordinary files and folders below; leaves out links, as they may lead anywhere."""
     pending = [folder]
     while pending:
         current = pending.pop()

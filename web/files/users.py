@@ -1,4 +1,4 @@
-"""Who uses a server, and what each has set and stored. A name proves nothing: it keeps people's
+"""Keeps the users of a server with their settings and files. A name proves nothing: it keeps users'
 things apart, not safe from each other.
 """
 
@@ -30,7 +30,7 @@ LONGEST_NAME = 100
 
 
 class Users:
-    """The folder `users` of a server's data. What changes files goes one after the other."""
+    """Manages the folder `users` of a server's data. Changes files one after the other."""
 
     def __init__(self, root: Path, several: bool, most_bytes: int) -> None:
         self._root, self._several, self._most_bytes = root, several, most_bytes
@@ -43,7 +43,7 @@ class Users:
         return self._several
 
     def files(self, user: str | None) -> UserFiles:
-        """The files of who a request's `Comfy-User` names. Refusal 401 when that is nobody."""
+        """Returns the files of the user that `Comfy-User` names. Refusal 401 for an unknown one."""
         if not self._several:
             return UserFiles(self._root / ONLY_USER, self._most_bytes)
         if user is None or user not in self.names():
@@ -51,11 +51,11 @@ class Users:
         return UserFiles(self._root / user, self._most_bytes)
 
     def names(self) -> dict[str, str]:
-        """Users' names by id."""
+        """Returns users' names by id."""
         return {user: name for user, name in _read(self._root / NAMES).items() if isinstance(name, str)}
 
     async def add(self, name: str) -> str:
-        """The id of a new user. Refusal 400 when the name is taken or there are too many."""
+        """Adds a user; returns the id. Refusal 400 when the name is taken or there are too many."""
         async with self._writing:
             names = await asyncio.to_thread(self.names)
             if name in names.values():
@@ -67,7 +67,9 @@ class Users:
             return user
 
     async def store(self, files: UserFiles, name: str, content: AsyncIterable[bytes], overwrite: bool) -> None:
-        """A file as it comes in. Refusal as in `UserFiles.keep`, 507 when the disk is full."""
+        """Stores a file as it comes in. Refusal as in `UserFiles.keep`, 507 when the disk is
+        full.
+        """
         with arriving(self._root / INCOMING) as (arrived, temporary):
             async for piece in content:
                 await asyncio.to_thread(arrived.write, piece)
@@ -84,11 +86,11 @@ class Users:
             await asyncio.to_thread(files.move, name, to, overwrite)
 
     async def settings(self, files: UserFiles) -> dict[str, Any]:
-        """All that a person has set. A damaged file is set aside under another name."""
+        """Returns all settings of a user. A damaged file is set aside under another name."""
         return await asyncio.to_thread(_read, files.root / SETTINGS)
 
     async def set(self, files: UserFiles, values: Mapping[str, Any]) -> None:
-        """Set these, leave the others. Refusal 413 when it becomes too much."""
+        """Sets these settings and leaves the others. Refusal 413 when they become too large."""
         async with self._writing:
             settings = {**await self.settings(files), **values}
             await asyncio.to_thread(self._write, files, SETTINGS, settings)

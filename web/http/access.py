@@ -1,5 +1,5 @@
-"""Whose requests are answered: the server's names, the pages that may ask, the token. Decides on
-headers alone; knows nothing of routes.
+"""Decides whose requests are answered, by headers alone: the server's names, the pages that may
+ask, the token. Must not know routes.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Origin = tuple[str, str, int]  # scheme, name, port
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`addresses`: whether any IP address counts as a name of this server, which no page can make
-    another server's name stand for.
+    """Holds the names, pages and token that a request is checked against.
 
-    `origins` are other pages that may ask.
+    `addresses`: whether any IP address counts as a name of this server, which no page can make
+    another server's name stand for. `origins`: other pages that may ask.
     """
 
     names: frozenset[str]
@@ -47,10 +47,10 @@ class Access:
 
     @classmethod
     def of(cls, options: ServeOptions) -> Access:
-        """A server that only this machine reaches goes by loopback names; another one also by its
-        addresses and this machine's name.
+        """Reads the operator's options. A server that only this machine reaches goes by loopback
+        names; another one also by its addresses and this machine's name.
 
-        InputError when an allowed host or origin is none.
+        Raises InputError when an allowed host or origin is none.
         """
         loopback = is_loopback(options.host)
         own = {options.host, "localhost"} if loopback else {options.host, "localhost", socket.gethostname()}
@@ -62,9 +62,7 @@ class Access:
         )
 
     def foreign(self, scheme: str, headers: Headers) -> str | None:
-        """Why a request is not answered, by the names and pages that its headers tell of; None when
-        nothing speaks against it.
-        """
+        """Returns why a request's host or origin is refused; None when it is not."""
         hosts = headers.getlist("host")
         host = split_host(hosts[0]) if len(hosts) == 1 else None
         if host is None:
@@ -85,15 +83,15 @@ class Access:
         return None
 
     def asks_from(self, headers: Headers) -> str | None:
-        """The other page that a request came from, as it calls itself, where the operator allowed
-        it.
+        """Returns the Origin of a request that came from another page which the operator
+        allowed.
         """
         origins = headers.getlist("origin")
         return origins[0] if len(origins) == 1 and split_origin(origins[0]) in self.origins else None
 
     def holds(self, headers: Headers, query: bytes) -> bool:
-        """Whether a request proves that it may be here. `query`: empty where an address must not
-        hold the token.
+        """Checks that a request carries the token. `query`: empty where an address must not hold
+        it.
         """
         if self.token is None:
             return True
@@ -107,13 +105,13 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to listen at is reached from this machine only."""
+    """Checks that a listening address is reached from this machine only."""
     name = _folded(host)
     return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)
 
 
 def split_host(host: str) -> tuple[str, int | None] | None:
-    """Name (lower case, no brackets) and port of a Host header; None when it is none."""
+    """Splits a Host header into name (lower case, no brackets) and port; None if malformed."""
     match = HOST.fullmatch(host)
     if match is None or (match[2] and int(match[2]) > 65535):
         return None
@@ -121,7 +119,7 @@ def split_host(host: str) -> tuple[str, int | None] | None:
 
 
 def split_origin(origin: str) -> Origin | None:
-    """Scheme, name and port of an Origin header; None for `null` and what is none."""
+    """Splits an Origin header into scheme, name and port; None for `null` and malformed ones."""
     match = ORIGIN.fullmatch(origin)
     host = split_host(match[2].rstrip("/")) if match else None
     if match is None or host is None:
@@ -131,10 +129,10 @@ def split_origin(origin: str) -> Origin | None:
 
 
 def body_trouble(path: str, headers: Headers) -> str | None:
-    """Why a page may not send this body; None where it may, and for requests that no page sent.
+    """Returns why a page may not send this body; None where it may, or where no page sent it.
 
     A form on any site can send three content types, and a page any body under them. JSON, PNG and
-    the header Comfy-User (which the stock editor sends always) need a question first, which is
+    the header Comfy-User (which the stock editor sends always) need a preflight request, which is
     answered for no site but this one; multipart is what uploads are sent as.
     """
     if "origin" not in headers and "sec-fetch-site" not in headers:
@@ -181,5 +179,5 @@ def _cookies(headers: Headers) -> list[str]:
 
 
 def _same(given: str, token: str) -> bool:
-    """In a time that tells nothing of where they differ."""
+    """Compares in a time that does not depend on where they differ."""
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())

@@ -1,5 +1,5 @@
-"""What is done for every request: an id that answer and log share, and its time. Knows nothing of
-what is asked for.
+"""Gives every request an id that answer and log share, and takes its time. Must not know what is
+asked for.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ log = logging.getLogger("katz.web")
 
 
 class RequestRecord:
-    """ASGI middleware, the outermost. `answered(method, route, status, seconds)` is told of every
-    HTTP request.
+    """Wraps the application as the outermost ASGI middleware. `answered(method, route, status,
+    seconds)` is called for every HTTP request.
     """
 
     def __init__(self, app: ASGIApp, answered: Callable[[str, str, int, float], None]) -> None:

@@ -1,5 +1,5 @@
-"""Connections to the server: how many there are, how long one may take to say what it wants, and
-when what is written leaves. Knows nothing of what is asked.
+"""Limits the connections to the server: their number, the time for a request to arrive, and when
+writes leave. Must not know what is asked.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ GATHERED = 2**16  # bytes that are sent at once, however many more follow
 
 
 class HttpServer(uvicorn.Server):
-    """HTTP and websockets for an application. It leaves signals to others. `connections`: at once;
-    one more is not answered.
+    """Serves HTTP and websockets for an application. Leaves signals to others. Takes `connections`
+    at once; one more is not answered.
     """
 
     def __init__(self, app: ASGIApp, connections: int) -> None:
@@ -45,12 +45,12 @@ class HttpServer(uvicorn.Server):
         self._ending = asyncio.Event()
 
     def end(self) -> None:
-        """Let `serve` return once the connections have ended."""
+        """Lets `serve` return once the connections have ended."""
         self.should_exit = True
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Where uvicorn looks ten times a second whether it is to end, this one is told."""
+        """Waits to be told of the end, where uvicorn polls ten times a second."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DATE):
@@ -62,7 +62,7 @@ class HttpServer(uvicorn.Server):
 
 
 class HttpConnection(H11Protocol):
-    """Ends when no request is being answered and none begins within ASKING seconds, whatever else
+    """Closes when no request is being answered and none begins within ASKING seconds, whatever else
     arrives meanwhile.
     """
 
@@ -97,8 +97,8 @@ class HttpConnection(H11Protocol):
 
 
 class Gathering:
-    """A transport whose writes in one turn of the event loop leave together: a packet takes longer
-    than all that is written into it.
+    """Sends the writes of one turn of the event loop together: a packet takes longer than all that
+    is written into it.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:

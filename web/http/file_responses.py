@@ -1,5 +1,5 @@
-"""Answers that are files of people: shown by browsers only where nothing in them could run, asked
-for again only when they changed.
+"""Answers with users' files: browsers show them only where nothing in them could run, and ask again
+only when they changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GUARDED = {"Content-Security-Policy": LIFELESS, "Cache-Control": "no-cache"}
 
 
 def stored_file(request: Request, path: Path, state: os.stat_result) -> Response:
-    """An ordinary file, or the part of it that was asked for; 304 when the client has it."""
+    """Answers with an ordinary file, or the range asked for; 304 when the client has it."""
     media_type = SHOWN_AS.get(path.suffix.lower())
     answer = FileResponse(
         path,
@@ -40,6 +40,6 @@ def stored_file(request: Request, path: Path, state: os.stat_result) -> Response
 
 
 def is_known(request: Request, tag: str) -> bool:
-    """Whether a client has the answer with this ETag already."""
+    """Checks whether the client has the answer with this ETag already."""
     known = [given.strip().removeprefix("W/") for header in request.headers.getlist("if-none-match") for given in header.split(",")]
     return tag in known or known == ["*"]

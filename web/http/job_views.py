@@ -1,4 +1,4 @@
-"""A job as the convention's answers show it: a queue item, a history entry, a row of `/api/jobs`.
+"""Renders a job as ComfyUI's answers show it: a queue item, a history entry, a row of `/api/jobs`.
 Never shows who submitted it.
 """
 
@@ -15,31 +15,29 @@ PRIVATE = ("client_id", "auth_token_comfy_org", "api_key_comfy_org")  # of `extr
 
 
 def milliseconds(seconds: float | None) -> int | None:
-    """As the convention counts time."""
+    """Converts to milliseconds, as ComfyUI counts time."""
     return None if seconds is None else int(seconds * 1000)
 
 
 def place_number(job: Job) -> int | float:
-    """A job's number as JSON that clients read into an integer, where it is a whole one that they
-    can hold.
-    """
+    """Returns a job's number, as an integer where it is whole and clients can hold it."""
     whole = abs(job.number) < EXACT and job.number == int(job.number)
     return int(job.number) if whole else job.number
 
 
 def public_extra(job: Job) -> dict[str, Any]:
-    """The client's extra data with the time of arrival, without what is nobody else's business."""
+    """Returns the client's extra data with the time of arrival, without the keys in PRIVATE."""
     extra = {key: value for key, value in job.extra.items() if key not in PRIVATE}
     return extra | {"create_time": milliseconds(job.created)}
 
 
 def queue_item(job: Job) -> list[Any]:
-    """`[number, prompt_id, prompt, extra_data, outputs_to_execute]`."""
+    """Builds `[number, prompt_id, prompt, extra_data, outputs_to_execute]`."""
     return [place_number(job), job.id, job.prompt, public_extra(job), list(job.targets)]
 
 
 def history_entry(job: Job) -> dict[str, Any]:
-    """What `/history` tells of a finished job."""
+    """Builds the `/history` entry of a finished job."""
     result = job.result
     return {
         "prompt": queue_item(job),
@@ -50,7 +48,7 @@ def history_entry(job: Job) -> dict[str, Any]:
 
 
 def status_of(job: Job) -> dict[str, Any]:
-    """`{status_str, completed, messages}`; the messages are those that a websocket would have had."""
+    """Builds `{status_str, completed, messages}`; the messages are those of a websocket."""
     done = job.status == "completed"
     return {"status_str": "success" if done else "error", "completed": done, "messages": [list(message) for message in _messages(job)]}
 
@@ -76,9 +74,7 @@ def _messages(job: Job) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def error_of(job: Job) -> dict[str, Any]:
-    """Why a job failed, in the convention's words: the data of `execution_error` wherever it is
-    told.
-    """
+    """Builds the data of ComfyUI's `execution_error`, wherever it is sent."""
     result = job.result
     error = result.error if result is not None else None
     node, kind = (error.display or error.node, error.node_type) if error else ("", "")
@@ -96,15 +92,13 @@ def error_of(job: Job) -> dict[str, Any]:
 
 
 def shown_node(job: Job, node: str, kind: str) -> dict[str, str]:
-    """`node_id` and `node_type` of a node of the prompt; `kind` is the type of one that is not in
-    it.
-    """
+    """Returns `node_id` and `node_type` of a node; `kind` is the type of one not in the prompt."""
     call = job.prompt.get(node)
     return {"node_id": node, "node_type": str(call.get("class_type", kind)) if isinstance(call, Mapping) else kind}
 
 
 def summary(job: Job) -> dict[str, Any]:
-    """A row of `/api/jobs`."""
+    """Builds a row of `/api/jobs`."""
     outputs = job.result.outputs if job.result is not None else {}
     shown = list(_files(outputs))
     row: dict[str, Any] = {
@@ -125,7 +119,7 @@ def summary(job: Job) -> dict[str, Any]:
 
 
 def detail(job: Job) -> dict[str, Any]:
-    """One job of `/api/jobs/{id}`: all of it."""
+    """Builds `/api/jobs/{id}`: all of one job."""
     outputs = job.result.outputs if job.result is not None else {}
     more = {"outputs": outputs, "workflow": {"prompt": job.prompt, "extra_data": public_extra(job)}}
     return summary(job) | more | ({"execution_status": status_of(job)} if job.status in FINISHED else {})
@@ -140,5 +134,5 @@ def _files(outputs: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, Any]]
 
 
 def _preferred(files: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """A saved file before one that was only looked at."""
+    """Prefers a saved file to one that was only previewed."""
     return next((file for file in files if file.get("type") == "output"), files[0] if files else None)

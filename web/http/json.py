@@ -1,4 +1,4 @@
-"""Plain data as JSON that every parser takes. Knows nothing of what it says."""
+"""Writes plain data as JSON that every parser takes. Must not know what the data means."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from starlette.responses import StreamingResponse
 
 
 def json_text(data: Any, **options: Any) -> str:
-    """Short JSON, where numbers that it does not have (a pack's NaN) are null, and halves of
-    characters are question marks. `options` are further ones of `json.dumps`.
+    """Writes short JSON. Numbers that it does not have (a pack's NaN) become null, and lone
+    surrogates question marks. `options` are further ones of `json.dumps`.
     """
     try:
         text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False, **options)
@@ -35,12 +35,12 @@ Item = TypeVar("Item")
 
 
 def streamed(pieces: AsyncIterable[bytes]) -> StreamingResponse:
-    """An answer in JSON that is made while it is sent."""
+    """Answers with JSON that is made while it is sent."""
     return StreamingResponse(pieces, media_type="application/json")
 
 
 async def joined(pages: AsyncIterable[Sequence[Item]], write: Callable[[Item], str]) -> AsyncIterator[bytes]:
-    """The JSON of items, as `write` has it, with commas between them."""
+    """Writes the items by `write`, with commas between them."""
     comma = b""
     async for page in pages:
         if page:
@@ -53,6 +53,6 @@ def _written(page: Sequence[Item], write: Callable[[Item], str]) -> bytes:
 
 
 async def paged(items: Sequence[Item]) -> AsyncIterator[Sequence[Item]]:
-    """What is in memory already."""
+    """Splits a sequence in memory into pages."""
     for start in range(0, len(items), PAGE):
         yield items[start : start + PAGE]

@@ -1,4 +1,4 @@
-"""The address that a server listens on: checked, and taken before anything else is started."""
+"""Checks the address that a server listens on, and binds it before anything else is started."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ UNREAD = 60_000  # milliseconds that a peer may leave what was sent to it unread
 
 
 def check_reach(host: str, token: str | None) -> None:
-    """InputError when others could reach a server that asks for no token."""
+    """Raises InputError when others could reach a server that asks for no token."""
     if token is None and not is_loopback(host):
         raise InputError(f"--host {host}: others can reach this address, so a token is needed: --token-file FILE or KATZ_TOKEN")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes any that is free. InputError when the address cannot be had."""
+    """Opens a listening socket; port 0 takes any that is free. InputError for an impossible
+    address.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
@@ -42,5 +44,5 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url(host: str, port: int) -> str:
-    """The address as a browser takes it."""
+    """Writes the address as a browser takes it."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -1,5 +1,5 @@
-"""What `POST /prompt` takes: JSON, a picture that carries a workflow, or a form with either. Knows
-nothing of what a graph means.
+"""Reads the bodies of `POST /prompt`: JSON, a picture that carries a workflow, or a form with
+either. Must not know what a graph means.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 async def read_prompt(request: Request, limits: Limits) -> PromptBody:
-    """The body in the one form that is worked with. Refusal 400 when it is none of the forms, or an
-    id is not as it has to be, 413 when it has more than `limits.prompt_bytes` of JSON.
+    """Reads any of the forms. Raises Refusal 400 when it is none of them or an id is malformed, 413
+    when it has more than `limits.prompt_bytes` of JSON.
     """
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         data = await _form(request, limits)
@@ -47,8 +47,8 @@ async def read_prompt(request: Request, limits: Limits) -> PromptBody:
 
 
 def idempotency_key(request: Request) -> str | None:
-    """The client's own name for this submission. Refusal 400 when it is no printable ASCII of at
-    most 255 characters.
+    """Returns the submission's Idempotency-Key. Raises Refusal 400 when it is no printable ASCII of
+    at most 255 characters.
     """
     key = request.headers.get("idempotency-key")
     if key is not None and not KEY.fullmatch(key):
@@ -57,7 +57,7 @@ def idempotency_key(request: Request) -> str | None:
 
 
 def is_canonical(value: Any) -> bool:
-    """Whether an id is a UUID as `str(uuid4())` writes it."""
+    """Checks that an id is a UUID as `str(uuid4())` writes it."""
     try:
         return isinstance(value, str) and str(uuid.UUID(value)) == value
     except ValueError:
@@ -65,13 +65,13 @@ def is_canonical(value: Any) -> bool:
 
 
 def is_picture(raw: bytes) -> bool:
-    """PNG or WebP, by content."""
+    """Recognises PNG and WebP by content."""
     return raw.startswith(PNG) or is_webp(raw)
 
 
 async def workflow_in(raw: bytes, limits: Limits) -> Any:
-    """The workflow that a picture carries. Refusal 400 when it carries none, 413 when it is too
-    large.
+    """Reads the workflow that a picture carries. Raises Refusal 400 when there is none, 413 when it
+    is too large.
     """
     try:
         workflow = await asyncio.to_thread(workflow_from_picture, raw)

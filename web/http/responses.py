@@ -1,6 +1,4 @@
-"""Answers that are no results: refusals in the convention's shapes, and texts without paths of this
-machine.
-"""
+"""Makes refusals in ComfyUI's shapes, and texts without paths of this machine."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ PROMPT_ROUTE = re.compile(r"(/api)?/prompt")
 
 
 class Refusal(KatzError):
-    """A request that is not carried out. `kind` is the convention's error type; `retry_after` is in
-    seconds.
-    """
+    """Refuses a request. `kind` is ComfyUI's error type; `retry_after` is in seconds."""
 
     def __init__(
         self, status: int, message: str, kind: str = "invalid_request", details: str = "", retry_after: float | None = None
@@ -42,14 +38,14 @@ class Refusal(KatzError):
 
 
 def json_answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """JSON of plain data, which is never refused for its numbers."""
+    """Answers with JSON of plain data, whatever its numbers."""
     return Response(json_text(content).encode(), status, dict(headers or {}), "application/json")
 
 
 def refuse(
     request: Request, status: int, message: str, kind: str = "invalid_request", details: str = "", retry_after: float | None = None
 ) -> Response:
-    """A refusal as clients of this route expect it: an object for `/prompt`, a line elsewhere."""
+    """Refuses as clients of this route expect it: an object for `/prompt`, a line elsewhere."""
     headers = {} if retry_after is None else {"Retry-After": str(max(1, math.ceil(retry_after)))}
     if request.method == "POST" and PROMPT_ROUTE.fullmatch(request.url.path):
         error = {"type": kind, "message": message, "details": details, "extra_info": {}}
@@ -71,8 +67,8 @@ class PathRedactor:
         return cls(tuple(sorted(spelled.items(), key=lambda item: -len(item[0]))))
 
     def text(self, text: str) -> str:
-        """Folders that the operator named become their last name; of other absolute paths the last
-        part stays.
+        """Replaces folders that the operator named by their last name; keeps only the last part of
+        other absolute paths.
         """
         if "/" not in text and os.sep not in text:
             return text
@@ -81,7 +77,7 @@ class PathRedactor:
         return ABSOLUTE_PATH.sub(lambda match: match[0].rstrip("/").rpartition("/")[2], text)
 
     def data(self, data: Any) -> Any:
-        """The same for every text in plain data, but for keys."""
+        """Redacts every text in plain data, but for keys."""
         if isinstance(data, str):
             return self.text(data)
         if isinstance(data, Mapping):
@@ -91,7 +87,7 @@ class PathRedactor:
         return data
 
     def event(self, told: JobEvent) -> JobEvent:
-        """An event whose messages for people can be shown to a client."""
+        """Redacts the messages for people in an event."""
         match told.event:
             case Warned(message=message):
                 return replace(told, event=Warned(self.text(message)))

@@ -1,5 +1,5 @@
-"""Bodies of requests, parsed strictly. A client may name any content type or none, as scripts do;
-what it sends has to be right.
+"""Parses bodies of requests strictly. Clients may name any content type or none, as scripts do; the
+body has to be right.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class MoveBody(Body):
 
 
 async def read_body(request: Request, model: type[Model], empty_is_default: bool = False) -> Model:
-    """The body as a model. Refusal 400 says what came and what was expected; an empty body counts
-    as `{}` where the convention has it.
+    """Parses the body into a model. Raises Refusal 400 with what came and what was expected; an
+    empty body counts as `{}` where ComfyUI takes it so.
     """
     raw = await request.body()
     if empty_is_default and not raw.strip():
@@ -90,7 +90,7 @@ async def read_body(request: Request, model: type[Model], empty_is_default: bool
 
 
 async def json_of(request: Request, raw: bytes) -> Any:
-    """Plain data of a JSON body, or of a part of one. Refusal 400 with the place of what is wrong."""
+    """Parses a JSON body, or a part of one. Raises Refusal 400 with the place of the fault."""
     if len(raw) <= LARGE:
         return _parse(raw)
     async with request.app.state.parsing:
@@ -98,7 +98,7 @@ async def json_of(request: Request, raw: bytes) -> Any:
 
 
 def validated(data: Any, model: type[Model]) -> Model:
-    """Plain data as a model. Refusal 400 with a line a problem."""
+    """Validates plain data into a model. Raises Refusal 400 with a line a problem."""
     if not isinstance(data, dict):
         raise Refusal(400, "the body is not a JSON object", details=f"got {_kind(data)}")
     try:

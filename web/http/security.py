@@ -1,7 +1,7 @@
-"""The gate in front of every route: names of this server, pages that may ask, token, sizes of
-bodies, headers of answers.
+"""Guards every route: names of this server, pages that may ask, token, sizes of bodies, headers of
+answers.
 
-Knows nothing of what the routes do.
+Must not know what the routes do.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ HEADERS = {
 
 
 def page_policy(script_hashes: Iterable[str] = ()) -> str:
-    """Content-Security-Policy of pages. `script_hashes`: `sha256-...` of scripts that stand in the
-    page itself.
+    """Builds the Content-Security-Policy of pages. `script_hashes`: `sha256-...` of inline
+    scripts.
     """
     scripts = " ".join(f"'{digest}'" for digest in script_hashes)
     return "; ".join(
@@ -75,9 +75,9 @@ POLICY = page_policy()
 
 
 class Security:
-    """ASGI middleware before everything that answers. Holds for http and websockets alike.
+    """Guards http and websockets as the ASGI middleware before everything that answers.
 
-    A body that grows over its limit, or stands still, is a Refusal to whoever reads it.
+    A body that grows over its limit, or stands still, raises Refusal where it is read.
     """
 
     def __init__(self, app: ASGIApp, options: ServeOptions) -> None:
@@ -104,7 +104,7 @@ class Security:
             await (self._app if answer is None else answer)(scope, bounded.receive, hardened)
 
     def _answer(self, scope: Scope, headers: Headers, guest: str | None) -> Response | None:
-        """What is answered here already; None where the routes may answer."""
+        """Answers requests that need no route; None where the routes may answer."""
         request = Request(scope)
         if "transfer-encoding" in headers and "content-length" in headers:  # a proxy in between may see another end of it than we do
             answer = refuse(request, HTTPStatus.BAD_REQUEST, "a body has either a length or chunks")
@@ -140,7 +140,7 @@ class Security:
         return None
 
     def _remembering(self, scope: Scope) -> Response:
-        """The token goes from the address, where histories and logs would keep it, into a cookie
+        """Moves the token from the address, where histories and logs would keep it, into a cookie
         that only this server sees.
         """
         rest = urlencode([(key, value) for key, value in parse_qsl(scope["query_string"].decode("latin-1")) if key != "token"])
@@ -160,14 +160,14 @@ class Security:
 
 
 def body_limit(path: str, limits: Limits) -> int:
-    """Bytes that a request to this path may have."""
+    """Returns the bytes that a request to this path may have."""
     return limits.upload_bytes + ENVELOPE if UPLOADS.fullmatch(path) else limits.body_bytes
 
 
 def _form_charset(headers: Headers) -> bytes:
-    """How a multipart body says that its texts are written, found as the form's parser will find
-    it: that takes any codec that Python has, and some of them need quadratic time. UTF-8 for any
-    other body, as it is never decoded by a name.
+    """Returns the charset of a multipart body's texts, read as the form's parser will read it: that
+    takes any codec that Python has, and some need quadratic time. UTF-8 for any other body, as it
+    is never decoded by a name.
     """
     kind, options = parse_options_header(headers.get("content-type"))
     return options.get(b"charset", UTF_8[0]).lower() if kind.startswith(b"multipart/") else UTF_8[0]
@@ -178,8 +178,8 @@ def _too_large(limit: int) -> str:
 
 
 class _Bounded:
-    """Counts a body while it arrives: Refusal 413 over the limit, 408 when nothing more comes, or
-    too little.
+    """Counts a body while it arrives. Raises Refusal 413 over the limit, 408 when nothing more
+    comes, or too little.
     """
 
     def __init__(self, receive: Receive, limit: int) -> None:
@@ -205,7 +205,7 @@ class _Bounded:
 
 
 def _hardened(send: Send, guest: str | None) -> Send:
-    """Adds what every answer says to browsers, unless a route said it already."""
+    """Adds the headers that every answer carries for browsers, unless a route set them already."""
 
     async def hardened(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -222,7 +222,7 @@ def _hardened(send: Send, guest: str | None) -> Send:
 
 
 async def _head(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer HEAD as GET would be, without its body. Which route it was stays in `scope`."""
+    """Answers HEAD as GET would be, without its body. Leaves the route in `scope`."""
     asked = {**scope, "method": "GET", "headers": [header for header in scope["headers"] if header[0] != b"range"]}
     asked["extensions"] = {**scope.get("extensions", {}), "http.response.pathsend": {}}  # so that no file is read
 

@@ -1,4 +1,4 @@
-"""The queue of jobs: taken in, kept on disk, put in order, dispatched, predicted.
+"""Queues jobs: takes them in, keeps them on disk, orders, dispatches and predicts them.
 
-Must not know of HTTP and of what runs jobs.
+Must not know HTTP and what runs jobs.
 """

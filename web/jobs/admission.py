@@ -1,4 +1,4 @@
-"""Whether a submission is taken in, and as which job. Knows nothing of how jobs run."""
+"""Decides whether a submission becomes a job, and which one. Must not know how jobs run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TAKEN = {
 
 
 class Refused(KatzError):
-    """A submission that is not taken in. `status` is HTTP's, `kind` a word for programs;
-    `retry_after` in seconds, where that may help.
+    """Refuses a submission. `status` is HTTP's, `kind` a word for programs; `retry_after` in
+    seconds, where that may help.
     """
 
     def __init__(self, status: int, kind: str, message: str, retry_after: float | None = None) -> None:
@@ -45,13 +45,17 @@ class Admission:
         self._arriving = 0  # jobs on their way to the disk
 
     async def check(self, client: str | None, key: str | None) -> None:
-        """Refused when there is no room, unless the key came before. Costs next to nothing."""
+        """Raises Refused when there is no room, unless the key came before. Costs next to
+        nothing.
+        """
         if self._full and key is not None and await self._store.repeated(client, key, None) is not None:
             return
         self._check_room()
 
     async def accept(self, submission: Submission) -> Job:
-        """The job of a submission, on disk and in the queue; that of an earlier one with its key."""
+        """Puts a submission on disk and into the queue; returns its job, or its key's earlier
+        one.
+        """
         features, body = await asyncio.to_thread(_prepare, submission)
         if submission.key is not None:
             earlier = await self._store.repeated(submission.client, submission.key, body)
@@ -104,7 +108,9 @@ class Admission:
         )
 
     def _check_deadline(self, job: Job, features: JobFeatures) -> None:
-        """What takes too long by itself is a conflict; what others delay may be tried again."""
+        """Refuses a deadline that cannot be met: with 409 if the job alone takes too long, with 429
+        if others delay it.
+        """
         if job.deadline is None:
             return
         running = [attempt.job for attempt in self._dispatcher.attempts.values()]
@@ -124,8 +130,8 @@ class Admission:
 
 
 def _prepare(submission: Submission) -> tuple[JobFeatures, str]:
-    """What takes a while for large graphs: features, and the digest where there is a key. Refused:
-    JSON cannot say it.
+    """Computes what takes a while for large graphs: features, and the digest. Raises Refused for
+    what JSON cannot say.
     """
     for name, value in (("number", submission.number), ("deadline", submission.deadline)):
         if value is not None and not math.isfinite(value):

@@ -1,8 +1,8 @@
-"""Jobs from the queue to the runner and to their ends. One attempt at a time for each job, one
-result for each.
+"""Dispatches jobs from the queue to the runner, and keeps their results. One attempt at a time for
+each job, one result for each.
 
-A result is told to others only when it is on disk. A job that has crashed what ran it runs alone,
-so that a second crash is its own.
+A result is published only when it is on disk. A job that has crashed the runner runs alone, so that
+a second crash is its own.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ log = logging.getLogger("katz.jobs")
 
 
 class Runs(Protocol):
-    """What runs jobs. Events of a job follow `run`; `Ended` is the last one, and the job's files
-    are safe once it was told `kept`.
+    """Runs jobs. Events of a job follow `run`; `Ended` is the last one. The job's files are safe
+    once `kept` was called for it.
     """
 
     @property
@@ -59,7 +59,7 @@ class Attempt:
 
 
 class Dispatcher:
-    """The queue, and what runs. `hold`: nothing is started."""
+    """Starts jobs of the queue and tracks their attempts. `hold`: nothing is started."""
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def dispatch(self) -> None:
-        """Start what can be started, and end what came too late."""
+        """Starts the jobs that can be started, and ends those whose deadline has passed."""
         self._expire()
         while not self.hold and self._runner.ready and not self._unwritten and (job := self.queue.take(self._fits)):
             self._start(job)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that goes on whoever waits for it. Errors that are not for people are logged."""
+        """Starts a task that goes on whoever waits for it. Logs errors that are not for people."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._over)
@@ -104,7 +104,7 @@ class Dispatcher:
             log.error("internal error: %s", error, exc_info=error)
 
     async def close(self, seconds: float) -> None:
-        """Hear nothing more; wait for what is under way, then end it. It is ended at once when this
+        """Stops listening; waits for work under way, then cancels it. Cancels it at once when this
         is cancelled.
         """
         self._closed = True
@@ -116,7 +116,7 @@ class Dispatcher:
                 task.cancel()
 
     def heard(self, told: JobEvent) -> None:
-        """The runner tells what happens to a job."""
+        """Takes in an event of a job from the runner."""
         attempt = self.attempts.get(told.job)
         if self._closed or attempt is None or attempt.phase != "runs":
             return
@@ -132,7 +132,7 @@ class Dispatcher:
         self._tell(attempt.job, told.event)
 
     def lost(self, ids: Sequence[str], why: str) -> None:
-        """What had taken these jobs, and begun them, is gone."""
+        """Takes in that the runner died under these jobs, which had begun."""
         if self._closed:
             return
         for attempt in [attempt for id in ids if (attempt := self.attempts.get(id)) and attempt.phase == "runs"]:
@@ -148,7 +148,7 @@ class Dispatcher:
                 self._return(attempt, crashes)
 
     def cancel(self, id: str) -> bool:
-        """Stop a job wherever it is; False when there is nothing to stop."""
+        """Stops a job wherever it is; False when there is nothing to stop."""
         attempt = self.attempts.get(id)
         if attempt is not None and attempt.phase != "ends":
             attempt.cancelled = True
@@ -161,18 +161,18 @@ class Dispatcher:
         return job is not None
 
     def finish(self, job: Job, result: Ended) -> None:
-        """A job that is no longer in the queue ends without having run."""
+        """Ends a job that left the queue without having run."""
         self._ending[job.id] = job, self.spawn(self._keep(Attempt(job), result))
 
     def live(self, id: str) -> Job | None:
-        """A job whose end is not on disk."""
+        """Returns a job whose end is not on disk."""
         if id in self._ending:
             return self._ending[id][0]
         attempt = self.attempts.get(id)
         return attempt.job if attempt is not None else self.queue.find(id)
 
     async def stopped(self, ids: Sequence[str], seconds: float) -> None:
-        """Wait, but not for long, until it is on disk that jobs were cancelled: their ends, or that
+        """Waits, for `seconds` at most, until cancellations are on disk: the jobs' ends, or that
         they are to end.
         """
         tasks = [self._ending[id][1] for id in ids if id in self._ending]
@@ -182,7 +182,7 @@ class Dispatcher:
             await asyncio.wait(tasks, timeout=seconds)
 
     def give_back(self) -> None:
-        """Stop all that runs, for a later attempt that starts from the beginning."""
+        """Stops all that runs, for a later attempt that starts from the beginning."""
         for id, attempt in self.attempts.items():
             if attempt.phase == "runs":
                 attempt.returned = True
@@ -234,8 +234,8 @@ class Dispatcher:
         self.spawn(self._put_back(attempt, crashes))
 
     async def _keep(self, attempt: Attempt, result: Ended, discard: bool = False) -> None:
-        """Put a result on disk, however long that takes, then tell it. `discard`: the attempt's
-        files go.
+        """Puts a result on disk, however long that takes, then publishes it. `discard`: the
+        attempt's files are deleted.
         """
         job = attempt.job
         kept = None
@@ -257,7 +257,8 @@ class Dispatcher:
         self.dispatch()
 
     async def _on_disk(self, attempt: Attempt, result: Ended) -> Ended:
-        """What was written: the result, or that it cannot be. Waits as long as the disk is full.
+        """Writes the result, or that it cannot be; returns which. Waits as long as the disk is
+        full.
 
         Whatever a kill cuts off, a job that has its result has its files, and of one that has none
         they are deleted: by the runner until it is told that they are kept, and from then on by the
@@ -291,8 +292,8 @@ class Dispatcher:
             attempt.noted.update(files)
 
     async def _put_back(self, attempt: Attempt, crashes: int) -> None:
-        """To its place in the queue, once nothing of its attempt is left. Nothing is started: what
-        runs jobs may be down.
+        """Puts a job back at its place in the queue, once nothing of its attempt is left. Starts
+        nothing: the runner may be down.
         """
         job = replace(attempt.job, status="pending", started=None, crashes=crashes)
         await self._note(asyncio.to_thread(self._files.delete, attempt.wrote))
@@ -318,8 +319,8 @@ class Dispatcher:
             self.finish(job, Ended("failed", now, JobError("RunError", late)))
 
     async def _note(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work whose failure changes nothing for the job: a later start of the server, or its
-        runner, puts things right.
+        """Awaits work and only logs its failure, which a later start of the server, or its runner,
+        puts right.
         """
         try:
             await work

@@ -1,5 +1,5 @@
-"""A job: a graph that somebody submitted, and what became of it. Plain data; knows nothing of how
-it is stored and run.
+"""Defines a job: a graph that somebody submitted, and its result. Plain data; must not know how it
+is stored and run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FINISHED: tuple[Status, ...] = ("completed", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a client asks for, checked already.
+    """A client's request for a job, checked already.
 
     `prompt`: the graph in API format as it will run (literals have the types of their inputs);
     `targets`: the outputs to run. `extra`: the client's `extra_data` without secrets. `number`:
@@ -37,9 +37,9 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All times are seconds since the epoch. Jobs of one `number` run by `order`, that of their
-    arrival at first. `crashes`: how often what ran it died under it. `predicted`: seconds it was
-    thought to take when it was accepted. `result`: how it ended.
+    """A submitted graph and its state. All times are seconds since the epoch. Jobs of one `number`
+    run by `order`, at first that of their arrival. `crashes`: how often the runner died under it.
+    `predicted`: the predicted seconds when it was accepted. `result`: its end.
     """
 
     id: str
@@ -60,12 +60,12 @@ class Job:
 
 
 def result_as_data(job: Job) -> dict[str, Any] | None:
-    """How it ended as clients are told and the store keeps it; None before."""
+    """Returns a job's end as data for clients and the store; None before."""
     return None if job.result is None else JOB_EVENT.dump_python(JobEvent(job.id, job.result))
 
 
 def workflow_id(job: Job) -> str | None:
-    """The id of the editor's document that the job came from, where it has one."""
+    """Returns the id of the editor's document that the job came from, where it has one."""
     document = job.extra.get("extra_pnginfo")
     workflow = document.get("workflow") if isinstance(document, Mapping) else None
     identity = workflow.get("id") if isinstance(workflow, Mapping) else None

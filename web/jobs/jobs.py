@@ -1,5 +1,5 @@
-"""The jobs of a server: taken in, put in order, run, remembered. Lives on the event loop; knows
-nothing of HTTP and of what runs jobs.
+"""Manages the jobs of a server: takes them in, orders, runs and remembers them. Lives on the event
+loop; must not know HTTP and what runs jobs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ log = logging.getLogger("katz.jobs")
 
 
 class Jobs:
-    """Start it before use. `publish` hears what happens to a job, `changed` when the queue is
-    another one. `jobs_at_once`: at least 1.
+    """Start it before use. Calls `publish` for each event of a job, `changed` when the queue
+    changes. `jobs_at_once`: at least 1.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Jobs:
         self.lost = self._dispatcher.lost
 
     async def start(self) -> None:
-        """Take up what an earlier server left, and begin. RunError: the store cannot be read."""
+        """Takes up an earlier server's jobs, and begins. RunError: the store cannot be read."""
         self._admission.order = await self._store.last_place()
         self._paused = await self._store.flag(PAUSED)
         for job in reversed(await self._store.completed(RECENT)):
@@ -80,71 +80,71 @@ class Jobs:
 
     @property
     def running(self) -> Sequence[Job]:
-        """Jobs that the runner has."""
+        """Returns the jobs that the runner has."""
         return [attempt.job for attempt in self._dispatcher.attempts.values()]
 
     @property
     def pending(self) -> Sequence[Job]:
-        """Jobs that wait, in order."""
+        """Returns the jobs that wait, in order."""
         return list(self._dispatcher.queue)
 
     @property
     def paused(self) -> bool:
-        """Whether jobs are not started until `resume`."""
+        """Tells whether no jobs are started until `resume`."""
         return self._paused
 
     async def admit(self, client: str | None, key: str | None) -> None:
-        """Refused when a submission would be for its moment; cheap, to be asked before anything is
-        checked. A known key passes.
+        """Raises Refused when a submission would be for its moment. Cheap: to be called before
+        anything is checked. A known key passes.
         """
         await self._admission.check(client, key)
 
     async def submit(self, submission: Submission) -> Job:
-        """The job, on disk. With an Idempotency-Key that came before, the job of then. Refused: no
-        room, no time, id or key are taken.
+        """Puts a job on disk and returns it; for an Idempotency-Key that came before, the job of
+        then. Raises Refused when there is no room or time, or the id or key is taken.
         """
         return await asyncio.shield(self._dispatcher.spawn(self._take_in(submission)))
 
     async def cancel(self, ids: Iterable[str]) -> dict[str, bool]:
-        """Stop jobs that wait or run; True for those that were stopped by this, or are being
-        stopped: they will not run again, whatever happens.
+        """Stops jobs that wait or run; True for those that this call stopped or is stopping: they
+        will not run again, whatever happens.
         """
         stopped = {id: self._dispatcher.cancel(id) for id in ids}
         await self._dispatcher.stopped([id for id, was in stopped.items() if was], STOPPING)
         return stopped
 
     async def cancel_all(self) -> int:
-        """How many jobs were stopped."""
+        """Cancels all jobs and counts those that it stopped."""
         waiting = await self.clear_pending()
         return waiting + sum((await self.cancel([job.id for job in self.running])).values())
 
     async def clear_pending(self) -> int:
-        """Cancel what waits; how many those were."""
+        """Cancels the jobs that wait and counts them."""
         return sum((await self.cancel([job.id for job in self.pending])).values())
 
     async def interrupt(self, id: str | None) -> None:
-        """Stop a job if it runs, None: all that run."""
+        """Stops a job if it runs; None: all that run."""
         await self.cancel([job.id for job in self.running if id in (None, job.id)])
 
     async def pause(self) -> None:
-        """Start no more jobs, also after a restart, until `resume`. RunError: it cannot be written
-        down.
+        """Starts no more jobs, also after a restart, until `resume`. Raises RunError when that
+        cannot be written down.
         """
         await self._store.set_flag(PAUSED, True)
         self._paused = self._dispatcher.hold = True
         self._changed()
 
     async def resume(self) -> None:
-        """Start jobs again."""
+        """Starts jobs again."""
         await self._store.set_flag(PAUSED, False)
         self._paused = False
         self._resume_starting()
         self._changed()
 
     async def move(self, id: str, number: float | None = None, front: bool = False, before: str | None = None) -> Job:
-        """Give a waiting job another place: before all, right before another one, or that of a
-        number. NotWaiting: it does not wait. RunError: it cannot be written down, and nothing has
-        moved.
+        """Moves a waiting job: before all, right before another one, or to a number. Raises
+        NotWaiting when it does not wait, RunError when the move cannot be written down; then
+        nothing has moved.
         """
         queue = self._dispatcher.queue
         if number is not None and not math.isfinite(number):
@@ -160,19 +160,19 @@ class Jobs:
         return moved[0]
 
     async def job(self, id: str) -> Job | None:
-        """A job in whatever state, with its documents."""
+        """Returns a job in whatever state, with its documents."""
         return self._dispatcher.live(id) or await self._store.job(id)
 
     async def finished(self) -> int:
-        """How many jobs ended."""
+        """Counts the jobs that ended."""
         return await self._store.finished()
 
     async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
-        """Jobs that ended, oldest first, from the one at `first` on; `count` at most."""
+        """Returns jobs that ended, oldest first, from the one at `first` on; `count` at most."""
         return await self._store.history(count, first)
 
     async def recent(self, client: str, count: int) -> list[Job]:
-        """The jobs of a client that ended last, newest last."""
+        """Returns a client's jobs that ended last, newest last."""
         return await self._store.recent(client, count)
 
     async def listed(
@@ -184,30 +184,30 @@ class Jobs:
         limit: int | None = None,
         offset: int = 0,
     ) -> tuple[list[Job], int]:
-        """A page of all jobs, and how many there are. They come without prompts, and with no more
+        """Returns a page of all jobs, and their number. They come without prompts, and with no more
         of `extra` than the workflow's id.
         """
         return await self._store.listed(statuses, workflow_id, sort_by, descending, limit, offset)
 
     async def forget(self, ids: Sequence[str]) -> None:
-        """Forget jobs that ended; others are left alone. Their temporary files go."""
+        """Forgets jobs that ended, and deletes their temporary files; leaves other jobs alone."""
         await asyncio.to_thread(self._files.delete, await self._store.forget(ids))
 
     async def forget_all(self) -> None:
-        """Forget all jobs that ended."""
+        """Forgets all jobs that ended."""
         await asyncio.to_thread(self._files.delete, await self._store.forget(None))
 
     def expected_wait(self) -> float:
-        """Seconds until a new job would start."""
+        """Predicts the seconds until a new job would start."""
         return self._forecast.starts(self.running, self.pending)[-1]
 
     def expected_waits(self) -> Mapping[str, float]:
-        """Seconds until each waiting job starts."""
+        """Predicts the seconds until each waiting job starts."""
         return by_id(self.pending, self._forecast.starts(self.running, self.pending))
 
     async def drain(self, seconds: float) -> None:
-        """Start nothing more and wait for what runs; what takes longer is stopped and goes back to
-        the queue.
+        """Starts nothing more and waits for running jobs; what takes longer is stopped and goes
+        back to the queue.
         """
         self._admission.closed = self._dispatcher.hold = True
         with suppress(TimeoutError):
@@ -218,8 +218,8 @@ class Jobs:
             await asyncio.wait_for(self._dispatcher.idle.wait(), STOPPING)
 
     async def close(self) -> None:
-        """End all that is under way here. What still runs is taken up by the next start. The store
-        stays open.
+        """Ends all work under way here. The next start takes up what still runs. The store stays
+        open.
         """
         self._admission.closed = self._dispatcher.hold = True
         if self._ticking is not None:

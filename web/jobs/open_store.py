@@ -1,5 +1,5 @@
-"""How a data folder's job store is opened: for one server alone, its tables made, and what is wrong
-with it said in one line.
+"""Opens a data folder's job store for one server alone, makes its tables, and explains its errors
+in one line.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ RUNNER_PATIENCE = 60.0  # seconds for the runner of a server that was killed to 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store's file, one connection for the thread that writes and one for the thread that reads,
-    and what keeps other servers off.
+    """An open store: its file, one connection for the thread that writes and one for the thread
+    that reads, and the lock that keeps other servers off.
     """
 
     file: Path
@@ -34,8 +34,8 @@ class Opened:
 
 
 def open_folder(folder: Path) -> Opened:
-    """The store of a data folder, made where there is none. RunError: the folder is in use, cannot
-    be written, or its store is damaged.
+    """Opens the store of a data folder, and makes it where there is none. Raises RunError when the
+    folder is in use, cannot be written, or its store is damaged.
     """
     file = folder / FILE
     lock = FileLock(folder / LOCK, thread_local=False)
@@ -61,7 +61,7 @@ def open_folder(folder: Path) -> Opened:
 
 
 def explained(file: Path, error: sqlite3.Error) -> RunError:
-    """What is wrong with a store, for people."""
+    """Explains an error of the store to people."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return RunError(f"{file}: the disk is full; jobs are neither accepted nor started until there is room")

@@ -1,5 +1,5 @@
-"""What is asked of the job store's tables. Each function is one operation within a transaction of
-the caller.
+"""Queries the job store's tables. Each function is one operation within a transaction of the
+caller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SortBy = Literal["created_at", "execution_duration"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What became of a submission: a new job; the job that its key was used for before; or neither,
+    """The outcome of a submission: a new job; the job that its key was used for before; or neither,
     as an id or key is taken.
     """
 
@@ -132,5 +132,5 @@ def shrink(connection: sqlite3.Connection, pages: int) -> None:
 
 
 def _bounded(count: int | None) -> int:
-    """As SQLite's integers go; -1 is no limit."""
+    """Clamps to SQLite's integers; -1 is no limit."""
     return -1 if count is None else min(max(0, count), 2**62)

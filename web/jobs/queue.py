@@ -1,5 +1,5 @@
-"""The order in which jobs wait: lowest number first, and those of one number as they arrived. Knows
-nothing of disks and devices.
+"""Orders waiting jobs: lowest number first, and those of one number as they arrived. Must not know
+disks and devices.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from katz_graph.web.jobs.job import Job
 
 
 class NotWaiting(KatzError):
-    """A job cannot be moved: it does not wait, or the place is none."""
+    """A job cannot be moved: it does not wait, or the place does not exist."""
 
 
 def _key(job: Job) -> tuple[float, int]:
@@ -21,7 +21,7 @@ def _key(job: Job) -> tuple[float, int]:
 
 
 class JobQueue:
-    """Jobs that wait, in their order."""
+    """Holds the waiting jobs in their order."""
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
@@ -39,44 +39,44 @@ class JobQueue:
         return next((job for job in self._jobs if job.id == id), None)
 
     def ahead_of(self, number: float, order: int) -> Sequence[Job]:
-        """The jobs before which one of this number and order would not come."""
+        """Returns the jobs that run before one of this number and order."""
         return self._jobs[: bisect.bisect_right(self._jobs, (number, order), key=_key)]
 
     def front_number(self) -> float:
-        """A number that comes before all jobs."""
+        """Returns a number that comes before all jobs."""
         return min(self._jobs[0].number if self._jobs else 0.0, 0.0) - 1.0
 
     def add(self, job: Job) -> None:
-        """Put a job at the place of its number and order."""
+        """Inserts a job at the place of its number and order."""
         bisect.insort(self._jobs, job, key=_key)
 
     def remove(self, id: str) -> Job | None:
-        """Take a job out; None when it does not wait."""
+        """Removes a job and returns it; None when it does not wait."""
         found = self.find(id)
         if found is not None:
             self._jobs.remove(found)
         return found
 
     def take(self, fits: Callable[[Job], bool]) -> Job | None:
-        """Take the first job out if it fits. Never a later one: none overtakes another."""
+        """Takes the first job if it fits. Never a later one: none overtakes another."""
         return self._jobs.pop(0) if self._jobs and fits(self._jobs[0]) else None
 
     def place(self, moved: Iterable[Job]) -> None:
-        """Give jobs their new numbers and orders, those of them that still wait."""
+        """Gives jobs that still wait their new numbers and orders."""
         for new in moved:
             if (job := self.remove(new.id)) is not None:
                 self.add(replace(job, number=new.number, order=new.order))
 
     def renumbered(self, id: str, number: float) -> Job:
-        """A job with another number, to be placed. NotWaiting for a job that does not wait."""
+        """Returns a job with another number, to be placed. NotWaiting when it does not wait."""
         return replace(self._waiting(id), number=number)
 
     def moved_before(self, id: str, other: str) -> list[Job]:
-        """A job right before another one, whose number it gets, and others whose places are written
-        differently then; to be placed.
+        """Returns a job moved right before another one, whose number it gets, and the others whose
+        orders change by that; for `place`.
 
-        The jobs of that number share out the orders that they have. NotWaiting for a job that does
-        not wait.
+        The jobs of that number share out the orders that they have. Raises NotWaiting for a job
+        that does not wait.
         """
         job, target = self._waiting(id), self._waiting(other)
         if job is target:

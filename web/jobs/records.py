@@ -1,4 +1,4 @@
-"""Jobs as rows of the job store: its tables, and a row to a job and back. Knows nothing of
+"""Defines the tables of the job store, and converts jobs to rows and back. Must not know
 transactions and threads.
 """
 
@@ -54,8 +54,8 @@ ENDED: TypeAdapter[Ended] = TypeAdapter(Ended)
 
 
 def as_text(value: Any) -> str:
-    """JSON. ValueError for what JSON cannot say, and for more than LARGEST. NaN and infinities are
-    kept.
+    """Writes JSON; keeps NaN and infinities. Raises ValueError for what JSON cannot say, and for
+    more than LARGEST bytes.
     """
     data = to_json(value, inf_nan_mode="constants")
     if len(data) > LARGEST:
@@ -64,7 +64,7 @@ def as_text(value: Any) -> str:
 
 
 def row_of(job: Job) -> dict[str, Any]:
-    """The columns of a job that waits. ValueError for a prompt that cannot be kept."""
+    """Returns the columns of a waiting job. Raises ValueError for a prompt that cannot be kept."""
     return {
         "id": job.id,
         "status": job.status,
@@ -83,8 +83,8 @@ def row_of(job: Job) -> dict[str, Any]:
 
 
 def job_of(row: Sequence[Any]) -> Job:
-    """A job of the columns of COLUMNS or WHOLE. Without its documents a job has no prompt, and only
-    the workflow's id as its extra.
+    """Builds a job from the columns of COLUMNS or WHOLE. Without its documents a job has no prompt,
+    and only the workflow's id as its extra.
     """
     (
         identity,
@@ -127,8 +127,8 @@ def job_of(row: Sequence[Any]) -> Job:
 
 
 def digest(submission: Submission) -> str:
-    """What two submissions of one Idempotency-Key must have in common. A deadline is left out: it
-    is counted from the arrival.
+    """Hashes what two submissions of one Idempotency-Key must have in common. A deadline is left
+    out: it is counted from the arrival.
     """
     body = [submission.prompt, submission.targets, submission.id, submission.extra, submission.number, submission.front]
     return hashlib.sha256(as_text(body).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""What finished and broken-off jobs leave behind in the folders, and when jobs are forgotten. Never
-touches what nobody recorded.
+"""Deletes the files that finished and broken-off jobs leave behind, and picks the jobs to forget.
+Never touches files that nobody recorded.
 
-A person's outputs stay: with a job that is forgotten only temporary files go.
+A user's outputs stay: with a job that is forgotten only temporary files go.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ABANDONED = 3_600.0  # seconds in which a file that is written changes
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long finished jobs are remembered; None: without end. `bytes` counts their files in the
-    temporary folder.
+    """Sets for how long finished jobs are remembered; None: without end. `bytes` counts their files
+    in the temporary folder.
     """
 
     days: float | None = None
@@ -36,14 +36,16 @@ class Retention:
 
 
 class JobFiles:
-    """The folders that jobs write to, by the names of events: `output` and `temp`."""
+    """Finds and deletes files in the folders that jobs write to: `output` and `temp`, as events
+    name them.
+    """
 
     def __init__(self, folders: Mapping[str, Path]) -> None:
         self._folders = {place: folder.resolve() for place, folder in folders.items()}
 
     def delete(self, files: Iterable[StoredFile]) -> None:
-        """Delete files, and temporary folders that are empty then. What is gone already is right;
-        what cannot be deleted is logged.
+        """Deletes files, and temporary folders that are empty then. Passes over files that are gone
+        already; logs those that cannot be deleted.
         """
         for file in files:
             path = self.path(file)
@@ -58,11 +60,11 @@ class JobFiles:
                 self._drop_empty(path.parent)
 
     def sized(self, files: Iterable[StoredFile]) -> list[StoredFile]:
-        """The same files with their sizes."""
+        """Returns the same files with their sizes."""
         return [StoredFile(file.place, file.path, self._size(file)) for file in files]
 
     def path(self, file: StoredFile) -> Path | None:
-        """Where a file is; None when its name leads out of its folder."""
+        """Returns a file's path; None when its name leads out of its folder."""
         folder = self._folders.get(file.place)
         if folder is None or "\0" in file.path:
             return None
@@ -84,15 +86,15 @@ class JobFiles:
 
 
 def temporary(job: Ended, wrote: Iterable[StoredFile]) -> list[StoredFile]:
-    """The temporary files that a job wrote or shows: they go when it is forgotten, and nobody else
-    shows them.
+    """Returns the temporary files that a job wrote or shows: they go when it is forgotten, and
+    nobody else shows them.
     """
     named = {file.path for file in wrote if file.place == TEMPORARY} | set(_shown(job))
     return [StoredFile(TEMPORARY, path) for path in sorted(named)]
 
 
 async def outdated(store: JobStore, retention: Retention, count: int, now: float) -> Sequence[str]:
-    """Finished jobs that are to be forgotten: too old, more than `count`, or with too many bytes of
+    """Returns the finished jobs to forget: too old, more than `count`, or with too many bytes of
     temporary files.
     """
     ids = dict.fromkeys(await store.surplus(count))
@@ -104,8 +106,8 @@ async def outdated(store: JobStore, retention: Retention, count: int, now: float
 
 
 def drop_unfinished(folders: Iterable[Path], now: float) -> None:
-    """Delete what processes that were killed had begun to write in these folders. Others may write
-    there: what changed lately stays.
+    """Deletes files that killed processes left unfinished in these folders. Others may write there:
+    what changed lately stays.
     """
     for folder in folders:
         for inside, _, names in os.walk(folder):
@@ -123,7 +125,7 @@ def _shown(job: Ended) -> Iterator[str]:
 
 
 def _temporary_name(entry: Any) -> str | None:
-    """A file as an editor is told of it: `{"filename", "subfolder", "type"}`."""
+    """Returns the path of a temporary file from an editor's `{"filename", "subfolder", "type"}`."""
     if not isinstance(entry, Mapping) or entry.get("type") != TEMPORARY or not isinstance(entry.get("filename"), str):
         return None
     subfolder = entry.get("subfolder")

@@ -1,4 +1,4 @@
-"""How long jobs will take, learned from those that ended: one of the same shape, else by the work
+"""Predicts how long jobs will take, from those that ended: one of the same shape, else by the work
 that samplers do. Pure arithmetic.
 
 A shape is a graph without what hardly changes its time: seeds, texts and names of files. Work is
@@ -32,14 +32,14 @@ OVERDUE = 0.1  # of its predicted time, what a job still takes that has taken lo
 
 @dataclass(frozen=True, slots=True)
 class JobFeatures:
-    """What a job's time depends on."""
+    """The features of a job that its time depends on."""
 
     shape: str
     work: float
 
 
 def features_of(prompt: Mapping[str, Any], targets: Sequence[str]) -> JobFeatures:
-    """The features of a graph in API format."""
+    """Computes the features of a graph in API format."""
     shape = {node: [entry.get("class_type"), _lasting(_inputs(entry))] for node, entry in prompt.items()}
     text = as_text([sorted(targets), sorted(shape.items())])
     sizes = _sizes(prompt)
@@ -48,7 +48,7 @@ def features_of(prompt: Mapping[str, Any], targets: Sequence[str]) -> JobFeature
 
 
 class Predictor:
-    """Learns from jobs that completed."""
+    """Predicts seconds from jobs that completed."""
 
     def __init__(self) -> None:
         self._shapes: dict[str, deque[float]] = {}
@@ -56,7 +56,7 @@ class Predictor:
         self._line: tuple[float, float] | None = None  # seconds per work, seconds without any; None: to be drawn anew
 
     def learn(self, features: JobFeatures, seconds: float) -> None:
-        """A job of these features took so long."""
+        """Learns that a job of these features took so many seconds."""
         samples = self._shapes.pop(features.shape, None) or deque(maxlen=SAME_SHAPE)
         samples.append(seconds)
         self._shapes[features.shape] = samples
@@ -66,7 +66,7 @@ class Predictor:
         self._line = None
 
     def seconds(self, features: JobFeatures) -> float | None:
-        """Seconds that a job of these features will take; None when nothing was learned."""
+        """Predicts the seconds of a job of these features; None when nothing was learned."""
         same = self._shapes.get(features.shape)
         if same is not None:
             return statistics.median(same)
@@ -77,8 +77,8 @@ class Predictor:
 
 
 def learned(job: Job, features: JobFeatures) -> float | None:
-    """The seconds that a job's end teaches; None where samplers had nothing to do because their
-    results were there.
+    """Returns the seconds that a job's end teaches; None where samplers had nothing to do because
+    their results were there.
     """
     result = job.result
     if result is None or result.status != "completed" or job.started is None or job.ended is None:
@@ -88,8 +88,8 @@ def learned(job: Job, features: JobFeatures) -> float | None:
 
 
 def starts(slots: int, running: Iterable[float], waiting: Sequence[float]) -> list[float]:
-    """Seconds until each waiting job starts, which takes `waiting`, while others have `running`
-    left; last, until one behind them would.
+    """Simulates the queue: seconds until each of the `waiting` jobs (its seconds) starts, while
+    `running` ones have so many left; last, until one behind them would.
     """
     free = sorted(running)[-slots:]
     free = [0.0] * (slots - len(free)) + free
@@ -101,7 +101,7 @@ def starts(slots: int, running: Iterable[float], waiting: Sequence[float]) -> li
 
 
 def left(predicted: float, elapsed: float) -> float:
-    """Seconds that a running job still takes."""
+    """Estimates the seconds that a running job still takes."""
     return max(predicted - elapsed, OVERDUE * predicted)
 
 
@@ -119,7 +119,7 @@ def _is_text(name: str, value: Any) -> bool:
 
 
 def _line(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Seconds per work and seconds without any, by least squares; neither is below zero."""
+    """Fits seconds per work and seconds without any by least squares; neither is below zero."""
     works, seconds = [sample[0] for sample in samples], [sample[1] for sample in samples]
     if len(set(works)) < 2:
         return 0.0, statistics.median(seconds)
@@ -143,7 +143,7 @@ def _work(inputs: Mapping[str, Any], size: _Size) -> float:
 
 
 def _sizes(prompt: Mapping[str, Any]) -> dict[str, _Size]:
-    """The size at every node, in time that grows with the number of links."""
+    """Computes the size at every node, in time that grows with the number of links."""
     sizes: dict[str, _Size] = {}
     entered: set[str] = set()
     waiting = list(prompt)
@@ -172,7 +172,7 @@ def _number(value: Any, otherwise: float) -> float:
 
 
 class Forecast:
-    """Knows the features of the jobs that wait or run."""
+    """Forecasts from the features of the jobs that wait or run."""
 
     def __init__(self, slots: int, clock: Callable[[], float]) -> None:
         self._slots, self._clock = slots, clock
@@ -180,31 +180,31 @@ class Forecast:
         self._features: dict[str, JobFeatures] = {}
 
     def know(self, job: Job, features: JobFeatures) -> None:
-        """A job waits or runs from now on."""
+        """Adds a job that waits or runs from now on."""
         self._features[job.id] = features
 
     def ended(self, job: Job) -> None:
-        """A job ended: learn from it."""
+        """Removes a job that ended and learns from it."""
         features = self._features.pop(job.id, None)
         if features is not None:
             self.learn(job, features)
 
     def learn(self, job: Job, features: JobFeatures) -> None:
-        """Learn from a job that ended earlier."""
+        """Learns from a job that ended earlier."""
         seconds = learned(job, features)
         if seconds is not None:
             self._predictor.learn(features, seconds)
 
     def own(self, features: JobFeatures) -> float | None:
-        """Seconds that a job of these features takes."""
+        """Predicts the seconds of a job of these features."""
         return self._predictor.seconds(features)
 
     def starts(self, running: Iterable[Job], waiting: Sequence[Job]) -> list[float]:
-        """Seconds until each waiting job starts, and last those until one more would."""
+        """Predicts the seconds until each waiting job starts, and last until one more would."""
         return starts(self._slots, self._left(running), [self._seconds(job) for job in waiting])
 
     def next_place(self, running: Iterable[Job]) -> float:
-        """Seconds until a running job ends, so that the queue gets shorter."""
+        """Predicts the seconds until a running job ends, so that the queue gets shorter."""
         return min(self._left(running), default=UNKNOWN)
 
     def _left(self, running: Iterable[Job]) -> list[float]:
@@ -218,5 +218,5 @@ class Forecast:
 
 
 def by_id(jobs: Sequence[Job], times: Sequence[float]) -> Mapping[str, float]:
-    """The times of jobs that wait, without that of one more."""
+    """Maps waiting jobs to their times, without that of one more."""
     return {job.id: seconds for job, seconds in zip(jobs, times, strict=False)}

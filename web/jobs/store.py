@@ -1,4 +1,4 @@
-"""Jobs on disk: an SQLite file that a crash at any moment leaves whole. Knows nothing of order,
+"""Stores jobs in an SQLite file that a crash at any moment leaves whole. Must not know order,
 devices and clients.
 
 What a method returned for is on disk. Writes go through one thread, reads through another one, so
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class JobStore:
-    """One server's jobs, in a data folder that it has for itself."""
+    """Stores one server's jobs, in a data folder that it has for itself."""
 
     def __init__(self, opened: Opened) -> None:
         self._opened = opened
@@ -34,13 +34,13 @@ class JobStore:
 
     @classmethod
     def open(cls, folder: Path) -> JobStore:
-        """The store of a data folder, made where there is none. RunError: it is in use, cannot be
-        written, or its store is damaged.
+        """Opens the store of a data folder, and makes it where there is none. Raises RunError when
+        it is in use, cannot be written, or is damaged.
         """
         return cls(open_folder(folder))
 
     async def close(self) -> None:
-        """Waits for what is being written. The store cannot be used afterwards."""
+        """Waits for pending writes. The store cannot be used afterwards."""
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
@@ -52,52 +52,52 @@ class JobStore:
     # jobs
 
     async def add(self, job: Job, key: str | None = None, digest: str = "") -> Kept:
-        """Keep a job that waits, with the Idempotency-Key it came with."""
+        """Adds a job that waits, with the Idempotency-Key it came with."""
         return await self._write(lambda connection: queries.add(connection, job, key, digest))
 
     async def repeated(self, client: str | None, key: str, digest: str | None) -> Kept | None:
-        """What became of an earlier submission with this key; None when there was none. `digest`
-        None: whatever it was.
+        """Returns the outcome of an earlier submission with this key; None when there was none.
+        `digest` None: whatever it was.
         """
         return await self._read(lambda connection: queries.repeated(connection, client, key, digest))
 
     async def begin(self, id: str, at: float) -> None:
-        """A job's attempt started."""
+        """Records that a job's attempt started."""
         await self._run("update jobs set status = 'in_progress', started = ? where id = ? and finished is null", (at, id))
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Jobs that have not ended are not wanted any more: no later start takes them up."""
+        """Records that jobs which have not ended are cancelled: no later start takes them up."""
         await self._write(lambda connection: queries.stop(connection, ids))
 
     async def wrote(self, id: str, files: Iterable[StoredFile]) -> None:
-        """An attempt wrote files; they are deleted when it does not end."""
+        """Records files that an attempt wrote; they are deleted when it does not end."""
         await self._write(lambda connection: queries.note(connection, id, files))
 
     async def finish(self, job: Job, temporary: Sequence[StoredFile]) -> bool:
-        """How a job ended, once and for all; False when that was known already. `temporary`: files
-        that go when the job is forgotten.
+        """Records a job's end, once and for all; False when it was known already. `temporary`:
+        files that go when the job is forgotten.
         """
         return await self._write(lambda connection: queries.finish(connection, job, temporary))
 
     async def retry(self, id: str, crashes: int) -> None:
-        """An attempt came to nothing and its files are gone: the job waits again."""
+        """Records that an attempt came to nothing and its files are gone: the job waits again."""
         await self._write(lambda connection: queries.retry(connection, id, crashes))
 
     async def place(self, jobs: Sequence[Job]) -> None:
-        """Jobs have other places in the queue."""
+        """Records the jobs' new places in the queue."""
         rows = [(job.number, job.order, job.id) for job in jobs]
         await self._write(lambda connection: connection.executemany("update jobs set number = ?, place = ? where id = ?", rows))
 
     async def unfinished(self) -> list[Job]:
-        """Jobs that wait, or whose attempt did not end, in no order."""
+        """Returns jobs that wait, or whose attempt did not end, in no order."""
         return await self._read(lambda connection: queries.jobs(connection, f"select {WHOLE} from jobs where finished is null"))
 
     async def last_place(self) -> int:
-        """The highest `order` that a job has; 0 without jobs."""
+        """Returns the highest `order` that a job has; 0 without jobs."""
         return await self._read(lambda connection: connection.execute("select coalesce(max(place), 0) from jobs").fetchone()[0])
 
     async def files(self, id: str) -> list[StoredFile]:
-        """What the attempts of a job wrote."""
+        """Returns the files that the attempts of a job wrote."""
         query = "select place, path, bytes from files where job = ?"
         return await self._write(lambda connection: [StoredFile(*row) for row in connection.execute(query, (id,))])
 
@@ -108,27 +108,27 @@ class JobStore:
         return found[0] if found else None
 
     async def finished(self) -> int:
-        """How many jobs ended."""
+        """Counts the jobs that ended."""
         return await self._read(lambda connection: connection.execute("select count(finished) from jobs").fetchone()[0])
 
     async def history(self, count: int | None = None, first: int = 0) -> list[Job]:
-        """Jobs that ended, oldest first, from the one at `first` on; `count` at most."""
+        """Returns jobs that ended, oldest first, from the one at `first` on; `count` at most."""
         return await self._read(lambda connection: queries.history(connection, count, first))
 
     async def completed(self, count: int) -> list[Job]:
-        """The jobs that completed last, newest first."""
+        """Returns the jobs that completed last, newest first."""
         query = f"select {WHOLE} from jobs where finished is not null and status = 'completed' order by finished desc limit ?"
         return await self._read(lambda connection: queries.jobs(connection, query, (count,)))
 
     async def recent(self, client: str, count: int) -> list[Job]:
-        """The jobs of a client that ended last, newest last."""
+        """Returns a client's jobs that ended last, newest last."""
         query = f"select {WHOLE} from jobs where client = ? and finished is not null order by finished desc limit ?"
         return await self._read(lambda connection: queries.jobs(connection, query, (client, count))[::-1])
 
     async def listed(
         self, statuses: Sequence[Status], workflow: str | None, sort_by: SortBy, descending: bool, limit: int | None, offset: int
     ) -> tuple[list[Job], int]:
-        """A page of all jobs without their documents, and how many there are. No `statuses`: jobs
+        """Returns a page of all jobs without their documents, and their number. No `statuses`: jobs
         of any.
         """
         await self._write(lambda connection: None)  # what was asked for before is seen
@@ -137,22 +137,22 @@ class JobStore:
     # forgetting
 
     async def forget(self, ids: Sequence[str] | None) -> list[StoredFile]:
-        """Forget jobs that ended, None: all of them. The temporary files that no other job shows
-        are to be deleted by the caller.
+        """Forgets jobs that ended, None: all of them. Returns the temporary files that no other job
+        shows; the caller deletes them.
         """
         return await self._write(lambda connection: queries.forget(connection, ids))
 
     async def finished_before(self, at: float) -> list[str]:
-        """Jobs that ended before a time."""
+        """Returns the jobs that ended before a time."""
         return await self._ids("select id from jobs where finished is not null and ended < ?", at)
 
     async def surplus(self, count: int) -> list[str]:
-        """The oldest of the jobs that ended, beyond the newest `count`."""
+        """Returns the oldest of the jobs that ended, beyond the newest `count`."""
         return await self._ids("select id from jobs where finished is not null order by finished desc limit -1 offset ?", count)
 
     async def oversized(self, limit: int) -> list[str]:
-        """The oldest of the jobs that ended, whose temporary files are too much together with those
-        of newer ones. `limit` in bytes.
+        """Returns the oldest of the jobs that ended, whose temporary files are too much together
+        with those of newer ones. `limit` in bytes.
         """
         sizes = "(select job, sum(bytes) as bytes from files group by job having sum(bytes) > 0)"
         total = "sum(bytes) over (order by finished desc) as total"
@@ -160,11 +160,11 @@ class JobStore:
         return await self._ids(f"select id from ({totals}) where total > ?", limit)
 
     async def forget_keys(self, before: float) -> None:
-        """Drop Idempotency-Keys that came before a time, and whose jobs are forgotten."""
+        """Drops Idempotency-Keys that came before a time, and whose jobs are forgotten."""
         await self._run("delete from keys where created < ? and job not in (select id from jobs)", (before,))
 
     async def shrink(self, pages: int = 2_000) -> None:
-        """Give room of what was forgotten back to the disk, so many pages of 4 KB at once."""
+        """Gives room of forgotten jobs back to the disk, so many pages of 4 KB at once."""
         await self._write(lambda connection: queries.shrink(connection, pages))
 
     # flags

@@ -1,7 +1,7 @@
-"""One thread that writes to an SQLite file: what was asked for meanwhile shares a transaction, so
+"""Writes to an SQLite file from one thread. Operations that wait together share a transaction, so
 that a burst costs one wait for the disk.
 
-Knows nothing of what is written.
+Must not know what is written.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class _Asked:
 
 
 class Writer:
-    """Carries out operations in the order in which they were asked for. The connection is in
-    autocommit mode and the thread's alone.
+    """Carries out operations in the order of `ask`. The connection is in autocommit mode and the
+    thread's alone.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -37,8 +37,8 @@ class Writer:
         self._thread.start()
 
     def ask(self, operation: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """The operation's answer, once it is on disk. What it raises undoes this operation alone;
-        sqlite3.Error of the file undoes all operations of the transaction.
+        """Returns the operation's answer, once it is on disk. An error that it raises undoes this
+        operation alone; sqlite3.Error of the file undoes all operations of the transaction.
         """
         answer: Future[T] = Future()
         answer.set_running_or_notify_cancel()  # whoever waits may go away; it is carried out all the same
@@ -46,7 +46,7 @@ class Writer:
         return answer
 
     def close(self) -> None:
-        """Carries out what was asked for, then closes the connection. Nothing may be asked for
+        """Carries out the pending operations, then closes the connection. Nothing may be asked for
         afterwards.
         """
         self._asked.put(None)

@@ -1,5 +1,5 @@
-"""What a channel has to say, and to whom: the vocabulary between the hub and those who write
-messages. Knows nothing of sockets.
+"""Defines the vocabulary between the hub and the channels that write its messages. Must not know
+sockets.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class QueueView:
 class Snapshot:
     """All that a client may know when it connects.
 
-    `jobs`: its own, those that ended of late first. `states`: of those that run. `missed`: those
-    that ended while it was away, or may have been. `facts`: of the server.
+    `jobs`: its own, recently ended ones first. `states`: of those that run. `missed`: those that
+    ended while it was away, or may have been. `facts`: of the server.
     """
 
     client: str
@@ -45,8 +45,8 @@ class Snapshot:
 
 
 class Channel(Protocol):
-    """Writes what happens in the words of one protocol, for one session. `state` has taken the
-    event in already.
+    """Writes events as messages of one protocol, for one session. `state` has taken the event in
+    already.
     """
 
     def greeting(self, snapshot: Snapshot) -> Iterable[ClientFrame]: ...
@@ -56,6 +56,6 @@ class Channel(Protocol):
     def queue(self, client: str, queue: QueueView) -> Iterable[ClientFrame]: ...
 
     def due(self) -> float | None:
-        """Seconds until `late` has something to say; None: it has not."""
+        """Returns the seconds until `late` has something to send; None: it has not."""
 
     def late(self) -> Iterable[ClientFrame]: ...

@@ -1,9 +1,9 @@
-"""Events of jobs as the messages that the ecosystem's clients read: JSON texts `{"type", "data"}`,
-pictures with big-endian headers.
+"""Writes events of jobs as ComfyUI's websocket messages: JSON texts `{"type", "data"}`, pictures
+with big-endian headers.
 
 Order for one job: execution_start, execution_cached, for each node that runs progress_state,
 executing, [progress, progress_state, picture]*, [executed], progress_state, then execution_success,
-status, executing with node null. `progress_state` tells of all nodes whenever it is sent, so it is
+status, executing with node null. `progress_state` lists all nodes whenever it is sent, so it is
 sent seldom in large graphs, and the latest is never left out. executing and progress name the nodes
 that the client submitted, and not those that a node expanded to (a sampler is one node to clients):
 scripts look them up in their prompt.
@@ -48,7 +48,7 @@ class ConventionChannel:
         self._shown: dict[str, str] = {}  # the node that was last said to execute, by job
 
     def read(self, text: str) -> Iterator[ClientFrame]:
-        """Answer the client's first text: `feature_flags`. Nothing else is listened to."""
+        """Answers the client's first text, `feature_flags`, and ignores all later ones."""
         if self._spoken:
             return
         self._spoken = True
@@ -168,7 +168,7 @@ class ConventionChannel:
 
 
 def _is_told(ended: Ended, started: float | None) -> bool:
-    """A job that was cancelled before it started is just gone."""
+    """Leaves out the end of a job that was cancelled before it started."""
     return started is not None or ended.status != "cancelled"
 
 
@@ -185,13 +185,13 @@ def _node(job: str, identifier: str, node: NodeProgress) -> dict[str, Any]:
 
 
 def _identity(job: str, node: str, display: str) -> dict[str, Any]:
-    """A node that another one expanded to is shown as that one, which stands for its parent too."""
+    """Identifies a node. One of an expansion is shown as the expanded node, also as its parent."""
     parent = None if display == node else display
     return {"node_id": node, "prompt_id": job, "display_node_id": display, "parent_node_id": parent, "real_node_id": display}
 
 
 def _message(type: str, data: Any) -> ClientFrame:
-    """JSON as every client can parse it: what it has no word for (NaN and data of a pack's own) is
+    """Writes JSON that every client can parse; values that it lacks (NaN, data of a pack's own) are
     null.
     """
     return ClientFrame(json_text({"type": type, "data": data}, default=_nothing, skipkeys=True))

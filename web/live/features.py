@@ -1,4 +1,4 @@
-"""What the server tells clients that it can do, over HTTP and in a websocket's handshake."""
+"""Lists the features that the server offers clients, over HTTP and in a websocket's handshake."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from katz_graph.web.options import Limits
 
 
 def features(limits: Limits) -> dict[str, Any]:
-    """In the convention's words; `max_upload_size` is in bytes."""
+    """Returns them by ComfyUI's names; `max_upload_size` is in bytes."""
     return {
         "supports_preview_metadata": True,
         "max_upload_size": limits.upload_bytes,

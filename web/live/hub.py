@@ -1,8 +1,8 @@
-"""Who watches what: sessions by client id, the states of running jobs, and what each session is
-told. Lives on the event loop, never waits.
+"""Fans job events out to the websocket sessions of the client that submitted the job. Keeps the
+states of running jobs. Lives on the event loop, never waits.
 
-A job's events go to the sessions of the client that submitted it, and to nobody else. Knows nothing
-of messages (a `Channel` writes them) and of websockets (`routes/socket.py` carries them).
+Nobody else gets a job's events. Must not know messages (a `Channel` writes them) and websockets
+(`routes/socket.py` carries them).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ log = logging.getLogger("katz.web")
 
 
 class TooManySockets(KatzError):
-    """`limits.sockets` are connected already, or `limits.client_sockets` of this client."""
+    """The server has `limits.sockets` websockets already, or the client `limits.client_sockets`."""
 
 
 class Queue(Protocol):
-    """What the hub asks of `Jobs`."""
+    """Gives the hub what it needs of `Jobs`."""
 
     @property
     def running(self) -> Sequence[Job]: ...
@@ -57,7 +57,7 @@ class Queue(Protocol):
 
 
 class Session:
-    """One socket of a client. It hears nothing before `begin`, and nothing after `close`."""
+    """One socket of a client. It gets nothing before `begin`, and nothing after `close`."""
 
     def __init__(self, hub: Hub, client: str, channel: Channel, budget: ByteBudget) -> None:
         self.client, self.channel, self.begun = client, channel, False
@@ -65,8 +65,8 @@ class Session:
         self._hub = hub
 
     def begin(self, recent: Sequence[Job] = ()) -> None:
-        """Send the snapshot, and from now on what happens. `recent`: the client's finished jobs,
-        read less than a minute ago.
+        """Sends the snapshot, and from now on events. `recent`: the client's finished jobs, read
+        less than a minute ago.
         """
         self.begun = True
         self.send(self.channel.greeting(self._hub.snapshot(self.client, recent)))
@@ -76,8 +76,8 @@ class Session:
             self.send(self.channel.event(job, event, state, queue))
 
     def send(self, frames: Iterable[ClientFrame]) -> None:
-        """What cannot be written (a pack's data, nested too deep) ends this session, never the job
-        that it is told of.
+        """Puts frames into the outbox. A frame that cannot be written (a pack's data, nested too
+        deep) ends this session, never the job.
         """
         try:
             for frame in frames:
@@ -88,8 +88,8 @@ class Session:
         self.outbox.wake()
 
     async def next(self) -> str | bytes:
-        """The next frame to send. Does not return after the end: wait for `outbox.closed` beside
-        it.
+        """Returns the next frame to send. Does not return after the end: wait for `outbox.closed`
+        beside it.
         """
         while True:
             if (frame := self.outbox.pop()) is not None:
@@ -101,7 +101,7 @@ class Session:
                 self.send(self.channel.late())
 
     def goodbye(self) -> None:
-        """The client itself ends the session, in order."""
+        """Takes in that the client itself ends the session, in order."""
         if self.outbox.end is None and not len(self.outbox):
             self._hub.leave(self)
 
@@ -111,15 +111,15 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A job that ended, and the sessions that were told of it, with the time (of the loop) of that."""
+    """A job that ended, and the sessions that were told, with the time (of the loop) of that."""
 
     job: Job
     told: dict[Session, float] = field(default_factory=dict)
 
 
 class Hub:
-    """`queue` gives `Jobs` when it is asked; `facts` what clients may know of the server (versions,
-    devices).
+    """Connects sessions to jobs. `queue` returns `Jobs`; `facts` what clients may know of the
+    server (versions, devices).
     """
 
     def __init__(self, queue: Callable[[], Queue], facts: Callable[[], Mapping[str, Any]], limits: Limits) -> None:
@@ -136,8 +136,8 @@ class Hub:
         return sum(map(len, self._sessions.values()))
 
     def connect(self, client: str, channel: Channel) -> Session:
-        """A new session of a client, beside those that it has. TooManySockets when the server, or
-        the client, has enough.
+        """Opens a new session of a client, beside its others. Raises TooManySockets when the
+        server, or the client, has enough.
         """
         if self.sockets >= self._limits.sockets:
             raise TooManySockets(f"this server takes {self._limits.sockets} websockets at once, and has them")
@@ -148,7 +148,7 @@ class Hub:
         return session
 
     def disconnect(self, session: Session) -> None:
-        """Forget this session and what waits for it; others of its client stay."""
+        """Forgets this session and its frames; others of its client stay."""
         session.outbox.close(GOING_AWAY, "the connection has ended")
         of_client = self._sessions.get(session.client, {})
         of_client.pop(session, None)
@@ -158,13 +158,13 @@ class Hub:
             end.told.pop(session, None)
 
     def leave(self, session: Session) -> None:
-        """This session has read all that it was sent a while ago."""
+        """Takes in that this session has read all that it was sent a while ago."""
         before = asyncio.get_running_loop().time() - ARRIVED
         for job in [job for job, end in self._ends.items() if end.told.get(session, math.inf) <= before]:
             del self._ends[job]
 
     def publish(self, job: Job, event: ClientEvent) -> None:
-        """Tell the owner of a job what happened to it."""
+        """Sends an event to the owner of its job."""
         client = event.client or job.client if isinstance(event, PackMessage) else job.client
         if client is None:
             return
@@ -180,7 +180,7 @@ class Hub:
                 self._ends.popitem(last=False)
 
     def status(self) -> None:
-        """Tell everybody how long the queue is: at once, or a little later when it changes often."""
+        """Sends everybody the queue's length: at once, or a little later when it changes often."""
         if self._timer is not None or not self._sessions:
             return
         cost = max(1.0, self.sockets / STATUS_SOCKETS)
@@ -190,7 +190,7 @@ class Hub:
             self._timer = asyncio.get_running_loop().call_later(self._pace.wait(cost), self._status_late)
 
     def close(self, code: int = GOING_AWAY, reason: str = "the server is shutting down") -> None:
-        """End every session."""
+        """Ends every session."""
         if self._timer is not None:
             self._timer.cancel()
         for sessions in self._sessions.values():
@@ -198,11 +198,11 @@ class Hub:
                 session.outbox.close(code, reason)
 
     def state(self, job: Job) -> JobState | None:
-        """What is known of a job that runs."""
+        """Returns the state of a running job."""
         return self._states.get(job.id)
 
     def snapshot(self, client: str, recent: Sequence[Job]) -> Snapshot:
-        """What a client may know now."""
+        """Builds the snapshot of all that a client may know now."""
         queue = self._queue()
         missed = [end.job for end in self._ends.values() if end.job.client == client]
         self._expect_seen(client, [job.id for job in missed])
@@ -220,8 +220,8 @@ class Hub:
         return self._states.get(job.id) or JobState()
 
     def _expect_seen(self, client: str, jobs: Sequence[str]) -> None:
-        """Ends that were told: they are known, if somebody of the client is still there in a while,
-        or leaves in order.
+        """Schedules the check of ends that were sent: they count as known if a session of the
+        client is still there in a while, or leaves in order.
         """
         loop = asyncio.get_running_loop()
         for session in self._sessions.get(client, ()):

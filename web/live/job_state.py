@@ -1,5 +1,5 @@
-"""What who saw every event of a running job knows of it, to be told to who comes later. Bounded;
-knows nothing of sockets.
+"""Accumulates the events of a running job into a state for clients that connect later. Bounded;
+must not know sockets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WARNINGS = 100
 
 @dataclass(slots=True)
 class NodeProgress:
-    """`value` of `maximum` is done. A node that was cached is finished."""
+    """The progress of a node: `value` of `maximum` is done. A node that was cached is finished."""
 
     display: str
     type: str = ""
@@ -45,8 +45,8 @@ class JobState:
     segments: int = 0  # in the timeline
 
     def hear(self, event: ClientEvent) -> None:
-        """Take an event in. What leaves nothing behind (messages of packs, pictures that a node
-        sends for good) is passed over.
+        """Takes an event in. Passes over those that leave nothing behind (messages of packs,
+        pictures that a node sends for good).
         """
         match event:
             case Started(at=at):
@@ -85,11 +85,11 @@ class JobState:
 
     @property
     def running(self) -> tuple[str, ...]:
-        """The nodes at work, the latest last."""
+        """Returns the running nodes, the latest last."""
         return tuple(identifier for identifier, node in self.nodes.items() if node.status == "running")
 
     def plain(self) -> dict[str, Any]:
-        """As data for msgpack; pictures are bytes."""
+        """Returns data for msgpack; pictures are bytes."""
         preview = self.preview
         return {
             "started": self.started,

@@ -55,7 +55,7 @@ REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminat
 
 
 def read_request(data: bytes) -> Request:
-    """What a client sent. InputError when it is malformed."""
+    """Parses a client's request. Raises InputError when it is malformed."""
     if len(data) > REQUEST_BYTES:
         raise InputError(f"at most {REQUEST_BYTES:,} bytes are read")
     try:
@@ -88,7 +88,7 @@ class NativeChannel:
         yield self._frame("pong", {})
 
     def watched(self, identifier: str, job: Job | None, state: JobState | None) -> Iterator[ClientFrame]:
-        """The answer to `watch`."""
+        """Answers `watch`."""
         yield self._frame("job", {"id": identifier, "job": None if job is None else _job(job, state)})
 
     def due(self) -> float | None:

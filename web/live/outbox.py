@@ -1,5 +1,5 @@
-"""What waits to be sent to one client: in order, bounded, and of running pictures only the newest.
-Knows nothing of what frames say.
+"""Queues frames for one client: in order, bounded, and of running pictures only the newest. Must
+not know what frames say.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ TOO_SLOW = (1013, "reads too slowly; connect again for the state of everything")
 
 @dataclass(frozen=True, slots=True)
 class ClientFrame:
-    """Of frames with the same `slot` only the newest is kept."""
+    """A frame to send. Of frames with the same `slot` only the newest is kept."""
 
     data: str | bytes
     slot: str = ""
 
 
 class ByteBudget:
-    """What several outboxes hold together. When it is more than `limit` bytes, those that hold most
-    are closed.
+    """Limits the bytes that several outboxes hold together. Above `limit` bytes, those that hold
+    most are closed.
     """
 
     def __init__(self, limit: int) -> None:
@@ -29,7 +29,7 @@ class ByteBudget:
         self._held: dict[FrameQueue, int] = {}
 
     def note(self, outbox: FrameQueue, count: int) -> None:
-        """So many bytes wait in an outbox now."""
+        """Notes the bytes that wait in an outbox now."""
         self._all += count - self._held.pop(outbox, 0)
         if count:
             self._held[outbox] = count
@@ -48,11 +48,11 @@ class FrameQueue:
         self.end: tuple[int, str] | None = None  # close code and reason of RFC 6455, section 7.4.1
 
     def __len__(self) -> int:
-        """How many frames wait."""
+        """Counts the frames that wait."""
         return len(self._frames)
 
     def put(self, frame: ClientFrame) -> None:
-        """Never waits. Nothing is kept after the end."""
+        """Adds a frame; never waits. Keeps nothing after the end."""
         if self.end is not None:
             return
         if frame.slot in self._slots:
@@ -71,11 +71,11 @@ class FrameQueue:
         self._budget.note(self, self._bytes)
 
     def pop(self) -> ClientFrame | None:
-        """The oldest frame."""
+        """Removes the oldest frame and returns it."""
         return self._drop(next(iter(self._frames))) if self._frames else None
 
     def close(self, code: int, reason: str) -> None:
-        """Forget what waits. The first reason counts."""
+        """Drops the frames that wait. The first reason counts."""
         if self.end is None:
             self.end = (code, reason)
             self._frames.clear()
@@ -86,7 +86,7 @@ class FrameQueue:
             self._changed.set()
 
     def wake(self) -> None:
-        """Let who waits for a change look again."""
+        """Wakes whoever waits in `changed`."""
         self._changed.set()
 
     async def changed(self) -> None:

@@ -1,5 +1,5 @@
-"""How often something may happen: a token bucket (RFC 2697, section 2, with one rate). Knows
-nothing of what it is for.
+"""Limits the rate of events: a token bucket (RFC 2697, section 2, with one rate). Must not know the
+events.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 
 class RateLimit:
-    """`rate` a second, and `burst` at once after a rest. `clock` is in seconds."""
+    """Allows `rate` a second, and `burst` at once after a rest. `clock` is in seconds."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
         self._tokens, self._filled = burst, clock()
 
     def take(self, cost: float = 1.0) -> bool:
-        """Whether it may happen now; then it counts. A cost above the burst takes a full bucket,
-        and the rest of it as debt.
+        """Takes tokens if the bucket has enough; False if not. A cost above the burst takes a full
+        bucket, and the rest of it as debt.
         """
         if self.wait(cost) > 0:
             return False
@@ -24,7 +24,7 @@ class RateLimit:
         return True
 
     def wait(self, cost: float = 1.0) -> float:
-        """Seconds until `take` would allow it."""
+        """Returns the seconds until `take` would succeed."""
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
         self._filled = now

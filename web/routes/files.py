@@ -1,4 +1,4 @@
-"""`/view`, `/upload`, `/view_metadata`: people's pictures, and what models say of themselves."""
+"""Serves `/view`, `/upload`, `/view_metadata`: users' pictures, and the metadata of models."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def router(state: State) -> APIRouter:
 
 
 def _preview(wanted: str) -> Preview | None:
-    """Formats that no preview has count as webp, as the convention's clients expect."""
+    """Parses a format; those that no preview has count as webp, as ComfyUI's clients expect."""
     match = PREVIEW.fullmatch(wanted)
     if match is None:
         raise Refusal(400, "preview is not as expected: a format and a quality, as in webp;90")

@@ -1,5 +1,5 @@
-"""`/` and `/extensions`: a front end's files as they lie in a folder, packs' scripts for it, or a
-plain page without one.
+"""Serves `/` and `/extensions`: a front end's files as they lie in a folder, packs' scripts for it,
+or a plain page without one.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ PAGE = """<!doctype html>
 
 
 class Assets(StaticFiles):
-    """A folder's files and nothing outside of it. Types do not depend on this machine's list of
-    them, and files may change.
+    """Serves a folder's files and nothing outside of it. Types do not depend on this machine's list
+    of them, and files may change.
     """
 
     async def get_response(self, path: str, scope: Scope) -> Response:
@@ -69,8 +69,8 @@ class Assets(StaticFiles):
     def file_response(
         self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """A page's policy names the scripts that stand in it, also when the page itself is known
-        already (304): it replaces the old one.
+        """Names a page's inline scripts in its policy, also when the page itself is known already
+        (304): the policy replaces the old one.
         """
         answer = super().file_response(full_path, stat_result, scope, status_code)
         if Path(full_path).suffix.lower() == ".html":
@@ -79,7 +79,7 @@ class Assets(StaticFiles):
 
 
 def page(state: State) -> APIRouter:
-    """What stands at `/` when no front end is served."""
+    """Serves the page at `/` when there is no front end."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/")
@@ -92,7 +92,7 @@ def page(state: State) -> APIRouter:
 
 
 def style() -> APIRouter:
-    """`/user.css`, which the stock page links to: nobody's own style."""
+    """Serves `/user.css`, which the stock page links to: nobody's own style."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/user.css")
@@ -103,7 +103,7 @@ def style() -> APIRouter:
 
 
 def extensions(state: State) -> APIRouter:
-    """Scripts that packs bring for the editor."""
+    """Serves packs' scripts for the editor."""
     routes = APIRouter(tags=["info"])
 
     @routes.get("/extensions", responses=answers("addresses of packs' scripts") | refusals(503))
@@ -126,8 +126,8 @@ def _scripts(folders: Mapping[str, str]) -> list[str]:
 
 
 def _inline_scripts(page: bytes) -> Iterator[str]:
-    """Digests by which a Content-Security-Policy names scripts (CSP level 3, section 2.3.1).
-    Browsers read line ends as \\n.
+    """Hashes inline scripts for a Content-Security-Policy (CSP level 3, section 2.3.1). Browsers
+    read line ends as \\n.
     """
     for script in SCRIPT.findall(page.replace(b"\r\n", b"\n")):
         yield f"sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}"

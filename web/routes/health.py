@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz`, `/metrics`: for those who watch over the server."""
+"""Serves `/livez`, `/readyz`, `/metrics` to those who watch over the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEXT = {"type": "string"}
 
 
 def _served(facts: RunnerFacts) -> str:
-    """What jobs can count on."""
+    """Says which devices are left out, and which stages fail for that."""
     without = f", without {', '.join(facts.gone)}" if facts.gone else ""
     return f"ok{without}" + (f": jobs that need {', '.join(facts.stranded)} fail" if facts.stranded else "")
 

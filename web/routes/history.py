@@ -1,4 +1,4 @@
-"""`/history`: what became of jobs."""
+"""Serves `/history`: finished jobs."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def router(state: State) -> APIRouter:
 
 
 async def _entries(state: State, first: int, count: int | None) -> AsyncIterator[bytes]:
-    """Finished jobs from the one at `first`, `count` at most. Some are left out where others are
-    forgotten meanwhile.
+    """Writes finished jobs from the one at `first`, `count` at most. Some are left out where others
+    are forgotten meanwhile.
     """
 
     async def pages() -> AsyncIterator[Sequence[Job]]:

@@ -1,5 +1,5 @@
-"""What the server has and is: nodes, devices, abilities; and what the stock front end asks for that
-is always empty here.
+"""Serves the server's nodes, devices and abilities, and the routes of the stock front end that are
+always empty here.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FRESH = 1.0  # seconds in which a new file need not stand in lists; asking the r
 
 @dataclass(slots=True)
 class _NodeTypes:
-    """All node types as the runner of `life` described them at `asked`, with digest and compressed
-    form, which are dear to make.
+    """Caches all node types as the runner of `life` described them at `asked`, with digest and
+    compressed form, which are expensive to make.
     """
 
     plain: bytes = b""
@@ -45,7 +45,7 @@ class _NodeTypes:
     asked: float = 0.0
 
     async def renew(self, runner: Runner) -> None:
-        """Ask the runner, unless it is still the one that said so a moment ago."""
+        """Asks the runner, unless the same one answered a moment ago."""
         life, now = runner.restarts, time.monotonic()
         if life == self.life and now - self.asked < FRESH:
             return
@@ -114,7 +114,7 @@ def router(state: State) -> APIRouter:
 
 
 def disabled() -> APIRouter:
-    """`/api/assets`: a service of the convention that is optional."""
+    """Refuses `/api/assets`, an optional service of ComfyUI."""
     routes = APIRouter(prefix="/api/assets", include_in_schema=False)
 
     @routes.api_route("", methods=["GET", "POST", "PUT", "DELETE"])
@@ -127,7 +127,7 @@ def disabled() -> APIRouter:
 
 
 def internal(state: State) -> APIRouter:
-    """What the stock front end asks its own server. Logs and folders of this machine are not told."""
+    """Serves the stock front end's own routes, without logs and folders of this machine."""
     routes = APIRouter(prefix="/internal", include_in_schema=False)
 
     @routes.get("/logs")
@@ -155,7 +155,7 @@ def internal(state: State) -> APIRouter:
 
 
 def _names(folder: Path, suffix: str) -> list[str]:
-    """Files in a folder, the newest first."""
+    """Lists files in a folder, the newest first."""
     try:
         entries = [entry for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False) and not entry.name.startswith(".")]
         return [entry.name + suffix for entry in sorted(entries, key=lambda entry: -entry.stat().st_mtime)]
@@ -169,6 +169,6 @@ def _device(stats: DeviceStats) -> dict[str, Any]:
 
 
 def _memory() -> tuple[int, int]:
-    """Bytes of main memory: all, and free."""
+    """Returns the bytes of main memory: all, and free."""
     page: Any = os.sysconf("SC_PAGE_SIZE")
     return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")

@@ -1,4 +1,4 @@
-"""`/api/jobs`: all jobs in one list, and cancelling."""
+"""Serves `/api/jobs`: all jobs in one list, and cancelling."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def router(state: State) -> APIRouter:
 
 
 def _statuses(text: str | None) -> list[Status]:
-    """Names between commas. Refusal 400 for one that is none."""
+    """Splits names between commas. Raises Refusal 400 for an unknown one."""
     if not text:
         return []
     names = [name.strip() for name in text.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""`/models`, `/embeddings`, `/experiment/models`: what there is to choose from."""
+"""Serves `/models`, `/embeddings`, `/experiment/models`: the names to choose from."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def router(state: State) -> APIRouter:
 
 
 def known_kind(folders: Folders, name: str) -> str:
-    """A kind of models under today's name or an older one. Refusal 404 when there is none of that
-    name.
+    """Returns a kind of models by today's name or an older one. Raises Refusal 404 when there is
+    none.
     """
     kind = SAME_AS.get(name, name)
     if kind not in folders.kinds():

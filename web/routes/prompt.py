@@ -1,4 +1,4 @@
-"""`/prompt`: what clients want done."""
+"""Serves `/prompt`: clients submit graphs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def router(state: State) -> APIRouter:
 
 
 def _extra(body: PromptBody, workflow: Any) -> dict[str, Any]:
-    """The client's extra data without secrets, with the editor's document where the prompt was one."""
+    """Returns the extra data without secrets, with the editor's document if the prompt was one."""
     extra = {name: value for name, value in (body.extra_data or {}).items() if name not in PRIVATE}
     if workflow is not None:
         extra["extra_pnginfo"] = {**(extra.get("extra_pnginfo") or {}), "workflow": workflow}

@@ -1,4 +1,4 @@
-"""`/queue`, `/interrupt`, `/free`, and `/katz/queue`: what waits and runs, and how it is steered."""
+"""Serves `/queue`, `/interrupt`, `/free`, and `/katz/queue`: shows and steers the queue."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def _items(running: Sequence[Job], pending: Sequence[Job]) -> AsyncIterato
 
 
 def own(state: State) -> APIRouter:
-    """What the convention has no routes for."""
+    """Serves the routes that ComfyUI does not have."""
     routes = APIRouter(prefix="/katz", tags=["katz"])
 
     @routes.get("/queue", responses=answers("the queue with predictions, and whether it is paused") | refusals())

@@ -1,5 +1,5 @@
-"""`/ws`: carries what the hub has for a client, and reads the little that clients say. A socket
-that is lost ends nothing but itself.
+"""Serves `/ws`: carries the hub's frames to a client, and reads the little that clients send. A
+socket that is lost ends nothing but itself.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def router(state: State) -> APIRouter:
 
 
 async def _carry(websocket: WebSocket, session: Session, channel: NativeChannel | ConventionChannel, state: State) -> tuple[int, str]:
-    """Send and read until one side ends it; why."""
+    """Sends and reads until one side ends; returns the code and the reason."""
     reading = _read_native(websocket, session, channel, state) if isinstance(channel, NativeChannel) else _read(websocket, session, channel)
     tasks = [asyncio.ensure_future(part) for part in (_send(websocket, session), reading, session.outbox.closed())]
     try:
@@ -117,7 +117,7 @@ async def _read_native(websocket: WebSocket, session: Session, channel: NativeCh
 
 
 async def _receive(websocket: WebSocket) -> tuple[str | None, bytes | None]:
-    """A text or a binary message. WebSocketDisconnect when the client is gone."""
+    """Receives a text or a binary message. Raises WebSocketDisconnect when the client is gone."""
     message = await websocket.receive()
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message["code"])

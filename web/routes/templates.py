@@ -1,5 +1,5 @@
-"""`/templates`: the workflows that come with the package, as the stock front end's dialog asks for
-them. Always the same; no client names a file that is not listed.
+"""Serves `/templates`: the workflows that come with the package, as the stock front end's dialog
+asks for them. Always the same; no client names a file that is not listed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`/users`, `/settings`, `/userdata`: what people keep on the server."""
+"""Serves `/users`, `/settings`, `/userdata`: the settings and files of users."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def _some(folder: str) -> str:
 
 
 def _move(request: Request) -> tuple[str, str] | None:
-    """`/userdata/{file}/move/{to}`: its old and new name. A '/' in them is sent as %2F, which only
-    the address as it came still tells.
+    """Returns the old and new name in `/userdata/{file}/move/{to}`. A '/' in them is sent as %2F,
+    which only the raw path still has.
     """
     raw = request.scope.get("raw_path") or request.url.path.encode()
     parts = raw.decode("latin-1").partition("/userdata/")[2].split("/")
@@ -140,7 +140,7 @@ def _move(request: Request) -> tuple[str, str] | None:
 
 
 def _told(entry: UserFileEntry) -> dict[str, Any]:
-    """Times in milliseconds, as the convention has them here."""
+    """Describes a file; times are in milliseconds, as ComfyUI has them here."""
     return {"path": entry.name, "size": entry.size, "modified": int(entry.modified * 1e3), "created": int(entry.created * 1e3)}
 
 

@@ -1,1 +1,1 @@
-"""The runner: the process that has the packs and the devices, and runs jobs for the server."""
+"""Runs jobs for the server, in the process that has the packs and the devices."""

@@ -1,5 +1,5 @@
-"""The result cache of a server: results are everybody's, a run's history and the objects of its
-nodes are its user's own.
+"""Caches results for a server: results are shared by all, a run's history and the objects of its
+nodes belong to its user.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Caches:
 
     @contextmanager
     def lent(self, user: str | None) -> Iterator[ResultCache]:
-        """The user's own for one run. Of runs of one user at the same time, all but the first begin
-        with no history and new objects.
+        """Lends a user's cache to one run. Of runs of one user at the same time, all but the first
+        begin with no history and new objects.
         """
         with self._lock:
             own = self._idle.pop(user, None)
@@ -44,7 +44,7 @@ class Caches:
                     self._idle.popitem(last=False)
 
     def clear(self) -> None:
-        """Forget all results and objects. No run may be under way."""
+        """Forgets all results and objects. No run may be under way."""
         with self._lock:
             self._idle.clear()
             self._shared.clear()

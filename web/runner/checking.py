@@ -1,8 +1,7 @@
-"""A prompt, in whatever format it came, as the graph that will run, or what is wrong with it in the
-convention's words.
+"""Checks a prompt in any format: returns the graph that will run, or the errors as ComfyUI words
+them.
 
-Knows nothing of processes and HTTP, and never fails for any data that JSON can hold. Imports no
-torch.
+Must not know processes and HTTP. Never fails for any data that JSON can hold. Imports no torch.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ INPUTS = 20  # of a node, on average, in a prompt of as many nodes as are allowe
 
 @dataclass(frozen=True, slots=True)
 class CheckedPrompt:
-    """`prompt` in API format, literals with the types of their inputs; None with an `error`, which
-    says why nothing can run.
+    """The outcome of a check. `prompt` in API format, literals with the types of their inputs; None
+    with an `error`, which says why nothing can run.
 
     `targets` are the outputs that can run, `refused` those that cannot: `node_errors` says why.
     `notes` are lines for the person that stop nothing. `workflow` is the editor's document that
@@ -57,8 +56,8 @@ CHECKED: TypeAdapter[CheckedPrompt] = TypeAdapter(CheckedPrompt)
 def check_prompt(
     document: Any, targets: Sequence[str] | None, registry: Mapping[str, NodeType], folders: Folders | None, limits: Limits
 ) -> CheckedPrompt:
-    """`document`: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: of the
-    output nodes those to run; None: all.
+    """Checks a document: API format, an editor's workflow, or Katz Graph's wrapper. `targets`: of
+    the output nodes those to run; None: all.
     """
     if document is None:
         return CheckedPrompt(error=error("no_prompt", "No prompt provided", "No prompt provided"))
@@ -94,7 +93,7 @@ def check_prompt(
 
 
 def _nodes_in(document: Any) -> int:
-    """How many nodes a document holds as it came: those of each subgraph once."""
+    """Counts the nodes of a document as it came: those of each subgraph once."""
     if not isinstance(document, Mapping):
         return 0
     if is_native(document):
@@ -119,7 +118,7 @@ def _too_many(nodes: int, limits: Limits, inputs: int = 0) -> dict[str, Any] | N
 
 
 def _nameless(document: Any) -> dict[str, Any] | None:
-    """The error for the first node without a type, which has one of its own in the convention."""
+    """Returns the error for the first node without a type, which has one of its own in ComfyUI."""
     if not isinstance(document, Mapping) or is_native(document) or is_ui(document):
         return None
     for identifier, node in document.items():
@@ -133,8 +132,8 @@ def _nameless(document: Any) -> dict[str, Any] | None:
 
 
 def _outputs(targets: Sequence[str], graph: Graph, registry: Mapping[str, NodeType]) -> tuple[list[str], tuple[str, ...]]:
-    """Of the targets those that are output nodes, or of a type that nobody knows; and a line for
-    each of the others.
+    """Picks the targets that are output nodes, or of an unknown type; writes a line for each of the
+    others.
     """
 
     def why_not(target: str) -> str:
@@ -149,6 +148,6 @@ def _outputs(targets: Sequence[str], graph: Graph, registry: Mapping[str, NodeTy
 
 
 def _editors(document: Any) -> Mapping[str, Any] | None:
-    """The editor's document: what came, or what the wrapper of a picture's workflow carries."""
+    """Returns the editor's document: the one that came, or that of a wrapper from a picture."""
     beside = document.get("workflow") if isinstance(document, Mapping) and is_native(document) else document
     return beside if isinstance(beside, Mapping) and is_ui(beside) else None

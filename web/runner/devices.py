@@ -1,5 +1,5 @@
-"""A runner's devices: the engine over them, what their jobs share, and what they tell of
-themselves. Importing this loads torch.
+"""Holds a runner's devices: the engine over them, what their jobs share, and their statistics.
+Importing this loads torch.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from katz_graph.web.runner_client.facts import DeviceFacts, Stats
 
 
 class Devices:
-    """Starts a worker for each device that the operator asks for and that is left, forked from what
-    loads `ahead`. KatzError with one line when one cannot be started. `wear_out(why, devices)` is
-    called when this process is to be replaced, as devices were lost for good.
+    """Starts a worker for each device that the operator asks for and that is left, forked from the
+    process that loads `ahead`. KatzError with one line when one cannot be started. `wear_out(why,
+    devices)` is called when this process is to be replaced, as devices were lost for good.
     """
 
     def __init__(self, start: RunnerStart, settings: Settings, ahead: Ahead, wear_out: Callable[..., None]) -> None:
@@ -89,25 +89,25 @@ class Devices:
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        """End the workers."""
+        """Ends the workers."""
         self._opened.close()
 
     def runs(self, registry: Registry, folders: Folders, tell: Callable[[JobEvent], None], unkept: UnkeptFiles) -> Runs:
-        """The jobs on these devices; `folders` is what their nodes see."""
+        """Makes the `Runs` of these devices; `folders` is what their nodes see."""
         types, shown = limited(registry, self._options.limits), self._options.limits.shown
         place = RunnerDevices(self._engine, types, folders, self._caches, self._text, self._options.previews, shown)
         return Runs(place, tell, unkept, self._wear_out)
 
     def stats(self) -> Stats:
-        """Of now."""
+        """Returns current statistics."""
         return Stats(self._figures.devices(), len(self._caches), self._restarts)
 
     def facts(self) -> tuple[DeviceFacts, ...]:
-        """In the operator's order."""
+        """Describes the devices in the operator's order."""
         return tuple(DeviceFacts(one.name, one.device, _title(one.device)) for one in self._cluster.assignments.values())
 
     def workers(self) -> dict[str, int | None]:
-        """Processes by device, spares included."""
+        """Returns processes by device, spares included."""
         return dict(self._cluster.pids())
 
     def _count_restarts(self) -> None:

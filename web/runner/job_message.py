@@ -1,4 +1,4 @@
-"""A job as the runner gets it: what it needs to run it, and nothing else of it."""
+"""Defines the job message to the runner: all that it needs to run the job, and nothing else."""
 
 from __future__ import annotations
 

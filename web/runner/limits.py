@@ -1,8 +1,8 @@
-"""What a node may make on this server: judged by literals before a run, and by values when a node
+"""Limits what a node may make on this server: by literals before a run, and by values when a node
 is called and when it has run.
 
 Sizes that a node computes from what it reads (scaled, stitched, loaded pictures) are known only
-then. Knows nothing of jobs.
+then. Must not know jobs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Size = tuple[int, int, int]  # pictures, height and width in pixels
 
 
 def limit_problems(limits: Limits, graph: Graph, types: Mapping[str, NodeType]) -> Iterator[tuple[str, str, str]]:
-    """What is over a limit in literals, also those that come from a primitive node; as (node,
-    input, message).
+    """Finds literals over a limit, also those that come from a primitive node; as (node, input,
+    message).
     """
     for node, call in graph.nodes.items():
         kind = types.get(call.type)
@@ -42,7 +42,7 @@ def limit_problems(limits: Limits, graph: Graph, types: Mapping[str, NodeType]) 
 
 
 def limited(registry: Registry, limits: Limits) -> Registry:
-    """The same node types, which fail with InputError instead of making more than is allowed."""
+    """Wraps the node types: they fail with InputError instead of making more than is allowed."""
     return replace(registry, types={name: replace(kind, run=_guarded(kind, limits)) for name, kind in registry.items()})
 
 
@@ -77,9 +77,7 @@ def _refuse_made(kind: NodeType, limits: Limits, result: Any) -> Any:
 
 
 def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
-    """What the inputs of a node say that it would do, where that is over a limit; as (input,
-    message).
-    """
+    """Finds inputs of a node that ask for more than a limit; as (input, message)."""
     steps = _number(kind, values, "steps")
     if steps is not None and steps >= HUGE:
         yield "steps", "is too large"
@@ -95,7 +93,7 @@ def _asked(kind: NodeType, values: Mapping[str, Any], limits: Limits) -> Iterato
 
 
 def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
-    """The input that decides how large a picture a node makes, and the size as far as it is known."""
+    """Returns the input that decides a made picture's size, and the size as far as it is known."""
     sizes = (_size(port.socket, values.get(name)) for name, port in kind.inputs.items())
     batch, height, width = read = next((size for size in sizes if size is not None), (1, 1, 1))
     decides = ""
@@ -121,7 +119,7 @@ def _made(kind: NodeType, values: Mapping[str, Any]) -> tuple[str, Size]:
 
 
 def _over(socket: str, value: Any, limits: Limits) -> str:
-    """In words what of a value is over a limit; empty when nothing is."""
+    """Says in words how a value is over a limit; empty when it is not."""
     if socket == "STRING" and isinstance(value, str) and len(value) > limits.text:
         return f"is a text of {len(value):,} characters, more than this server's limit of {limits.text:,} (text)"
     if socket == "SIGMAS" and (shape := _shape(value)) and shape[0] - 1 > limits.steps:
@@ -145,7 +143,7 @@ def _too_large(size: Size, limits: Limits) -> str:
 
 
 def _size(socket: str, value: Any) -> Size | None:
-    """Of a picture, mask or latent; None for anything else."""
+    """Returns the size of a picture, mask or latent; None for anything else."""
     names = socket.split(",")
     if "LATENT" in names and isinstance(value, Mapping) and len(shape := _shape(value.get("samples"))) >= 4:
         return shape[0], shape[-2] * CELL, shape[-1] * CELL
@@ -159,8 +157,8 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _number(kind: NodeType, values: Mapping[str, Any], name: str) -> float | None:
-    """The number that a knob is set to, or is by itself; None where a link will say it, or there is
-    no such knob.
+    """Returns the number that a knob is set to, or its default; None where a link decides, or there
+    is no such knob.
     """
     port = kind.inputs.get(name)
     if port is None or port.socket not in ("INT", "FLOAT"):
@@ -172,7 +170,7 @@ def _number(kind: NodeType, values: Mapping[str, Any], name: str) -> float | Non
 
 
 def _primitive(link: Link, graph: Graph, types: Mapping[str, NodeType]) -> Any:
-    """The value that a link delivers, where its node has only that one; else the link."""
+    """Returns the value that a link delivers, where its node has only that one; else the link."""
     source = graph.nodes.get(link.node)
     kind = types.get(source.type) if source is not None else None
     return source.inputs.get("value", link) if source is not None and kind is not None and kind.inputs.keys() == {"value"} else link

@@ -1,8 +1,8 @@
-"""The main program of the runner: end with the server, set the threads, have the workers load, and
-serve.
+"""Runs the runner's main program: ends with the server, sets the threads, has the workers load, and
+serves.
 
-Imports nothing heavy itself: that it ends with the server has to hold while torch and packs are
-being imported.
+Imports nothing heavy itself: it has to end with the server also while torch and packs are being
+imported.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def _serve(
 
 
 def _only(folder: Path) -> AbstractContextManager[object]:
-    """A lock that is held while this process works: a server that is started anew waits until an
-    earlier one's runner has cleaned up.
+    """Takes a lock that is held while this process works: a server that is started anew waits until
+    an earlier one's runner has cleaned up.
     """
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -101,8 +101,8 @@ def _only(folder: Path) -> AbstractContextManager[object]:
 
 
 def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[RunnerMessage], unkept: UnkeptFiles, serving: threading.Event) -> None:
-    """Answer pings and pass on the rest, until the server is gone. Then stop, as if it had asked
-    for that, or end without order: at once where nothing has begun.
+    """Answers pings and passes on the rest, until the server is gone. Then stops, as if the server
+    had asked for that, or ends without order: at once where nothing has begun.
     """
     for message in wire.receive():
         if message.kind == "ping":
@@ -119,7 +119,7 @@ def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[RunnerMessage], unke
 
 
 def _pulse() -> None:
-    """The watch needs no interpreter, so that it ends the process when no thread can."""
+    """Re-arms a watchdog that needs no interpreter: it ends the process when no thread can."""
     while True:
         faulthandler.dump_traceback_later(STUCK, exit=True)
         time.sleep(PULSE)

@@ -27,7 +27,7 @@ LONGEST_TEXT = 100_000  # characters of a pack's object that is no plain data
 
 
 class JobReporter:
-    """Listens to one run, from any of its threads, and passes on to `tell`.
+    """Reports one run, from any of its threads, to `tell`.
 
     `output` is where its files go; `most` is the limit `shown`. `outputs`, `meta`, `executed`,
     `reused` (cached nodes, as clients count them) and `failure` collect what the job's end has to
@@ -55,7 +55,7 @@ class JobReporter:
         self._shown = 0  # characters
 
     def listen(self, event: events.Event) -> None:
-        """InputError for a node with which the job has more for editors than it may."""
+        """Takes in an event. InputError for a node with which the job shows too much."""
         with self._lock:
             match event:
                 case events.NodeStarted():
@@ -92,7 +92,7 @@ class JobReporter:
     # nodes
 
     def open(self) -> None:
-        """From now on cached nodes are told one by one: say which results were there before."""
+        """Reports the results found before the run; later ones are reported one by one."""
         with self._lock:
             if self._waiting is None:
                 return
@@ -114,7 +114,7 @@ class JobReporter:
         self._tell(Cached(nodes, time.time()))
 
     def _as_data(self, event: events.NodeDone) -> events.NodeDone:
-        """The event with plain data for editors."""
+        """Returns the event with plain data for editors."""
         if event.ui is None:
             return event
         ui: Mapping[str, Sequence[Any]] = plain(event.ui)
@@ -124,7 +124,7 @@ class JobReporter:
         return replace(event, ui=ui)
 
     def _leave(self, node: str) -> None:
-        """A node no longer works."""
+        """Takes a node off the running ones."""
         self.open()
         self._flush(node)
         self._nodes.pop(node, None)
@@ -146,7 +146,7 @@ class JobReporter:
     # what goes on in them
 
     def _worker_of(self, shown: str) -> str:
-        """The node that works and is shown as this one; without one, that which began last."""
+        """Returns the running node that is shown as this one; without one, the latest begun."""
         return next((node for node, display in reversed(self._nodes.items()) if display == shown), shown or self._node)
 
     def _display_of(self, node: str) -> str:
@@ -169,14 +169,14 @@ class JobReporter:
         self._spans.setdefault(node, []).extend(told)
 
     def _flush(self, node: str) -> None:
-        """Tell what devices did for a node, and for those that nobody said the end of."""
+        """Reports the timeline of a node, and those of nodes whose end nobody reported."""
         for name in [name for name in self._spans if name == node or name not in self._nodes]:
             self._tell(events.Timeline(name, tuple(self._spans.pop(name))))
 
     # what nodes give through their context
 
     def wrote(self, file: Path) -> bool:
-        """Whether the file is one that clients may know of: it lies in the output folder."""
+        """Reports a file in the output folder; False for others, which clients may not know."""
         inside, folder = file.resolve(), self._output.resolve()
         if not inside.is_relative_to(folder):
             return False
@@ -185,11 +185,11 @@ class JobReporter:
         return True
 
     def picture(self, png: bytes) -> None:
-        """A picture that the running node sends instead of saving it."""
+        """Reports a picture that the running node sends instead of saving it."""
         self._tell(EncodedPicture(self._node, self._display_of(self._node), png, "image/png", lasting=True))
 
     def close(self) -> None:
-        """Tell what is left; the job's end follows."""
+        """Reports what is left; the job's end follows."""
         with self._lock:
             self.open()
             self._nodes.clear()
@@ -197,8 +197,8 @@ class JobReporter:
 
 
 def described(error: KatzError, node: str = "", kind: str = "", display: str = "") -> JobError:
-    """An error as clients get it. A worker or device that was lost under a node is told apart from
-    what the node did wrong.
+    """Describes an error for clients. A lost worker or device is told apart from a fault of the
+    node.
     """
     named = next((type(one).__name__ for one in (error.__cause__, error) if isinstance(one, (WorkerLost, DeviceGone, Cancelled))), None)
     lost = DeviceGone.__name__ if device_fault(error) else None
@@ -206,8 +206,8 @@ def described(error: KatzError, node: str = "", kind: str = "", display: str = "
 
 
 def plain(value: Any) -> Any:
-    """A pack's data as plain data: tuples and sets are lists, numbers that JSON lacks are null, and
-    what is no data is its text.
+    """Converts a pack's data to plain data: tuples and sets become lists, numbers that JSON lacks
+    null, and other objects their text.
 
     Never fails, whatever the pack's objects do when they are asked.
     """
@@ -218,7 +218,7 @@ def plain(value: Any) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """What an object says of itself, or of which type it is when it fails to say."""
+    """Returns an object's text, or its type when it fails to give one."""
     try:
         return str(value)[:LONGEST_TEXT]
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The jobs that run now, a thread for each. Knows nothing of the queue."""
+"""Runs jobs, each in a thread. Must not know the queue."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_PREVIEWS = "none"  # a client's `preview_method` in the convention's `extra_d
 
 @dataclass(frozen=True, slots=True)
 class RunnerDevices:
-    """Where jobs run: what they share. `devices` is the operator's list in his words, `shown` the
+    """The resources that jobs share. `devices` is the operator's list in his words, `shown` the
     limit of that name.
     """
 
@@ -53,9 +53,9 @@ class RunnerDevices:
 
 
 class Runs:
-    """Any thread may ask. `tell` gets the events of all jobs; `Ended` is the last of each.
-    `wear_out` is told of a device that failed in this process, which is of no use for later jobs
-    then.
+    """Runs jobs; any thread may ask. `tell` gets the events of all jobs; `Ended` is the last of
+    each. `wear_out` is called for a device that failed in this process, which is of no use for
+    later jobs then.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Runs:
         self._to_free: set[str] = set()  # models, results
 
     def start(self, order: Order) -> None:
-        """Run a job in a thread of its own. RuntimeError when the machine gives no more threads;
-        nothing of the job is here then.
+        """Runs a job in a thread of its own. Raises RuntimeError when the machine gives no more
+        threads; nothing of the job is here then.
         """
         with self._changed:
             self._contexts[order.id] = None
@@ -81,7 +81,7 @@ class Runs:
             raise
 
     def cancel(self, job: str) -> None:
-        """Stop a job soon; nothing happens when it has ended."""
+        """Stops a job soon; does nothing when it has ended."""
         with self._changed:
             if job not in self._contexts:
                 return
@@ -92,7 +92,7 @@ class Runs:
             context.cancel()
 
     def close(self, seconds: float) -> None:
-        """Stop all jobs, and wait until they have ended, but no longer than that."""
+        """Stops all jobs and waits until they have ended, for `seconds` at most."""
         with self._changed:
             jobs = list(self._contexts)
         for job in jobs:
@@ -101,8 +101,8 @@ class Runs:
             self._changed.wait_for(lambda: not self._contexts, seconds)
 
     def free(self, unload_models: bool, free_memory: bool) -> None:
-        """Let go of models, and of results, as soon as no job runs. Returns at once; jobs that come
-        meanwhile wait.
+        """Unloads models, and drops results, as soon as no job runs. Returns at once; jobs that
+        come meanwhile wait.
         """
         wanted = {name for name, asked in (("models", unload_models), ("results", free_memory)) if asked}
         with self._changed:
@@ -157,7 +157,7 @@ class Runs:
         )
 
     def _run(self, order: Order) -> None:
-        """Whatever happens on the way, the job's end is told, and no longer counted."""
+        """Runs a job. Whatever happens on the way, its end is reported and its place freed."""
         with self._changed:
             self._changed.wait_for(lambda: not self._to_free or order.id in self._stopped)
             self._running += 1
@@ -179,7 +179,7 @@ class Runs:
             self._changed.notify_all()
 
     def _ended(self, order: Order) -> Ended:
-        """Run a job from its first event to before its last, which is returned."""
+        """Runs a job from its first event to before its last, which is returned."""
         began = time.perf_counter()
         reporter = JobReporter(self._place.folders.output, self._place.shown, lambda event: self._tell(JobEvent(order.id, event)))
         self._tell(JobEvent(order.id, Started(time.time())))
@@ -227,20 +227,20 @@ class Runs:
 
 
 def internal(error: BaseException) -> JobError:
-    """What clients get of an error that nobody foresaw."""
+    """Describes an unexpected error for clients."""
     return described(RunError(f"internal error: {type(error).__name__}: {text_of(error)}".splitlines()[0]))
 
 
 def only_read_by(graph: Graph, targets: Sequence[str], nodes: Sequence[str]) -> list[str]:
-    """What the targets need for nothing but these nodes, directly or not."""
+    """Returns the nodes that the targets need for nothing but these nodes, directly or not."""
     sources = {identifier: [link.node for _, link in call.links()] for identifier, call in graph.nodes.items()}
     otherwise = upstream({**sources, **dict.fromkeys(nodes, ())}, targets)
     return [node for node in upstream(sources, targets) if node not in otherwise]
 
 
 def pictures_texts(order: Order, devices: str, dtype: str) -> dict[str, str]:
-    """The text chunks of the pictures that a job writes: its prompt, what its client wants to be in
-    them, and how they were made.
+    """Builds the text chunks of a job's pictures: its prompt, its client's own texts, and how they
+    were made.
     """
     wanted = order.extra.get("extra_pnginfo")
     texts = {name: json.dumps(value) for name, value in (wanted if isinstance(wanted, dict) else {}).items() if _may_name_chunk(name)}

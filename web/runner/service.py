@@ -1,8 +1,8 @@
-"""The inside of the runner: answers what clients ask as soon as it knows the node types, and runs
-jobs once the devices are there.
+"""Serves inside the runner: answers clients' questions as soon as the node types are known, and
+runs jobs once the devices are there.
 
-Told what to do in messages; knows nothing of processes and HTTP. Importing it loads no torch: that,
-and the workers, come beside the first answers.
+Driven by messages; must not know processes and HTTP. Importing it loads no torch: that, and the
+workers, come beside the first answers.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ STARTED = "started"  # what this process tells itself
 
 
 class RunnerService:
-    """Starts all that jobs need, and tells `ready` on the wire; what workers are forked from loads
-    `ahead`. `post` puts a message where those of the server come from: what arrives is obeyed in
-    one thread. What needs devices waits for them.
+    """Starts all that jobs need, and sends `ready` on the wire; workers are forked from the process
+    that loads `ahead`. `post` queues a message among those of the server: all are obeyed in one
+    thread. Messages that need devices wait for them.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class RunnerService:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it runs jobs."""
+        """Tells whether it runs jobs."""
         return self._runs is not None
 
     def obey(self, message: RunnerMessage) -> None:
-        """Do what the server asks for. Never waits; answers come from other threads. KatzError when
-        the devices cannot be started, and nothing else.
+        """Obeys a message of the server. Never waits; answers come from other threads. Raises
+        KatzError when the devices cannot be started, and nothing else.
         """
         if message.kind == STARTED:
             self._begin(self._starting.result())
@@ -109,8 +109,8 @@ class RunnerService:
             self.obey(message)
 
     def _run(self, runs: Runs, body: Mapping[str, Any]) -> None:
-        """What the server hears of first is that the job was taken: it counts as begun, whatever
-        its packs do to this process.
+        """Starts a job. The server first hears that it was taken: it counts as begun, whatever its
+        packs do to this process.
         """
         job = body["id"]
         self._wire.send("taken", job)
@@ -156,8 +156,8 @@ class RunnerService:
         return template(name, self._registry)
 
     def _wear_out(self, why: str, devices: Sequence[str] = ()) -> None:
-        """Have this process replaced once its jobs have ended; the next one does without these
-        devices.
+        """Asks the server to replace this process once its jobs have ended; the next one does
+        without these devices.
         """
         self._wire.send("worn", {"message": why, "devices": list(devices)})
 
@@ -191,7 +191,7 @@ def _stats(devices: Devices) -> Any:
 
 
 def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:
-    """What a function will have given. The process ends without waiting for it."""
+    """Calls a function in a thread; returns its future. The process ends without waiting for it."""
     future: Future[Devices] = Future()
 
     def run() -> None:

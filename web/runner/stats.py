@@ -1,5 +1,5 @@
-"""What devices say of their memory and models. A worker that is busy with one long unit is not
-waited for: its last answer stands.
+"""Asks devices for figures of their memory and models. Does not wait for a worker that is busy with
+one long unit: its last answer stands.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PATIENCE = 0.25  # seconds
 
 
 class DeviceFigures:
-    """Of one cluster, as long as it lives. Any thread may ask."""
+    """Collects the figures of one cluster, as long as it lives. Any thread may ask."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -28,7 +28,9 @@ class DeviceFigures:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def devices(self) -> tuple[DeviceStats, ...]:
-        """In the order of the operator's list; those that never answered are left out."""
+        """Returns figures in the order of the operator's list, but of devices that never
+        answered.
+        """
         with self._lock:
             anew = {name: self._pool.submit(self._ask, name) for name in self._cluster.assignments if name not in self._asked}
             self._asked |= anew

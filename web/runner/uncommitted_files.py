@@ -1,5 +1,5 @@
-"""Files of jobs whose end the server has not put on record: deleted when it never will, so that a
-job that runs again writes them once.
+"""Deletes files of jobs whose end the server will never put on record, so that a job that runs
+again writes them once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class UnkeptFiles:
-    """By job. Any thread may ask."""
+    """Tracks unrecorded files by job. Any thread may ask."""
 
     def __init__(self) -> None:
         self._files: dict[str, list[Path]] = {}
@@ -21,12 +21,12 @@ class UnkeptFiles:
             self._files.setdefault(job, []).append(file)
 
     def keep(self, job: str) -> None:
-        """The job has ended, and the server will remember it."""
+        """Releases a job's files: it has ended, and the server will remember it."""
         with self._lock:
             self._files.pop(job, None)
 
     def delete(self) -> None:
-        """Delete what nobody will remember. The lock stays taken: nothing more is written under it."""
+        """Deletes the files of all other jobs. Keeps the lock: nothing more is written under it."""
         self._lock.acquire()
         for file in (file for files in self._files.values() for file in files):
             with contextlib.suppress(OSError):

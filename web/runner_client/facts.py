@@ -1,4 +1,4 @@
-"""What the runner tells of itself: once when it is ready, and whenever somebody asks. Plain data."""
+"""Defines the runner's reports: one when it is ready, others when somebody asks. Plain data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunnerFacts:
-    """Of the last start. `problems`: packs and nodes left out, and why. `workers`: processes by
-    device, spares included; None on other hosts. `gone`: devices that are left out, as earlier
+    """Facts of the last start. `problems`: packs and nodes left out, and why. `workers`: processes
+    by device, spares included; None on other hosts. `gone`: devices that are left out, as earlier
     runners lost them; `stranded`: stages that --place keeps on these.
     """
 
@@ -39,9 +39,9 @@ class RunnerFacts:
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
     """Bytes of memory, of the GPU or of the host; `reserved` and `unused` as torch has them. Counts
-    are since the worker started: models loaded and let go for others, with the seconds that their
-    loading took; how often memory ran out; ControlNets that were in memory when wanted, or loaded,
-    or let go; how often LoRAs were merged anew, and the seconds of that.
+    are since the worker started: models loaded and evicted, with the seconds of loading; how often
+    memory ran out; ControlNet hits, loads and evictions; how often LoRAs were merged anew, and the
+    seconds of that.
     """
 
     name: str

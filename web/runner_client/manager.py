@@ -1,5 +1,5 @@
-"""The server's side of the runner: keeps one running, hands jobs over, passes on their events,
-asks. Never imports what the runner runs.
+"""Manages the runner on the server's side: keeps one running, hands jobs over, passes on their
+events, asks. Never imports what the runner runs.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ Workers = Callable[[], int | None]
 
 
 def no_fork_server() -> None:
-    """Every runner starts one of its own."""
+    """Returns no fork server: every runner starts one of its own."""
 
 
 class Runner:
-    """One runner after the other, and what is under way in them. Lives on the event loop.
+    """Keeps one runner process alive and forwards jobs to it. Lives on the event loop.
 
     `heard` gets the events of jobs in order, of each job `Ended` last. `lost(ids, why)` names the
-    jobs that a runner had taken and died under, after all that it had said was heard. `workers`
-    gives the descriptor of a connection to a fork server, which every runner inherits until one did
-    not get ready: those after it start their own.
+    jobs that a runner had taken and died under, after all its events were heard. `workers` gives
+    the descriptor of a connection to a fork server, which every runner inherits until one did not
+    get ready: those after it start their own.
     """
 
     def __init__(
@@ -77,26 +77,26 @@ class Runner:
 
     @property
     def ready(self) -> bool:
-        """Whether there is one that takes jobs."""
+        """Tells whether a runner takes jobs."""
         return self._child is not None and self._working and not self._child.ended.done() and not self._worn and not self._refuses
 
     @property
     def facts(self) -> RunnerFacts:
-        """Of the last one that got ready."""
+        """Returns the facts of the last runner that got ready."""
         if self._child is not None and self._child.is_ready:
             self._facts = self._child.ready.result()
         return self._facts
 
     async def start(self) -> None:
-        """Returns when the first runner is ready; it is asked before. RunError or InputError with
-        one line when it does not get so.
+        """Returns when the first runner is ready; it answers questions before. Raises RunError or
+        InputError with one line when it does not get ready.
         """
         child = await self._begun()
         self._keeper = asyncio.create_task(self._keep(child))
 
     def refuse(self) -> None:
-        """From now on `run` is refused, also for jobs that wait in it, and nobody waits for the
-        next runner.
+        """Refuses `run` from now on, also for jobs that wait in it; nobody waits for the next
+        runner.
         """
         self._refuses = True
         self._there.set()
@@ -105,9 +105,7 @@ class Runner:
                 taken.set_exception(RunnerDown("the server ends"))
 
     async def close(self) -> None:
-        """End the runner, and with it the jobs that it has; nothing is left of it. It is killed
-        when this is cancelled.
-        """
+        """Ends the runner and its jobs; nothing is left of it. Kills it when this is cancelled."""
         self.refuse()
         if self._keeper is not None:
             self._keeper.cancel()
@@ -119,7 +117,7 @@ class Runner:
             await child.close()
 
     async def run(self, job: Job) -> None:
-        """Returns when a runner has taken the job; while there is none, it waits for the next.
+        """Returns when a runner has taken the job; waits for the next where there is none. Raises
         RunnerDown after `refuse`.
         """
         if self._refuses:
@@ -135,7 +133,7 @@ class Runner:
             self._unwanted.discard(job.id)
 
     async def cancel(self, job_id: str) -> None:
-        """Its `Ended` follows, if it had not ended."""
+        """Cancels a job. Its `Ended` follows, if it had not ended."""
         if job_id in self._waiting:
             self._unwanted.add(job_id)
             if not self.ready:
@@ -144,44 +142,46 @@ class Runner:
             self._child.send("cancel", job_id)
 
     def kept(self, job_id: str) -> None:
-        """The job's end is on record: its files stay, whatever happens to this process."""
+        """Tells the runner that a job's end is on record: its files stay, whatever happens to
+        it.
+        """
         if self._child is not None:
             self._child.send("kept", job_id)
 
     async def check(self, document: Any, targets: Sequence[str] | None) -> CheckedPrompt:
-        """See `web.runner.checking`."""
+        """Checks a prompt in the runner; see `web.runner.checking`."""
         answer = await self._ask("check", document=document, targets=None if targets is None else list(targets))
         return CHECKED.validate_python(answer)
 
     async def scripts(self) -> Mapping[str, str]:
-        """Folders of scripts that packs bring for the editor, by pack."""
+        """Returns folders of packs' scripts for the editor, by pack."""
         answer: dict[str, str] = await self._ask("scripts")
         return answer
 
     async def template(self, name: str) -> Mapping[str, Any] | None:
-        """A workflow that comes with the package, as an editor opens it; None when there is none of
-        this name.
+        """Returns a workflow that comes with the package, as an editor opens it; None when there is
+        none of this name.
         """
         found: dict[str, Any] | None = await self._ask("template", name=name)
         return found
 
     async def object_info(self, name: str | None = None) -> bytes:
-        """JSON of all node types, or of one; `{}` for one that there is not."""
+        """Returns JSON of all node types, or of one; `{}` for an unknown one."""
         answer: bytes = await self._ask("object_info", name=name)
         return answer
 
     async def free(self, unload_models: bool, free_memory: bool) -> None:
-        """Have models, and results, let go as soon as no job runs."""
+        """Unloads models, and drops results, as soon as no job runs."""
         await self._ask("free", unload_models=unload_models, free_memory=free_memory)
 
     async def stats(self) -> Stats:
-        """Who asks while a question is under way gets its answer."""
+        """Returns the runner's figures. Questions at the same time share one answer."""
         if self._figures is None or self._figures.done():
             self._figures = asyncio.create_task(self._ask("stats"))
         return STATS.validate_python(await asyncio.shield(self._figures))
 
     async def _ask(self, kind: str, **body: Any) -> Any:
-        """Of the runner of now, else of the next one. RunnerDown when one that was ready ends under
+        """Asks this runner, else the next one. Raises RunnerDown when one that was ready ends under
         the question, which may be why it does, or none answers in time.
         """
         seconds = self._patience.answer if self.ready else self._patience.waiting
@@ -196,8 +196,8 @@ class Runner:
             raise RunnerDown(f"the runner {'did not answer' if self.ready else 'did not get ready'} within {seconds:g} s") from None
 
     async def _present(self) -> RunnerProcess:
-        """The runner of now, which may be getting ready. RunnerDown when there is none after
-        `refuse`.
+        """Returns the current runner, which may be getting ready. Raises RunnerDown when there is
+        none after `refuse`.
         """
         while self._child is None or self._child.ended.done():
             if self._refuses:
@@ -207,7 +207,7 @@ class Runner:
         return self._child
 
     async def _keep(self, child: RunnerProcess) -> None:
-        """Replace every runner that ends, for ever: nothing that fails on the way ends this."""
+        """Replaces every runner that ends, for ever: nothing that fails on the way ends this."""
         while True:
             why = await asyncio.shield(child.ended)
             log.error("the runner ended: %s", why)
@@ -222,8 +222,8 @@ class Runner:
             child = await self._next()
 
     async def _next(self) -> RunnerProcess:
-        """A runner that is ready. Devices that it does not start with again and again are left out,
-        where others are left.
+        """Starts a runner and returns it when it is ready. Leaves out devices that it fails to
+        start with again and again, where others are left.
         """
         pause, failed = FIRST_PAUSE, Counter[str]()
         while True:
@@ -240,8 +240,8 @@ class Runner:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _begun(self) -> RunnerProcess:
-        """A runner that is ready; it is asked as soon as there is a process. Nothing is left of one
-        that does not get so.
+        """Starts a runner and returns it when it is ready; questions reach it as soon as there is a
+        process. Nothing is left of one that does not get ready.
         """
         start = RunnerStart(self._options, self._gone)
         child = self._child = await RunnerProcess.start(start, self._message, self._patience, self._program, self._workers())
@@ -258,8 +258,8 @@ class Runner:
         return child
 
     def _leave_out(self, devices: Sequence[str]) -> None:
-        """Do without devices from the next runner on, until the server starts anew. When none were
-        left, all are tried again.
+        """Does without devices from the next runner on, until the server starts anew. When none
+        were left, all are tried again.
         """
         gone = {*self._gone, *devices}
         left = self._options.device_list().without(gone)
@@ -268,13 +268,13 @@ class Runner:
             log.error("left out until the server is started anew: %s; there are %s", ", ".join(self._gone), ", ".join(left.names))
 
     def _none(self) -> None:
-        """There is no runner now."""
+        """Notes that there is no runner now."""
         self._child, self._working = None, False
         if not self._refuses:
             self._there.clear()
 
     def _hand_over(self, order: Order, taken: asyncio.Future[None]) -> None:
-        """A job that cannot be sent fails `taken`."""
+        """Sends a job to the runner. A job that cannot be sent fails `taken`."""
         if self._child is not None and self.ready:
             try:
                 self._child.send("run", ORDER.dump_python(order))
@@ -283,7 +283,7 @@ class Runner:
                     taken.set_exception(error)
 
     def _drop(self, job_id: str) -> None:
-        """A job that was cancelled before a runner had it."""
+        """Ends a job that was cancelled before a runner had it."""
         self._unwanted.discard(job_id)
         _, taken = self._waiting.pop(job_id)
         if not taken.done():
@@ -314,7 +314,7 @@ class Runner:
 
 
 def _logged(callback: Callable[Arguments, None]) -> Callable[Arguments, None]:
-    """The same, but what it raises is only logged: it ends neither a connection nor who keeps one."""
+    """Wraps a callback to log its errors: they end neither a connection nor the keeper of one."""
 
     def call(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
         try:
@@ -326,7 +326,7 @@ def _logged(callback: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
 
 def _event(body: Mapping[str, Any]) -> JobEvent:
-    """What a runner told; where that is not as agreed, the job's end is still its end."""
+    """Parses an event of the runner. A malformed `ended` is still the job's end."""
     try:
         return JOB_EVENT.validate_python(body)
     except ValidationError as error:

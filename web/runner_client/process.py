@@ -1,5 +1,5 @@
-"""One life of the runner process, as the server sees it: started, asked, listened to, and buried.
-Never blocks the event loop.
+"""Runs one runner process on the server's side: starts it, asks it, listens to it, and waits for
+its end. Never blocks the event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger("katz.runner")
 
 
 class RunnerDown(KatzError):
-    """There is no runner now, or it ended before it answered. A client may ask again after some
+    """The runner is not there, or ended before it answered. A client may ask again after some
     seconds.
     """
 
@@ -35,14 +35,14 @@ class RunnerDown(KatzError):
 
 
 class Unasked(RunnerDown):
-    """It ended before it was asked, or before it was ready: the next one may be asked."""
+    """The runner ended before it was asked, or before it was ready: the next one may be asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerPatience:
-    """Seconds: `ping` between looks, of silence until a runner is taken to be stuck (`starting`:
-    while it imports what is large), for an answer (`waiting`: from a runner that is not ready), and
-    for a runner to end by itself.
+    """Timeouts in seconds: `ping` between looks, of silence until a runner is taken to be stuck
+    (`starting`: during heavy imports), for an answer (`waiting`: from a runner that is not ready),
+    and for a runner to end by itself.
     """
 
     ping: float = 2.0
@@ -57,9 +57,9 @@ PATIENCE = RunnerPatience()
 
 
 class RunnerProcess:
-    """Make it with `start`. `ready` has its facts once it runs jobs, or why it does not get so
-    (RunError or InputError with one line); `ended` has the reason as soon as the process is gone,
-    after its last message was heard.
+    """One runner process; make it with `start`. `ready` has its facts once it runs jobs, or why it
+    does not get so (RunError or InputError with one line). `ended` has the reason as soon as the
+    process is gone, after its last message was heard.
     """
 
     _process: subprocess.Popen[bytes]
@@ -85,8 +85,8 @@ class RunnerProcess:
         program: Sequence[str] = PROGRAM,
         workers: int | None = None,
     ) -> RunnerProcess:
-        """A runner that begins to get ready, and may be asked already; `program` is what Python
-        runs. RunError when there is no process.
+        """Starts a runner, which may be asked before it is ready; `program` is what Python runs.
+        Raises RunError when there is no process.
 
         It has a session of its own, so that Ctrl-C reaches the server alone. `workers`: the
         descriptor of a connection to a fork server.
@@ -121,17 +121,17 @@ class RunnerProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it runs jobs, or did before it ended."""
+        """Tells whether it runs jobs, or did before it ended."""
         return self.ready.done() and self.ready.exception() is None
 
     def send(self, kind: str, body: Any = None) -> None:
-        """Nothing happens where there is no connection any more, or not yet."""
+        """Sends a message; does nothing where there is no connection any more, or not yet."""
         if self._wire is not None:
             self._wire.send(kind, body)
 
     async def ask(self, kind: str, **body: Any) -> Any:
-        """Its answer, as soon as it can give it. KatzError with what it says against it, RunnerDown
-        when it has ended.
+        """Returns its answer as soon as it can give it. Raises KatzError with its objection,
+        RunnerDown when it has ended.
         """
         if self._parted or self._wire is None:
             raise Unasked(f"the runner has ended: {await asyncio.shield(self.ended)}")
@@ -144,8 +144,8 @@ class RunnerProcess:
             del self._asked[number]
 
     async def close(self) -> None:
-        """Ask it to end, wait, and kill it with what its packs started. It is killed at once when
-        this is cancelled.
+        """Asks it to end, waits, and kills it with all that its packs started. Kills it at once
+        when this is cancelled.
         """
         self.send("stop")
         try:
@@ -156,7 +156,7 @@ class RunnerProcess:
             await self.ended
 
     async def give_up(self) -> None:
-        """End one that did not get ready, at once."""
+        """Ends a process that did not get ready, at once."""
         self.kill("it did not get ready")
         await self.close()
 
@@ -187,7 +187,7 @@ class RunnerProcess:
                 self._heard(message)
 
     def _watch(self) -> None:
-        """Count its silence, and ping, again and again until it has ended."""
+        """Pings and counts its silence, again and again until it has ended."""
         self._heartbeat.tick()
         allowed = self._patience.silence if self.ready.done() else self._patience.starting
         if self._heartbeat.silence > allowed:
@@ -197,12 +197,12 @@ class RunnerProcess:
             asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
 
     def _part(self) -> None:
-        """Its connection has ended."""
+        """Takes in that its connection has ended."""
         self._parted = True
         self._burying = asyncio.create_task(self._bury())
 
     async def _bury(self) -> None:
-        """See that the process ends, with what its packs started, and say how."""
+        """Waits for the process's end, kills what its packs started, and reports how it ended."""
         try:
             await asyncio.to_thread(self._process.wait, self._patience.stop)
         except subprocess.TimeoutExpired:

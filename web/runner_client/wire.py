@@ -22,7 +22,7 @@ CHUNK = 2**18  # bytes that arrive at once, at most
 
 
 class WireError(KatzError):
-    """What came is no message, or is too large."""
+    """A message is malformed, or too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class RunnerMessage:
 
 
 def packed(kind: str, number: int, body: Any) -> bytes:
-    """A message as bytes; tuples arrive as lists. TypeError or ValueError for what is no plain
-    data, or too large.
+    """Packs a message as bytes; tuples arrive as lists. Raises TypeError or ValueError for a value
+    that is not plain data, or too large.
     """
     data = pack([kind, number, body])
     if len(data) > LARGEST:
@@ -43,13 +43,13 @@ def packed(kind: str, number: int, body: Any) -> bytes:
 
 
 class RunnerMessages:
-    """Takes in bytes as they arrive, and gives the messages that are whole."""
+    """Takes in bytes as they arrive, and yields whole messages."""
 
     def __init__(self, largest: int = LARGEST + CHUNK) -> None:
         self._unpacker = unpacker(largest)
 
     def take(self, data: bytes) -> Iterator[RunnerMessage]:
-        """WireError when the bytes are not ours."""
+        """Yields the messages that are whole. Raises WireError when the bytes are malformed."""
         try:
             self._unpacker.feed(data)
             for message in self._unpacker:
@@ -68,13 +68,13 @@ class ThreadedEnd:
         self._messages = RunnerMessages()
 
     def send(self, kind: str, body: Any = None, number: int = 0) -> None:
-        """Waits while the other side does not read; nothing happens when it is gone."""
+        """Sends a message. Waits while the other side does not read; ignores that it is gone."""
         data = packed(kind, number, body)
         with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(data)
 
     def receive(self) -> Iterator[RunnerMessage]:
-        """Messages until the other side is gone, or sends what is none."""
+        """Yields messages until the other side is gone, or sends a malformed one."""
         with contextlib.suppress(OSError, WireError):
             while data := self._socket.recv(CHUNK):
                 yield from self._messages.take(data)
@@ -111,6 +111,6 @@ class AsyncEnd(asyncio.Protocol):
         self._on_end()
 
     def send(self, kind: str, body: Any = None, number: int = 0) -> None:
-        """Never blocks; nothing happens when the other side is gone."""
+        """Sends a message. Never blocks; does nothing when the other side is gone."""
         if self._transport is not None:
             self._transport.write(packed(kind, number, body))
