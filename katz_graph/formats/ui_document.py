@@ -25,7 +25,7 @@ ID_LENGTH = 200  # characters; ids inside subgraphs are put together from severa
 
 @dataclass(frozen=True, slots=True)
 class UiInput:
-    """`link` is the id of the link that comes in, `widget` whether the input stands for a widget."""
+    """`link` is the id of the incoming link, `widget` whether the input stands for a widget."""
 
     name: str
     socket: str

@@ -1,16 +1,18 @@
-"""The native channel: websocket subprotocol `katz.msgpack`, a msgpack map with `type` and `seq` in
-each binary frame.
+"""Speaks the native channel: websocket subprotocol `katz.msgpack`, a msgpack map with `type` and
+`seq` in each binary frame.
 
 From the server, `seq` counting from 0; a gap is a running picture that gave way to a newer one:
-- `snapshot`, first: `client`; `server` (facts); `queue` as below; `jobs`: the client's own, each as under `job`, those that ended of late
-  first.
-- `queue`, whenever it changes: `running`, `pending` (how many jobs), `paused`, `places` (the client's waiting jobs, with how many wait
-  before each). A job that stands in `places` waits: what was told of its nodes is void.
+- `snapshot`, first: `client`; `server` (facts); `queue` as below; `jobs`: the client's own, each as
+  under `job`, recently ended ones first.
+- `queue`, whenever it changes: `running`, `pending` (how many jobs), `paused`, `places` (the
+  client's waiting jobs, with how many wait before each). A job that stands in `places` waits: what
+  was told of its nodes is void.
 - `event`: something happened to one of the client's jobs. `event` has the fields of its class in
   `web/events.py`, with `job` and `kind`; pictures are bytes.
-- `job`, the answer to `watch`: `id`, and `job`, which is null for a job that is not this client's, else `id`, `status`, `number`,
-  `created`, `started`, `ended`, `deadline`, `predicted`, `targets`, `result` (the event `ended`; null before), `state` (null unless it
-  runs: `started`, `nodes`, `plans`, `timeline`, `warnings`, `preview`, as they follow from its events).
+- `job`, the answer to `watch`: `id`, and `job`, which is null for a job that is not this client's,
+  else `id`, `status`, `number`, `created`, `started`, `ended`, `deadline`, `predicted`, `targets`,
+  `result` (the event `ended`; null before), `state` (null unless it runs: `started`, `nodes`,
+  `plans`, `timeline`, `warnings`, `preview`, as they follow from its events).
 - `pong`, the answer to `ping`.
 
 From the client: `{"type": "ping"}` and `{"type": "watch", "job": ID}`. Anything else ends the
