@@ -115,7 +115,7 @@ def check(
 
 
 def upstream(sources: Mapping[str, Sequence[str]], roots: Iterable[str]) -> set[str]:
-    """Returns the roots and all that they read, directly or not, by what each node reads."""
+    """Returns the roots and all that they read, directly or not; `sources`: reads of each node."""
     pending = list(roots)
     found = set(pending)
     while pending:

@@ -1,4 +1,6 @@
-"""Reads a server's description of its node types (`/object_info`), from a file or a URL."""
+"""Reads a server's description of its node types (`/object_info`), from a file or a URL, as
+signatures.
+"""
 
 from __future__ import annotations
 

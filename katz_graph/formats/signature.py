@@ -87,7 +87,9 @@ Signatures = Callable[[str], Signature | None]
 
 
 def signatures(types: Mapping[str, NodeType], foreign: Mapping[str, Signature] | None = None) -> Signatures:
-    """Looks up signatures, first a foreign server's: the file was made there."""
+    """Looks up signatures: a foreign server's first (the file is from there), else loaded
+    types'.
+    """
 
     @cache
     def look_up(name: str) -> Signature | None:

@@ -1,4 +1,4 @@
-"""Recognises running out of memory, whoever reports it, and tells it by value. Never imports
+"""Recognises that memory ran out, whoever reports it, so that callers can try again. Never imports
 torch.
 """
 
@@ -60,7 +60,9 @@ def memory_message(error: BaseException) -> str:
 
 
 def attempt(work: Callable[[], Result]) -> Result | RanOut:
-    """Runs `work`; returns its result, or RanOut when all that it had made is gone."""
+    """Runs `work`; returns its result, or RanOut if memory ran out: then all it had made is
+    gone.
+    """
     try:
         return work()
     except Exception as error:

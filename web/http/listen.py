@@ -18,9 +18,7 @@ def check_reach(host: str, token: str | None) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket; port 0 takes any that is free. InputError for an impossible
-    address.
-    """
+    """Opens a listening socket; port 0: any free one. InputError if the address cannot be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:

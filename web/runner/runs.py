@@ -157,7 +157,7 @@ class Runs:
         )
 
     def _run(self, order: Order) -> None:
-        """Runs a job. Whatever happens on the way, its end is reported and its place freed."""
+        """Runs a job. Whatever happens on the way, its end is told, and it counts no longer."""
         with self._changed:
             self._changed.wait_for(lambda: not self._to_free or order.id in self._stopped)
             self._running += 1

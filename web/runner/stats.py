@@ -28,9 +28,7 @@ class DeviceFigures:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def devices(self) -> tuple[DeviceStats, ...]:
-        """Returns figures in the order of the operator's list, but of devices that never
-        answered.
-        """
+        """Returns figures in the operator's order, without devices that never answered."""
         with self._lock:
             anew = {name: self._pool.submit(self._ask, name) for name in self._cluster.assignments if name not in self._asked}
             self._asked |= anew

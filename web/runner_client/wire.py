@@ -68,7 +68,7 @@ class ThreadedEnd:
         self._messages = RunnerMessages()
 
     def send(self, kind: str, body: Any = None, number: int = 0) -> None:
-        """Sends a message. Waits while the other side does not read; ignores that it is gone."""
+        """Sends a message. Waits while the other side does not read; does nothing if it is gone."""
         data = packed(kind, number, body)
         with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(data)
