@@ -1,68 +1,40 @@
-"""Turns an exception of a node into one line that names the node. The cause stays attached for
-debugging.
-"""
+"""Holds the result of a graph run, and what of it failed."""
 
 from __future__ import annotations
 
-import errno
-import traceback
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from pydantic import ValidationError
-
-from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
-from katz_graph.executor.worker.device_fault import device_fault
-from katz_graph.host.out_of_memory import is_out_of_memory, memory_message
-from katz_graph.messages import one_line, shorten, show
-
-LONGEST = 400  # characters of a foreign message
-FULL = (errno.ENOSPC, errno.EDQUOT)
+from katz_graph.errors import InputError, KatzError, RunError
+from katz_graph.executor.graph.node_state import Outputs
+from katz_graph.messages import listed
 
 
-def node_failure(name: str, error: BaseException) -> KatzError:
-    """Returns the error of the node called `name`: InputError and OutOfMemory stay so, all else is
-    a RunError; `__cause__` is the original.
+@dataclass(frozen=True, slots=True)
+class GraphResult:
+    """Holds the outputs of the targets that were reached, what nodes have for editors, and an error
+    for each node that failed.
+
+    An output of several values is a `Listed`. `blocked` are reached targets that did not run
+    because a node upstream said so.
     """
-    if isinstance(error, (KeyboardInterrupt, Cancelled)):
-        return error if isinstance(error, Cancelled) else Cancelled("cancelled")
-    failure = _kind(error)("\n".join(f"{name}: {line}" for line in _lines(error)))
-    failure.__cause__ = error
-    return failure
 
+    outputs: Mapping[str, Outputs]
+    failures: Mapping[str, KatzError] = field(default_factory=dict)
+    refused: tuple[str, ...] = ()  # targets that were not reached
+    ui: Mapping[str, Mapping[str, Sequence[Any]]] = field(default_factory=dict)
+    blocked: tuple[str, ...] = ()
 
-def _kind(error: BaseException) -> type[KatzError]:
-    if isinstance(error, (InputError, ValidationError)):
-        return InputError
-    return OutOfMemory if isinstance(error, OutOfMemory) or is_out_of_memory(error) else RunError
-
-
-def in_words(error: BaseException) -> str:
-    """Describes an exception in one phrase."""
-    return "; ".join(_lines(error))
-
-
-def _lines(error: BaseException) -> list[str]:
-    if isinstance(error, KatzError):
-        return [one_line(line) for line in str(error).split("\n")]
-    if isinstance(error, ValidationError):
-        return [f"{'.'.join(map(str, part['loc']))}: got {show(part.get('input'))}; {part['msg']}" for part in error.errors()]
-    if is_out_of_memory(error):
-        return [memory_message(error)]
-    if fault := device_fault(error):
-        return [f"the device failed ({fault}); nothing more can be computed on it in this process, so run it again"]
-    if isinstance(error, OSError) and error.errno is not None:
-        where = f" ({one_line(str(error.filename))})" if error.filename else ""
-        return [
-            f"the disk is full{where}; free some space or choose another --output" if error.errno in FULL else f"{error.strerror}{where}"
-        ]
-    return [_foreign(error)]
-
-
-def _foreign(error: BaseException) -> str:
-    """Describes an exception that nobody wrote for users: its type and message, and the line of
-    code that raised it.
-    """
-    message = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return one_line(f"{type(error).__name__}{': ' if message else ''}{shorten(message, LONGEST)}{place}")
+    def raise_failures(self) -> None:
+        """Raises one error for all that failed: InputError if no target was reached and only wrong
+        input stood in the way, else RunError.
+        """
+        if not self.refused:
+            return
+        errors = list(self.failures.values())
+        lines = "\n".join(map(str, errors))
+        if self.outputs:
+            raise RunError(f"{lines}\nsome outputs were refused: node {listed(self.refused)}") from errors[0]
+        kind = InputError if all(isinstance(error, InputError) for error in errors) else RunError
+        raise kind(lines) from errors[0]

@@ -25,12 +25,12 @@ from katz_graph.executor.graph.calls import Calls, blocker_in, expected_outputs,
 from katz_graph.executor.graph.event_loop import Done, Tasks
 from katz_graph.executor.graph.expansion import Splicer, delivered
 from katz_graph.executor.graph.expansion_ui import shown_by, with_inner
-from katz_graph.executor.graph.graph_result import GraphResult
+from katz_graph.executor.graph.failure import node_failure
 from katz_graph.executor.graph.hidden_inputs import HiddenInputs
 from katz_graph.executor.graph.liveness import end_reading, free, hold_again, wanted_again
 from katz_graph.executor.graph.node_state import NodeState, Outputs, source_of
 from katz_graph.executor.graph.reporter import NodeReporter
-from katz_graph.executor.graph.result import node_failure
+from katz_graph.executor.graph.result import GraphResult
 from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
 from katz_graph.executor.graph.sign import sign_late, sign_upstream
 from katz_graph.graph import Expansion, Graph, Link

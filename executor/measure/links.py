@@ -18,7 +18,7 @@ from katz_graph.errors import RunError
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
-from katz_graph.executor.worker.values import on_device
+from katz_graph.executor.worker.batching import on_device
 from katz_graph.ir.device import NetworkLink
 
 if TYPE_CHECKING:

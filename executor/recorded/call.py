@@ -17,6 +17,8 @@ from torch import Tensor
 from katz_graph.executor.recorded.tape import Tape
 from katz_graph.models.stages import Outputs, Stage
 
+Tapes = dict[Hashable, Tape]
+
 
 class Recorder:
     """Implements `katz_graph.executor.worker.models.Computing`. `strict`: see `Tape`. Used by one
@@ -25,14 +27,15 @@ class Recorder:
 
     def __init__(self, strict: bool = False) -> None:
         self._strict = strict
-        self._tapes: WeakKeyDictionary[Any, dict[Hashable, Tape]] = WeakKeyDictionary()  # by live module: it takes its tapes along
+        self._of_modules: WeakKeyDictionary[Any, Tapes] = WeakKeyDictionary()  # a module that goes takes its tapes along
+        self._of_none: Tapes = {}  # of stages without weights
         self.captures, self.replays, self.eager = 0, 0, 0
 
     def __call__(self, stage: Stage, module: Any, given: Mapping[str, Any]) -> Outputs:
         if not stage.recorded:
             self.eager += 1
             return stage.computed(module, given)
-        tapes = self._tapes.setdefault(module, {})
+        tapes = self._of_none if module is None else self._of_modules.setdefault(module, {})
         key = stage.name, form_of(given)
         if key not in tapes:
             tapes[key] = Tape(lambda static: stage.computed(module, static), given, module, self._strict)

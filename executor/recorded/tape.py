@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from katz_graph.executor.worker.values import mapped, tensors_of
+from katz_graph.executor.worker.batching import mapped, tensors_of
 
 aten = torch.ops.aten
 ALLOCATES = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided}
@@ -50,11 +50,11 @@ class Tape:
     outputs once they are taken: a value of an earlier replay that is read is seen in the result.
     """
 
-    def __init__(self, call: Callable[[Any], Any], given: Any, module: nn.Module, strict: bool = False) -> None:
+    def __init__(self, call: Callable[[Any], Any], given: Any, module: nn.Module | None, strict: bool = False) -> None:
         self._strict = strict
         static = mapped(given, _static)
         self._inputs = tensors_of(static)
-        weights = (*module.parameters(), *module.buffers())
+        weights = () if module is None else (*module.parameters(), *module.buffers())
         recording = _Recording({_storage(tensor) for tensor in (*self._inputs, *weights)})
         with recording:
             self._outputs = call(static)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,18 +22,20 @@ from katz_graph.devices import format_name, wider
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.events import Previewed, Progress, Span
 from katz_graph.executor.graph.region_calls import RegionCalls
+from katz_graph.executor.worker.batching import on_device
+from katz_graph.executor.worker.bound_calls import BoundCalls
 from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.loop import WeightSet
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.timing import Timing
-from katz_graph.executor.worker.values import Values, on_device
+from katz_graph.executor.worker.values import Values
 from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import Call, Instance, Instruction
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
 from katz_graph.models.family import architecture
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
-from katz_graph.models.stages import NODE, Loop, Stage
+from katz_graph.models.stages import NODE
 from katz_graph.models.text.recipe import clips
 from katz_graph.picture.latent_spaces import LinearMap, linear_map
 from katz_graph.picture.preview import latent_picture
@@ -56,17 +57,6 @@ class Exchange(Protocol):
     def has(self, instance: Instance) -> bool: ...
 
     def take(self, instance: Instance) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Holds a call that is ready to be given tensors: its stage, the live module, and constants on
-    the device.
-    """
-
-    stage: Stage
-    module: Any
-    constants: Mapping[str, Any]
 
 
 class Execution:
@@ -96,8 +86,7 @@ class Execution:
         self._owns = portion.owns
         self._process: Process | None = None  # where the sampler is
         self._colours: LinearMap | None = None  # of its previews
-        self._loop: Loop = loop_of(program.region.begin, program.shape)
-        self._bound: dict[tuple[str, ...], Bound] = {}
+        self._calls = BoundCalls(models, loop_of(program.region.begin, program.shape))
         self._instances = Instances(program)
         self._before = Values()
         self._values: Values | None = None  # of the evaluation that is under way
@@ -284,7 +273,7 @@ class Execution:
         """
         self._let_go()
         self._before, self._values, self._kept, self._process = Values(), None, {}, None
-        self._bound.clear()
+        self._calls.clear()
 
     def _load(self) -> None:
         """Loads models before any operation, so that operations are not charged for it."""
@@ -367,21 +356,8 @@ class Execution:
         """
         if call.stage == NODE:
             return self._nodes.call(members[0], {**members[0].inputs, **given})
-        compute = partial(self._computed, call, members, given)
+        compute = partial(self._calls.compute, members, given)
         return self._models.residents.with_room(f"{self._what()}, {call.stage.replace('_', ' ')}", compute)
-
-    def _computed(self, call: Call, members: Sequence[Operation], given: Mapping[str, Any]) -> tuple[Any, ...]:
-        if call.operations not in self._bound:
-            self._bound[call.operations] = self._bind(members)
-        bound = self._bound[call.operations]
-        return self._models.compute(bound.stage, bound.module, {**bound.constants, **given})
-
-    def _bind(self, members: Sequence[Operation]) -> Bound:
-        """Looks up what is the same in every evaluation."""
-        stage, inputs, batch = stage_of(members[0]), members[0].inputs, self.program.shape[0]
-        rows = {name: torch.tensor([float(member.inputs[name]) for member in members]).repeat_interleave(batch) for name in stage.rows}
-        constants = on_device({**stage.bound(inputs, self._loop), **rows}, self._models.device)
-        return Bound(stage, self._models.module(inputs[stage.module]) if stage.module else None, constants)
 
     def _measured_from(self) -> float:
         """Returns the time now; when calls are timed one by one, with the device idle."""

@@ -68,7 +68,6 @@ class Host:
         self._calls: dict[int, DeviceJob] = {}
 
     def assign(self, assignment: WorkerConfig) -> None:
-        self._assignment = assignment
         self._settings = Settings.read(packs=[Path(folder) for folder in assignment.packs])
         self._folders = self._settings.folders()
         self._types = _Types(self._builtin, assignment.name, self._settings)

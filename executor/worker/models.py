@@ -193,7 +193,7 @@ class DeviceModels:
 
     def _computed(self, module: Any, stage: Stage, given: Tensor, parts: Parts) -> Tensor:
         def work(some: Tensor) -> Tensor:
-            (made,) = self.compute(stage, module, {"given": some.to(self.device), "tile": parts.tile})
+            (made,) = self.compute(stage, module, {"part": some.to(self.device), "tile": parts.tile})
             return cast(Tensor, made)
 
         return in_parts(work, given, parts.pictures)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from katz_graph.context import Context
-    from katz_graph.executor.graph.graph_result import GraphResult
+    from katz_graph.executor.graph.result import GraphResult
     from katz_graph.graph import Graph
     from katz_graph.ir.program import Program
     from katz_graph.node import NodeType

@@ -24,12 +24,13 @@ class WeightSwitch:
 
 def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelRecipe]:
     """Returns the loop's models whose UNets are patched (on one device, or all), by a name for each
-    set, in order of first use. These carry LoRAs or share a UNet with a model that does.
+    set, in order of first use. These carry LoRAs, or share a UNet there with a model that does.
     """
-    operations = [op for variant in program.variants for op in variant.operations]
-    patched = {model.unet for op in operations if isinstance(model := op.inputs.get("model"), ModelRecipe) and model.loras}
-    models = (op.inputs.get("model") for op in operations if device in (None, program.placement.get(op.id)))
-    return {digest(model)[:12]: model for model in models if isinstance(model, ModelRecipe) and model.unet in patched}
+    operations = (op for variant in program.variants for op in variant.operations)
+    used = [op.inputs.get("model") for op in operations if device in (None, program.placement.get(op.id))]
+    models = [model for model in used if isinstance(model, ModelRecipe)]
+    patched = {model.unet for model in models if model.loras}
+    return {digest(model)[:12]: model for model in models if model.unet in patched}
 
 
 def switches(program: Program) -> dict[str, WeightSwitch]:

@@ -17,6 +17,7 @@ from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import Choices
 from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.recorded.call import Recorder
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink
@@ -65,6 +66,8 @@ def test_it_samples_on_one_device_and_on_two_with_the_same_bits(sd1: Models, cos
     with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
         expected = sample(engine, asked, bare_context(engine, **TYPES))
         assert not torch.equal(expected, sample(engine, region(sd1, 1.0, 1.0)))
+        engine.models.compute = Recorder(strict=True)
+        assert torch.equal(sample(engine, asked, bare_context(engine, **TYPES)), expected)
     workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
     pins = {**parse_places(["made_up_stronger=cpu:1", "unet=cpu:0"], ["cpu:0", "cpu:1"])}
     launchers = {one.name: InProcess() for one in workers}

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from hand_drawn import unet
 from torch import Tensor
 
 from katz_graph.bench.parity import Models, difference
@@ -20,7 +21,7 @@ from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import bare_context, bind, sample
 from katz_graph.errors import InputError, RunError
 from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.worker.values import merge
+from katz_graph.executor.worker.batching import merge
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import Residuals, TextEncoding
@@ -141,14 +142,6 @@ def test_a_part_of_a_part_sees_its_own_place(seeing: Callable[[int], Path], engi
 
     outer, inner = {"top": 2, "left": 8, "height": 14, "width": 24}, {"top": 4, "left": 10, "height": 8, "width": 8}
     assert torch.equal(drawn(outer, inner), drawn(inner | {"top": 6, "left": 18}))
-
-
-def unet(nodes: dict[str, NodeCall], name: str, model: ModelRecipe, text: Conditioning, step: Link) -> Link:
-    common = {"model": model, "conditioning": text}
-    nodes[f"{name}.encoder"] = NodeCall("UNetEncoder", {"step": step, **common})
-    nodes[f"{name}.mid"] = NodeCall("UNetMid", {"features": Link(f"{name}.encoder", 0), **common})
-    nodes[f"{name}.decoder"] = NodeCall("UNetDecoder", {"features": Link(f"{name}.mid", 0), **common})
-    return Link(f"{name}.decoder", 1)
 
 
 class Earlier(Node, category="test"):

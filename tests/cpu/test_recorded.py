@@ -14,24 +14,31 @@ from typing import Any
 
 import pytest
 import torch
+from hand_drawn import unet
 from torch import Tensor, nn
 
 from katz_graph.bench.parity import Models, cases
 from katz_graph.bench.parity_reference import Case, ControlCase
+from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
+from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.planning import plan_region
 from katz_graph.executor.recorded.call import Recorder, form_of
 from katz_graph.executor.recorded.tape import NotRecordable, Tape
+from katz_graph.executor.worker.batching import merge, split, tensors_of
+from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.models import computed
-from katz_graph.executor.worker.values import merge, split, tensors_of
 from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.ir.device import NetworkLink, Target
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.sources import pipeline_recipes
+from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.stages import Outputs, Stage, stages
 from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
-from katz_graph.recipe import Area, ClipRecipe, ConditioningEntry, Lora, ModelRecipe, Prompt
+from katz_graph.recipe import Area, ClipRecipe, Concatenated, ConditioningEntry, Lora, ModelRecipe, Picture, Prompt
 from katz_graph.sampling.names import SAMPLER_NAMES
 
 BOUND = 1e-5  # of the range: float rounding, the bound of the fidelity rules
@@ -122,6 +129,16 @@ def region(model: ModelRecipe, positive: tuple[ConditioningEntry, ...], negative
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
+def test_what_an_inpainting_model_sees_beside_the_latent(engines: tuple[LocalEngine, LocalEngine], tmp_path: Path) -> None:
+    make_pipeline(tmp_path / "seeing", "sd1", seed=1, extra=5)
+    model, clip, _ = pipeline_recipes(tmp_path / "seeing")
+    mask, picture = torch.rand(1, 64, 128), torch.randn(1, 4, 8, 16)
+    seen = Concatenated(Picture.of(picture), Picture.of(mask))
+    areas = (Area(0, 0, 8, 8), None)
+    positive = tuple(ConditioningEntry(Prompt(clip, "a"), area=area, concatenated=seen) for area in areas)
+    assert same(engines, region(model, positive, (ConditioningEntry(Prompt(clip, ""), concatenated=seen),)))
+
+
 class Scale(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +205,7 @@ def test_rows_of_two_requests_share_a_call(sd1: Models, sdxl: Models, costs: Pat
                     scale = float(expected.max() - expected.min()) or 1.0
                     assert float((expected - found).abs().max()) <= BOUND * scale, stage.name
             shared.add(stage.name)
-        assert shared == {name for name, stage in stages().items() if stage.recorded and stage.compute}
+        assert shared == {name for name, stage in stages().items() if stage.recorded and stage.module}
 
 
 def alike(one: Called, other: Called) -> bool:
@@ -220,26 +237,62 @@ def test_branches_with_other_loras_on_one_unet_are_patched_in_turn(
     shutil.copytree(sd1.pipeline, tmp_path / "copy")
     here, there = pipeline_recipes(sd1.pipeline), pipeline_recipes(tmp_path / "copy")
     lora = Lora(file_identity(sd1.loras[0]), 0.8)
-    patched, (shared, clip, _), (apart, _, _) = here[0].with_lora(lora), here, there
-    expected = sample(engines[0], two_models(patched, apart, clip))
+    patched, (shared, clip, _), (other, _, _) = here[0].with_lora(lora), here, there
+    expected = sample(engines[0], two_models(patched, other, clip))
     program = engines[0].plan(two_models(patched, shared, clip))
     (instructions,) = program.instructions.values()
     assert sum(one.kind == "patch" and one.evaluation is not None for one in instructions) >= 2 * len(program.schedule) - 1
     for engine in engines:
         assert torch.equal(sample(engine, two_models(patched, shared, clip)), expected)
     assert not torch.equal(sample(engines[0], two_models(shared, shared, clip)), expected)
+    drawn = two_models(patched, shared, clip)
+    apart = {name: ("cpu:1" if name.startswith("uncond") else "cpu:0",) for name in (op.id for op in drawn.operations)}
+    workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
+    with ClusterEngine(
+        workers, cache=engines[0].options.cache, link=NetworkLink(1e9), launchers={one.name: InProcess() for one in workers}
+    ) as cluster:
+        scattered = plan_region(drawn, Target(cluster.cluster.devices, cluster.cluster.links, apart, batching=False))
+        assert {scattered.placement[name] for name in ("cond.mid", "uncond.mid")} == {"cpu:0", "cpu:1"}
+        assert torch.equal(cluster.cluster.run(scattered, bare_context(cluster)).samples, expected)
 
 
 def two_models(cond: ModelRecipe, uncond: ModelRecipe, clip: ClipRecipe) -> Region:
     """Guidance whose sides have a model each."""
     nodes = {"begin": NodeCall("StepBegin", {"model": cond, "latent_image": {"samples": torch.zeros(1, 4, 8, 8)}, "steps": 3})}
-    sides = {}
-    for side, model in (("cond", cond), ("uncond", uncond)):
-        common = {"model": model, "conditioning": (ConditioningEntry(Prompt(clip, side)),)}
-        nodes[f"{side}.encoder"] = NodeCall("UNetEncoder", {"step": Link("begin", 0), **common})
-        nodes[f"{side}.mid"] = NodeCall("UNetMid", {"features": Link(f"{side}.encoder", 0), **common})
-        nodes[f"{side}.decoder"] = NodeCall("UNetDecoder", {"features": Link(f"{side}.mid", 0), **common})
-        sides[side] = Link(f"{side}.decoder", 1)
+    sides = {
+        side: unet(nodes, side, model, (ConditioningEntry(Prompt(clip, side)),), Link("begin", 0))
+        for side, model in (("cond", cond), ("uncond", uncond))
+    }
     nodes["guidance"] = NodeCall("CFGCombine", sides)
     nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": Link("guidance", 0)})
     return bind(Graph(nodes), "end")
+
+
+def test_a_number_that_a_switch_chooses_is_that_of_each_evaluation(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+    """A ControlNet whose strength changes from step to step, as two ControlNets between which a switch chooses."""
+    model, clip, _ = pipeline_recipes(sd1.pipeline)
+    text, step = (ConditioningEntry(Prompt(clip, "a")),), Link("begin", 0)
+    image = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1))
+    common = {"control_net": controlnet_recipe(sd1.controls[0]), "step": step, "conditioning": text, "image": image}
+
+    def drawn(strength: dict[str, NodeCall], residuals: Link) -> Region:
+        latent = {"samples": torch.zeros(1, 4, 8, 8)}
+        nodes = {"begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 4})}
+        nodes["odd"] = NodeCall("StepPattern", {"step": step, "every": 2, "offset": 1})
+        prediction = unet(nodes, "x", model, text, step)
+        nodes["x.decoder"].inputs["residuals_1"] = residuals  # type: ignore[index]
+        nodes |= strength
+        nodes["end"] = NodeCall("StepEnd", {"step": step, "prediction": prediction})
+        return bind(Graph(nodes), "end")
+
+    def choice(on_true: Any, on_false: Any) -> NodeCall:
+        return NodeCall("Switch", {"condition": Link("odd", 0), "on_true": on_true, "on_false": on_false})
+
+    one = drawn(
+        {"strength": choice(0.9, 0.1), "control": NodeCall("ControlNet", {**common, "strength": Link("strength", 0)})},
+        Link("control", 0),
+    )
+    strong, weak = (NodeCall("ControlNet", {**common, "strength": strength}) for strength in (0.9, 0.1))
+    two = drawn({"strong": strong, "weak": weak, "which": choice(Link("strong", 0), Link("weak", 0))}, Link("which", 0))
+    for engine in engines:
+        assert torch.equal(sample(engine, one), sample(engine, two))

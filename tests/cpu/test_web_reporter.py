@@ -14,7 +14,7 @@ import torch
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.events import Event, NodeBlocked, NodeDone, NodeFailed, NodeStarted, Previewed, Progress, Span, StageDone, Timeline
 from katz_graph.executor.cluster.requests import WorkerLost
-from katz_graph.executor.graph.result import node_failure
+from katz_graph.executor.graph.failure import node_failure
 from katz_graph.web.events import JOB_EVENT, Cached, ClientEvent, EncodedPicture, JobEvent, Wrote
 from katz_graph.web.runner.job_message import Order
 from katz_graph.web.runner.reporter import PACE, JobReporter, described, plain

@@ -265,3 +265,22 @@ def test_every_alternative_is_named_for_what_it_is() -> None:
     assert {"one device", "controlnet on cpu:1, synchronous", "controlnet on cpu:1, one evaluation stale"} <= set(program.alternatives)
     assert program.alternatives["controlnet on cpu:1, synchronous"] == pytest.approx(30 * (38 * MS + STEP))
     assert program.alternatives["one device"] == pytest.approx(30 * 49 * MS)
+
+
+def test_segments_say_what_they_read_and_write() -> None:
+    """What a segment reads is the step, made before the loop, or written by another one; nothing else passes between them."""
+    pins = {"controlnet": ("cpu:1",), "unet_encoder": ("cpu:0",), "unet_mid": ("cpu:0",), "unet_decoder": ("cpu:0",)}
+    program = several(region(), pins=pins)
+    (segments,), (variant,) = program.segments, program.variants
+    before = {operation.id for operation in program.before} | {program.region.begin.id}
+    written = {ref for segment in segments for ref in segment.writes}
+    inputs = {operation.id: {ref for _, ref in operation.references()} for operation in variant.operations}
+    assert len({segment.device for segment in segments}) == 2
+    for segment in segments:
+        inside = {name for call in segment.calls for name in call.operations}
+        read = set().union(*(inputs[name] for name in inside))
+        assert set(segment.reads) == {ref for ref in read if ref.operation not in inside}
+        assert all(ref.operation in before or ref in written for ref in segment.reads)
+        assert all(ref.operation in inside for ref in segment.writes)
+    elsewhere = {ref for segment in segments for ref in segment.reads} | {variant.prediction, *variant.carried.values()}
+    assert written <= elsewhere  # and nothing that nobody reads

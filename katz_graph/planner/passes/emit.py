@@ -33,7 +33,6 @@ class _Lists:
         self._instances = Instances(program)
         self._begin = program.region.begin.id
         self._segments = dict(zip((variant.name for variant in program.variants), program.segments, strict=True))
-        self._sets = {model: name for name, model in weight_sets(program).items()}
         self._before = {operation.id: operation for operation in program.before}
         self._made_before: dict[str, list[str]] = {}  # operation before the loop -> devices that compute it
         for call in program.before_calls:
@@ -52,32 +51,17 @@ class _Lists:
 
     def _list(self, device: str) -> Iterator[Instruction]:
         here: dict[Instance, None] = {}
-        weights: dict[Component, tuple[Lora, ...]] = {}  # that are resident in a UNet
-        for name, model in weight_sets(self._program, device).items():
-            if model.unet not in weights:
-                weights[model.unet] = model.loras
-                yield Instruction("patch", name)
+        weights = _Weights(weight_sets(self._program, device))
+        yield from weights.first()
         for call in (call for call in self._program.before_calls if call.device == device):
-            yield from self._patch((self._before[name] for name in call.operations), weights)
+            yield from weights.patches(self._before[name] for name in call.operations)
             yield from self._receive(device, [ref for name in call.operations for _, ref in self._before[name].references()], None, here)
             yield Instruction("prepare", call.operations[0])
             yield from self._send(device, call.operations, None)
         for point in self._program.schedule:
             yield from self._evaluation(device, point.index, here, weights)
 
-    def _patch(
-        self, operations: Iterable[Operation], weights: dict[Component, tuple[Lora, ...]], index: int | None = None
-    ) -> Iterator[Instruction]:
-        """Yields the patches that must come before these operations run."""
-        for operation in operations:
-            model = operation.inputs.get("model")
-            if isinstance(model, ModelRecipe) and model in self._sets and weights.get(model.unet) != model.loras:
-                weights[model.unet] = model.loras
-                yield Instruction("patch", self._sets[model], index)
-
-    def _evaluation(
-        self, device: str, index: int, here: dict[Instance, None], weights: dict[Component, tuple[Lora, ...]]
-    ) -> Iterator[Instruction]:
+    def _evaluation(self, device: str, index: int, here: dict[Instance, None], weights: _Weights) -> Iterator[Instruction]:
         variant, owner = self._instances.variant(index), device == self._program.owner
         segments = [segment for segment in self._segments[variant.name] if segment.device == device]
         operations = {operation.id: operation for operation in variant.operations}
@@ -89,7 +73,7 @@ class _Lists:
         for segment in segments:
             made = [name for call in segment.calls for name in call.operations]
             yield from self._receive(device, segment.reads, index, here)
-            yield from self._patch((operations[name] for name in made), weights, index)
+            yield from weights.patches((operations[name] for name in made), index)
             yield Instruction("run", segment.name, index)
             yield from self._send(device, made, index)
         if owner:
@@ -137,3 +121,26 @@ class _Lists:
             if self._last_use[device, instance.evaluation][instance] <= index:
                 del here[instance]
         return tuple(instance for instance in here if instance.evaluation is not None)
+
+
+class _Weights:
+    """Follows which LoRAs are resident in the UNets of one device while its list is carried out."""
+
+    def __init__(self, sets: Mapping[str, ModelRecipe]) -> None:
+        self._names = {model: name for name, model in sets.items()}
+        self._resident: dict[Component, tuple[Lora, ...]] = {}
+
+    def first(self) -> Iterator[Instruction]:
+        """Yields the first patch of each UNet, before anything else is done."""
+        for model, name in self._names.items():
+            if model.unet not in self._resident:
+                self._resident[model.unet] = model.loras
+                yield Instruction("patch", name)
+
+    def patches(self, operations: Iterable[Operation], index: int | None = None) -> Iterator[Instruction]:
+        """Yields the patches that must come before these operations run."""
+        for operation in operations:
+            model = operation.inputs.get("model")
+            if isinstance(model, ModelRecipe) and model in self._names and self._resident[model.unet] != model.loras:
+                self._resident[model.unet] = model.loras
+                yield Instruction("patch", self._names[model], index)

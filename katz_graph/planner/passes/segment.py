@@ -6,24 +6,23 @@ Each becomes one CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from katz_graph.ir.program import Call, Program, Segment, Variant
 from katz_graph.ir.region import Operation, Previous, Ref
-from katz_graph.planner.queries import weight_sets
 from katz_graph.recipe import Component, Lora, ModelRecipe
 
 
 def segment(program: Program) -> Program:
     """Fills `segments`, per variant in the order of their first calls."""
-    crossings, patched = _Crossings(program), frozenset(weight_sets(program).values())
+    crossings = _Crossings(program)
     every = zip(program.variants, program.calls, strict=True)
-    return replace(program, segments=tuple(tuple(_segments(variant, calls, crossings, patched)) for variant, calls in every))
+    return replace(program, segments=tuple(tuple(_segments(variant, calls, crossings)) for variant, calls in every))
 
 
-def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings, patched: Collection[ModelRecipe]) -> Iterator[Segment]:
+def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings) -> Iterator[Segment]:
     operations = {operation.id: operation for operation in variant.operations}
     runs: list[list[Call]] = []
     open_runs: dict[str, list[Call]] = {}
@@ -31,13 +30,10 @@ def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings, 
     for call in calls:
         members = [operations[name] for name in call.operations]
         model = members[0].inputs.get("model")
-        if (
-            isinstance(model, ModelRecipe)
-            and model in patched
-            and weights.setdefault((call.device, model.unet), model.loras) != model.loras
-        ):
+        if isinstance(model, ModelRecipe):
+            if weights.get((call.device, model.unet), model.loras) != model.loras:
+                open_runs.pop(call.device, None)
             weights[call.device, model.unet] = model.loras
-            open_runs.pop(call.device, None)
         if call.device not in open_runs or any(crossings.arrives(member) for member in members):
             open_runs[call.device] = []
             runs.append(open_runs[call.device])

@@ -81,11 +81,11 @@ class Flow:
         return tuple(dict.fromkeys(self.numbers[instance] for instance in found))
 
     def _patched(self) -> Mapping[str, str]:
-        """Returns operation -> the weight set that it needs, for models that are patched."""
+        """Returns operation -> the weight set that it needs, for models with LoRAs."""
         names = {model: name for name, model in weight_sets(self.program).items()}
         operations = [op for variant in self.program.variants for op in variant.operations] if names else []
         models = {op.id: op.inputs.get("model") for op in operations}
-        return {name: names[model] for name, model in models.items() if isinstance(model, ModelRecipe) and model in names}
+        return {name: names[model] for name, model in models.items() if isinstance(model, ModelRecipe) and model.loras}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -
 
 
 def vae_decode(module: Any, given: Mapping[str, Any]) -> Outputs:
-    return (vae.decode(module, given["given"], given["tile"]),)
+    return (vae.decode(module, given["part"], given["tile"]),)
 
 
 def vae_encode(module: Any, given: Mapping[str, Any]) -> Outputs:
-    return (vae.encode(module, given["given"], given["tile"]),)
+    return (vae.encode(module, given["part"], given["tile"]),)

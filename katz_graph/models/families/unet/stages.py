@@ -96,5 +96,5 @@ STAGES = (
     Stage(**_counted("controlnet_reference", "reference", "bind_reference", "control_net"), holds_weights=True),
     Stage(**_counted("keys_values", "keys_values"), reads_text=True),
     Stage("added_embedding", uncounted, **_computed("added"), reads_text=True),
-    Stage("concatenated", uncounted, **_computed("channels", "bind_channels", ""), recorded=False),
+    Stage("concatenated", uncounted, **_computed("channels", "bind_channels", "")),
 )

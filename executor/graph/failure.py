@@ -1,0 +1,68 @@
+"""Turns an exception of a node into one line that names the node. The cause stays attached for
+debugging.
+"""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
+from katz_graph.executor.worker.device_fault import device_fault
+from katz_graph.host.out_of_memory import is_out_of_memory, memory_message
+from katz_graph.messages import one_line, shorten, show
+
+LONGEST = 400  # characters of a foreign message
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def node_failure(name: str, error: BaseException) -> KatzError:
+    """Returns the error of the node called `name`: InputError and OutOfMemory stay so, all else is
+    a RunError; `__cause__` is the original.
+    """
+    if isinstance(error, (KeyboardInterrupt, Cancelled)):
+        return error if isinstance(error, Cancelled) else Cancelled("cancelled")
+    failure = _kind(error)("\n".join(f"{name}: {line}" for line in _lines(error)))
+    failure.__cause__ = error
+    return failure
+
+
+def _kind(error: BaseException) -> type[KatzError]:
+    if isinstance(error, (InputError, ValidationError)):
+        return InputError
+    return OutOfMemory if isinstance(error, OutOfMemory) or is_out_of_memory(error) else RunError
+
+
+def in_words(error: BaseException) -> str:
+    """Describes an exception in one phrase."""
+    return "; ".join(_lines(error))
+
+
+def _lines(error: BaseException) -> list[str]:
+    if isinstance(error, KatzError):
+        return [one_line(line) for line in str(error).split("\n")]
+    if isinstance(error, ValidationError):
+        return [f"{'.'.join(map(str, part['loc']))}: got {show(part.get('input'))}; {part['msg']}" for part in error.errors()]
+    if is_out_of_memory(error):
+        return [memory_message(error)]
+    if fault := device_fault(error):
+        return [f"the device failed ({fault}); nothing more can be computed on it in this process, so run it again"]
+    if isinstance(error, OSError) and error.errno is not None:
+        where = f" ({one_line(str(error.filename))})" if error.filename else ""
+        return [
+            f"the disk is full{where}; free some space or choose another --output" if error.errno in FULL else f"{error.strerror}{where}"
+        ]
+    return [_foreign(error)]
+
+
+def _foreign(error: BaseException) -> str:
+    """Describes an exception that nobody wrote for users: its type and message, and the line of
+    code that raised it.
+    """
+    message = next((line.strip() for line in str(error).split("\n") if line.strip()), "")
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return one_line(f"{type(error).__name__}{': ' if message else ''}{shorten(message, LONGEST)}{place}")

@@ -1,0 +1,55 @@
+"""Computes the calls of one request on live modules and constants that are looked up once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from katz_graph.executor.worker.batching import on_device
+from katz_graph.executor.worker.models import DeviceModels
+from katz_graph.ir.region import Operation
+from katz_graph.models.stages import Loop, Outputs, Stage
+from katz_graph.planner.region import stage_of
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Holds a call that is ready to be given tensors: its stage, the live module, and constants on
+    the device.
+    """
+
+    stage: Stage
+    module: Any
+    constants: Mapping[str, Any]
+
+
+class BoundCalls:
+    """Binds each call when it first runs. An operation of another variant is another one: a switch
+    may have chosen another constant for it. The modules must stay loaded until `clear`.
+    """
+
+    def __init__(self, models: DeviceModels, loop: Loop) -> None:
+        self._models, self._loop = models, loop
+        self._known: dict[tuple[int, ...], Bound] = {}  # by the identity of operations, which the program keeps
+
+    def compute(self, members: Sequence[Operation], given: Mapping[str, Any]) -> Outputs:
+        """Returns the outputs of one call for the values that other operations made."""
+        key = tuple(map(id, members))
+        if key not in self._known:
+            self._known[key] = self._bind(members)
+        bound = self._known[key]
+        return self._models.compute(bound.stage, bound.module, {**bound.constants, **given})
+
+    def clear(self) -> None:
+        """Lets go of the modules."""
+        self._known.clear()
+
+    def _bind(self, members: Sequence[Operation]) -> Bound:
+        stage, inputs, batch = stage_of(members[0]), members[0].inputs, self._loop.shape[0]
+        rows = {name: torch.tensor([float(member.inputs[name]) for member in members]).repeat_interleave(batch) for name in stage.rows}
+        constants = on_device({**stage.bound(inputs, self._loop), **rows}, self._models.device)
+        module = self._models.module(inputs[stage.module]) if stage.module else None
+        return Bound(stage, module, constants)
