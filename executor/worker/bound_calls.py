@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.ir.region import Operation
+from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.models.stages import Loop, Outputs, Stage
 from katz_graph.planner.region import stage_of
 
@@ -41,15 +42,22 @@ class BoundCalls:
         if key not in self._known:
             self._known[key] = self._bind(members)
         bound = self._known[key]
-        return self._models.compute(bound.stage, bound.module, {**bound.constants, **given})
+        rows = {name: self._rows([given[name]] * len(members)) for name in bound.stage.rows if name in given}
+        return self._models.compute(bound.stage, bound.module, {**bound.constants, **given, **rows})
 
     def clear(self) -> None:
         """Lets go of the modules."""
         self._known.clear()
 
     def _bind(self, members: Sequence[Operation]) -> Bound:
-        stage, inputs, batch = stage_of(members[0]), members[0].inputs, self._loop.shape[0]
-        rows = {name: torch.tensor([float(member.inputs[name]) for member in members]).repeat_interleave(batch) for name in stage.rows}
-        constants = on_device({**stage.bound(inputs, self._loop), **rows}, self._models.device)
+        stage, inputs = stage_of(members[0]), members[0].inputs
+        known = [name for name in stage.rows if not isinstance(inputs[name], (Ref, Previous))]
+        rows = {name: self._rows([member.inputs[name] for member in members]) for name in known}
+        constants = on_device(stage.bound(inputs, self._loop), self._models.device)
         module = self._models.module(inputs[stage.module]) if stage.module else None
-        return Bound(stage, module, constants)
+        return Bound(stage, module, {**constants, **rows})
+
+    def _rows(self, numbers: Sequence[Any]) -> Tensor:
+        """Returns float32 [B]: the number of each member, for each picture of it."""
+        rows = torch.tensor([float(number) for number in numbers], device=self._models.device)
+        return rows.repeat_interleave(self._loop.shape[0])

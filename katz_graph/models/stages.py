@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pkgutil import resolve_name
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal
 
 from katz_graph.errors import InputError
+from katz_graph.ir.region import Previous, Ref
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,7 +88,6 @@ Compute = Callable[[Any, Mapping[str, Any]], Outputs]
 dataclasses, and constants. It changes nothing, waits for no device, and looks at no tensor's value,
 so that calls can be recorded and rows of requests can share them.
 """
-PLAIN = (bool, int, float, str, NoneType)
 Bind = Callable[[Mapping[str, Any], Loop], Mapping[str, Any]]
 """Returns the arguments of a computation besides the inputs of its operation: what recipes, the
 sampler and the latent's shape decide.
@@ -97,11 +96,12 @@ sampler and the latent's shape decide.
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Declares one stage. `compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`, and
-    of a function from a module without memory and `Sized` to an `Example`, as `module:function`,
-    imported when first called. `module`: the input whose recipe names the live module that
-    computes; `encoding` is the text encoders of a device. `rows`: inputs that are a number for each
-    row. `recorded`: its calls may be recorded, for it computes with tensors alone.
+    """Declares one stage. `compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`,
+    and of a function from a module without memory and `Sized` to an `Example`, as
+    `module:function`, imported when first called. `module`: the input whose recipe names the
+    live module that computes; `encoding` is the text encoders of a device. `recipes`: further
+    inputs that `bind` alone reads. `rows`: inputs that are a number for each row. `recorded`:
+    its calls may be recorded, for it computes with tensors alone.
 
     `costed`: it takes long enough to be placed and drawn, and to share calls; others run on the
     device that reads them. `hoists`: its arguments that depend on no step -> the stage that
@@ -121,6 +121,7 @@ class Stage:
     bind: str = ""
     example: str = ""
     module: Module = ""
+    recipes: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     recorded: bool = True
     gives: tuple[Gives, ...] = ("counted",)
@@ -142,11 +143,12 @@ class Stage:
         return self.gives[min(number, len(self.gives) - 1)]
 
     def bound(self, inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-        """Returns the arguments of `compute` that no operation made: the plain values among the
-        inputs, and what `bind` adds.
+        """Returns the arguments of `compute` that no operation of the request makes: the constants
+        among the inputs but recipes and rows, and what `bind` adds.
         """
-        plain = {name: value for name, value in inputs.items() if isinstance(value, PLAIN) and name not in self.rows}
-        return plain | _named(self.bind)(inputs, loop) if self.bind else plain
+        left_out = {self.module, *self.recipes, *self.rows}
+        constants = {name: value for name, value in inputs.items() if name not in left_out and not isinstance(value, (Ref, Previous))}
+        return constants | _named(self.bind)(inputs, loop) if self.bind else constants
 
     def sized(self, module: Any, sizes: Sized) -> Example:
         example: Example = _named(self.example)(module, sizes)

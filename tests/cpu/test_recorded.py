@@ -10,8 +10,9 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy
 import pytest
 import torch
 from hand_drawn import unet
@@ -36,10 +37,16 @@ from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.stages import Outputs, Stage, stages
+from katz_graph.node import Node
+from katz_graph.packs import builtin_types
 from katz_graph.patches import FreeU
 from katz_graph.planner.passes.expand import expand_sampling
+from katz_graph.planner.region import bind_region, region_nodes
 from katz_graph.recipe import Area, ClipRecipe, Concatenated, ConditioningEntry, Lora, ModelRecipe, Picture, Prompt
 from katz_graph.sampling.names import SAMPLER_NAMES
+from katz_graph.wires import Socket, Step
+
+Real = Annotated[float, Socket("FLOAT")]
 
 BOUND = 1e-5  # of the range: float rounding, the bound of the fidelity rules
 OUTSIDE = torch.ones(3)
@@ -296,3 +303,37 @@ def test_a_number_that_a_switch_chooses_is_that_of_each_evaluation(sd1: Models, 
     two = drawn({"strong": strong, "weak": weak, "which": choice(Link("strong", 0), Link("weak", 0))}, Link("which", 0))
     for engine in engines:
         assert torch.equal(sample(engine, one), sample(engine, two))
+
+
+class Number(Node, category="test"):
+    """Gives a number from inside of a region, as nodes of packs may compute one in each step."""
+
+    value: float = 0.0
+
+    def run(self, step: Step) -> Real:
+        return numpy.float32(self.value)  # type: ignore[return-value]
+
+
+def test_a_number_that_a_node_of_the_region_computes(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+    model, clip, _ = pipeline_recipes(sd1.pipeline)
+    text, step = (ConditioningEntry(Prompt(clip, "a")),), Link("begin", 0)
+    image = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1))
+    common = {"control_net": controlnet_recipe(sd1.controls[0]), "step": step, "conditioning": text, "image": image}
+    types = {"Number": Number.describe()}
+
+    def painted(engine: LocalEngine, strength: Any) -> Tensor:
+        latent = {"samples": torch.zeros(1, 4, 8, 8)}
+        nodes = {"begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 2})}
+        nodes["number"] = NodeCall("Number", {"step": step, "value": 0.5})
+        nodes["control"] = NodeCall("ControlNet", {**common, "strength": strength})
+        prediction = unet(nodes, "x", model, text, step)
+        nodes["x.decoder"].inputs["residuals_1"] = Link("control", 0)  # type: ignore[index]
+        nodes["end"] = NodeCall("StepEnd", {"step": step, "prediction": prediction})
+        graph = Graph(nodes)
+        drawn = bind_region(graph, {**builtin_types(), **types}, region_nodes(graph, "end"), {})
+        return sample(engine, drawn, bare_context(engine, **types))
+
+    for engine in engines:
+        expected = painted(engine, 0.5)
+        assert torch.equal(painted(engine, Link("number", 0)), expected)
+        assert torch.equal(painted(engine, numpy.float32(0.5)), expected)

@@ -17,7 +17,7 @@ from katz_graph.wires import CELL
 
 
 def bind_text(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    return {"shape": loop.shape, "encoding": inputs["encoding"], "sizes": inputs["sizes"]}
+    return {"shape": loop.shape, "encoding": inputs["encoding"]}
 
 
 def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -> Outputs:

@@ -93,8 +93,12 @@ STAGES = (
         label="ControlNet",
         colour="#f58518",
     ),
-    Stage(**_counted("controlnet_reference", "reference", "bind_reference", "control_net"), holds_weights=True),
+    Stage(
+        **_counted("controlnet_reference", "reference", "bind_reference", "control_net"),
+        recipes=("image", "cells"),
+        holds_weights=True,
+    ),
     Stage(**_counted("keys_values", "keys_values"), reads_text=True),
     Stage("added_embedding", uncounted, **_computed("added"), reads_text=True),
-    Stage("concatenated", uncounted, **_computed("channels", "bind_channels", "")),
+    Stage("concatenated", uncounted, **_computed("channels", "bind_channels", ""), recipes=("model", "concatenated", "part")),
 )
