@@ -26,6 +26,9 @@ AT_LEAST = 4  # so that there is something to compare with
 STARTS = 8  # best candidates whose stages are moved
 NEAREST = 6  # of each kind that are timed in one round, those with the least bound
 BETTER = 1 - 1e-6
+EQUAL = 1.01  # times within this factor count as equal: predictions are not better than that
+WORTH = 0.98  # of the best exact time: a plan that approximates must be below
+LISTED = 6
 
 
 def search(program: Program) -> Program:
@@ -108,15 +111,8 @@ class _Search:
         return self._found[candidate][0]
 
 
-EQUAL = 1.01  # times within this factor count as equal: predictions are not better than that
-WORTH = 0.98  # of the best exact time: a plan that approximates must be below
-LISTED = 6
-
-
 def chosen(bench: CandidateTimer, found: Sequence[Timed]) -> Program:
-    """Returns the program of the best candidate, with `alternatives` and `notes`. `batching` says
-    if equal stages must share a call.
-    """
+    """Returns the program of the best candidate, with `alternatives` and `notes`."""
     describer = Describer(bench.program)
 
     def name(one: Timed) -> str:
