@@ -36,8 +36,7 @@ def plan_region(region: Region, target: Target, counts: Counts | None = None, af
     from katz_graph.planner.compile import Known, compile_region
     from katz_graph.planner.passes.cost import count_work
     from katz_graph.planner.passes.fit import fit
-    from katz_graph.planner.sampling import decider, sampling_of
-    from katz_graph.sampling.static import evaluations_of
+    from katz_graph.planner.sampling import decider, evaluations_of, sampling_of
 
     spec, table = sampling_of(region.begin)
     known = Known(

@@ -92,7 +92,7 @@ class Canny(Node, category="image/preprocessors"):
     high_threshold: Threshold = 0.8
 
     def run(self, image: Image) -> Image:
-        from katz_graph.picture.canny import canny
+        from katz_graph.picture.filters import canny
 
         if self.low_threshold > self.high_threshold:
             raise InputError(f"low_threshold {self.low_threshold} must not be above high_threshold {self.high_threshold}; swap them")

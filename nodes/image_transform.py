@@ -158,7 +158,7 @@ class ImageStitch(Node, category="image/transform"):
     spacing_color: Literal["white", "black", "red", "green", "blue"] = "white"
 
     def run(self, image1: Image, image2: Image | None = None) -> Image:
-        from katz_graph.picture.stitch import stitch
+        from katz_graph.picture.batch import stitch
 
         if image2 is None:
             return image1

@@ -60,7 +60,7 @@ def _in_tiles_of(side: int, model: UpscaleModel, picture: Tensor, context: Conte
     was made is gone by then. OutOfMemory when they are not.
     """
     from katz_graph.errors import OutOfMemory
-    from katz_graph.picture.tiles import in_tiles
+    from katz_graph.picture.compose import in_tiles
 
     def enlarge(tile: Tensor) -> Tensor:
         context.check_cancelled()

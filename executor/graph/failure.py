@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
 from katz_graph.executor.worker.device_fault import device_fault
-from katz_graph.host.out_of_memory import is_out_of_memory, memory_message
+from katz_graph.host.memory import is_out_of_memory, memory_message
 from katz_graph.messages import one_line, shorten, show
 
 LONGEST = 400  # characters of a foreign message

@@ -37,8 +37,7 @@ from katz_graph.models.family import architecture
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
 from katz_graph.models.stages import NODE
 from katz_graph.models.text.recipe import clips
-from katz_graph.picture.latent_spaces import LinearMap, linear_map
-from katz_graph.picture.preview import latent_picture
+from katz_graph.picture.preview import LinearMap, latent_picture, linear_map
 from katz_graph.planner.queries import weight_sets
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.sampling import loop_of, sampling_of

@@ -36,7 +36,7 @@ from katz_graph.executor.worker.loop import DeviceJob, Single, Worker
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
 from katz_graph.files.settings import Settings
-from katz_graph.host.out_of_memory import is_out_of_memory, memory_message
+from katz_graph.host.memory import is_out_of_memory, memory_message
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Instance
 from katz_graph.models.loading.memory import DeviceMemory

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.executor.worker.weight_set import MERGING, WeightSets, merged_module
-from katz_graph.host.out_of_memory import GB, RanOut
+from katz_graph.host.memory import GB, RanOut
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.shared import vae
 from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
@@ -43,8 +43,7 @@ from katz_graph.recipe import (
     UpscaleModelRecipe,
     VaeRecipe,
 )
-from katz_graph.upscale.load import load_upscaler, size_of
-from katz_graph.upscale.networks import network_peak
+from katz_graph.upscale.networks import load_upscaler, network_peak, size_of
 
 TEXT_PARTS = ("text_encoder", "text_encoder_2")
 

@@ -98,7 +98,7 @@ def hints_for(scenes: Sequence[Scene], kind: str, seed: int) -> tuple[torch.Tens
     """Draws scenes with seeds from `seed` on: boolean silhouettes [B, 128, 128], and the hints [B,
     128, 128, 3] in 0..1 of a ControlNet for them.
     """
-    from katz_graph.picture.canny import canny
+    from katz_graph.picture.filters import canny
 
     drawings = [draw(scene, 128, 128, seed + index) for index, scene in enumerate(scenes)]
     wanted = torch.from_numpy(np.stack([drawing.silhouette for drawing in drawings])) > 127

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 from katz_graph.mini.draw import draw
 from katz_graph.mini.evaluate import Paint, held_out_scenes
 from katz_graph.mini.world import caption
-from katz_graph.picture.canny import canny
+from katz_graph.picture.filters import canny
 
 COLUMNS = 8
 SIDE, LABEL, GAP = 128, 34, 4

@@ -11,7 +11,7 @@ from katz_graph.mini.budget import Budget, set_rate
 from katz_graph.mini.corpus import Bucket
 from katz_graph.mini.fast import autocast, prepare
 from katz_graph.mini.train_unet import Average, Painter, batch_captions, noise_levels, noised, pick
-from katz_graph.picture.canny import canny
+from katz_graph.picture.filters import canny
 
 Hint = Literal["edges", "silhouette"]
 

@@ -1,17 +1,20 @@
 """Makes small pictures to watch a sampler by: of a latent by the linear map of its latent space,
-without a VAE; and as JPEG.
+which is told from the scaling factor, without a VAE; and as JPEG.
 """
 
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from katz_graph.picture.latent_spaces import LinearMap
 from katz_graph.wires import CELL
 
 LONGEST, SHORTEST = 512, 128  # pixels of a preview's longer side; between them a latent's cell has as many as in the picture
@@ -39,3 +42,55 @@ def as_jpeg(picture: Tensor) -> bytes:
     written = io.BytesIO()
     Image.fromarray(picture.numpy()).resize((width, height), Image.Resampling.BILINEAR).save(written, "JPEG", quality=QUALITY)
     return written.getvalue()
+
+
+CHANNELS = 4  # of all that are known
+NEAR = 1e-4  # relative difference of scaling factors that are the same
+
+
+@dataclass(frozen=True, slots=True)
+class LinearMap:
+    """Red, green and blue in -1..1 that each channel of a scaled latent adds to a cell, and what is
+    added everywhere.
+
+    With nine times as many rows they are those of the channel's cells around it, row by row.
+    """
+
+    rows: tuple[tuple[float, float, float], ...]
+    bias: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+# fmt: off
+LATENT_SPACES: Mapping[float, LinearMap] = MappingProxyType({
+    # SD 1 and 2: of InvokeAI (Apache 2.0), app/util/step_callback.py, there by torridgristle after keturn and erucipe
+    0.18215: LinearMap((
+        (0.3444, 0.1385, 0.0670), (0.1247, 0.4027, 0.1494), (-0.3192, 0.2513, 0.2103), (-0.1307, -0.1874, -0.7445),
+    )),
+    # SDXL: of InvokeAI, same place, there by StAlKeR7779
+    0.13025: LinearMap((
+        (0.3816, 0.4930, 0.5320), (-0.3753, 0.1631, 0.1739), (0.1770, 0.3588, -0.2048), (-0.4350, -0.2644, -0.4289),
+    )),
+    # the miniature family: `python -m katz_graph.mini.fit_preview`
+    0.64577: LinearMap((
+        (-0.068, 0.033, 0.036), (0.027, -0.073, 0.255), (-0.088, -0.051, 0.056),
+        (-0.042, -0.030, 0.166), (-0.300, 0.130, -0.024), (-0.040, 0.074, -0.170),
+        (-0.091, -0.016, 0.077), (-0.042, -0.012, -0.088), (-0.022, 0.141, -0.056),
+        (0.062, 0.008, -0.103), (-0.055, 0.098, -0.236), (0.076, 0.081, -0.103),
+        (0.019, 0.056, -0.169), (0.175, -0.008, 0.129), (0.017, -0.021, 0.109),
+        (0.076, 0.034, -0.085), (0.002, 0.020, 0.079), (0.026, -0.092, 0.013),
+        (0.036, -0.005, 0.012), (0.005, 0.046, -0.042), (0.039, 0.023, 0.009),
+        (0.025, 0.035, -0.027), (0.136, 0.022, 0.202), (0.006, -0.012, 0.140),
+        (0.036, 0.016, -0.007), (0.023, 0.044, 0.150), (0.016, -0.046, 0.057),
+        (0.024, -0.024, 0.033), (-0.037, 0.025, -0.074), (0.032, 0.013, 0.021),
+        (0.003, 0.004, -0.057), (-0.036, -0.171, 0.057), (0.002, -0.048, 0.136),
+        (0.040, 0.008, -0.036), (0.007, 0.001, 0.112), (0.006, -0.084, 0.041),
+    ), (0.107, 0.083, 0.264)),
+})
+# fmt: on
+
+
+def linear_map(scale: float, channels: int) -> LinearMap | None:
+    """Returns the map of the latent space with this scaling factor; None where it is not known."""
+    if channels != CHANNELS:
+        return None
+    return next((known for factor, known in LATENT_SPACES.items() if math.isclose(scale, factor, rel_tol=NEAR)), None)

@@ -1,5 +1,5 @@
-"""Reads sampling data from a region's StepBegin: the sampler's specification, its evaluations, and
-the answers to conditions.
+"""Reads sampling data from a region's StepBegin: the sampler's specification, its evaluations,
+those in which a window is open, and the answers to conditions.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.ir.program import EvaluationPoint
 from katz_graph.ir.region import Operation
+from katz_graph.ir.values import Evaluation
 from katz_graph.models.family import scheduler_config
 from katz_graph.models.stages import Loop
 from katz_graph.patches import FreeU, OpaquePatch, sampling_patch
 from katz_graph.planner.passes.variants import Decide
 from katz_graph.recipe import ModelRecipe
-from katz_graph.sampling.altered_table import altered_table
 from katz_graph.sampling.names import SamplerChoice
-from katz_graph.sampling.noise_table import NoiseTable, noise_table
+from katz_graph.sampling.noise_table import NoiseTable, altered_table, noise_table
+from katz_graph.sampling.samplers import evaluations, solver_of
 from katz_graph.sampling.schedules import schedule, slice_steps
 from katz_graph.sampling.spec import DiffusersSpec, SamplingSpec, Spec
-from katz_graph.sampling.static import active_evaluations
 
 
 def table_of(model: ModelRecipe) -> NoiseTable:
@@ -101,3 +101,27 @@ def decider(spec: Spec, table: NoiseTable) -> Decide:
         return within and point.index >= inputs["offset"] and (point.index - inputs["offset"]) % inputs["every"] == 0
 
     return decide
+
+
+def evaluations_of(spec: Spec) -> tuple[Evaluation, ...]:
+    """Returns all calls of the model that the run will make, in order."""
+    if isinstance(spec, DiffusersSpec):
+        from katz_graph.sampling.diffusers_process import prepare_scheduler  # loads diffusers
+
+        return prepare_scheduler(spec, "cpu").evaluations
+    return evaluations(solver_of(spec.choice, spec.sigmas).sampler, spec.sigmas)
+
+
+def active_evaluations(spec: Spec, table: NoiseTable, start_percent: float, end_percent: float) -> tuple[bool, ...]:
+    """Returns, for each evaluation, true if it lies in this window (of a ControlNet, or a
+    conditioning's range).
+
+    Ours: by noise level, sigma(end) <= sigma <= sigma(start). diffusers: by count, as its
+    ControlNet pipelines do: off while i / N < start or (i + 1) / N > end.
+    """
+    known = evaluations_of(spec)
+    if isinstance(spec, DiffusersSpec):
+        count = len(known)
+        return tuple(not (i / count < start_percent or (i + 1) / count > end_percent) for i in range(count))
+    first, last = table.percent_to_sigma(start_percent), table.percent_to_sigma(end_percent)
+    return tuple(last <= evaluation.sigma <= first for evaluation in known)

@@ -19,12 +19,20 @@ from katz_graph.errors import InputError
 from katz_graph.ir.values import Evaluation
 from katz_graph.sampling.names import SamplerChoice, require_sampler
 from katz_graph.sampling.noise import AncestralNoise, BrownianNoise
-from katz_graph.sampling.solvers.ancestral import ddpm, dpm_2_ancestral, dpmpp_2s_ancestral, euler_ancestral, lcm, res_multistep
-from katz_graph.sampling.solvers.multistep import deis, dpmpp_2m, gradient_estimation, ipndm, lms
+from katz_graph.sampling.solvers.multistep import deis, dpmpp_2m, gradient_estimation, ipndm, lms, uni_pc
 from katz_graph.sampling.solvers.single_step import dpm_2, dpm_fast, euler, heun, heunpp2
 from katz_graph.sampling.solvers.solving import NoiseSource, Sampler
-from katz_graph.sampling.solvers.stochastic import dpmpp_2m_sde, dpmpp_3m_sde, dpmpp_sde
-from katz_graph.sampling.solvers.unified import uni_pc
+from katz_graph.sampling.solvers.stochastic import (
+    ddpm,
+    dpm_2_ancestral,
+    dpmpp_2m_sde,
+    dpmpp_2s_ancestral,
+    dpmpp_3m_sde,
+    dpmpp_sde,
+    euler_ancestral,
+    lcm,
+    res_multistep,
+)
 
 
 @dataclass(frozen=True, slots=True)

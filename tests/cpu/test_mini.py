@@ -16,7 +16,7 @@ from katz_graph.mini.evaluate import held_out_scenes, in_styles, painted, with_h
 from katz_graph.mini.judge import Judge, load_judge
 from katz_graph.mini.train_judge import examine
 from katz_graph.mini.world import caption, sample_scene
-from katz_graph.picture.canny import canny
+from katz_graph.picture.filters import canny
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,7 @@ from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipe
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Compact
 from katz_graph.upscale.files import upscale_model
-from katz_graph.upscale.load import load_upscaler
-from katz_graph.upscale.networks import CompactNet
+from katz_graph.upscale.networks import CompactNet, load_upscaler
 
 
 @pytest.mark.parametrize("family", FAMILIES)

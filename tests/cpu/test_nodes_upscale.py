@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from katz_graph.errors import InputError, OutOfMemory
 from katz_graph.executor.graph.context import RunContext
-from katz_graph.picture.tiles import in_tiles
+from katz_graph.picture.compose import in_tiles
 from katz_graph.recipe import Compact, Rrdb, UpscaleModelRecipe
 from katz_graph.upscale.networks import CompactNet, RrdbNet
 

@@ -32,7 +32,7 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.execution import Execution
 from katz_graph.executor.worker.host import WORK
 from katz_graph.executor.worker.models import DeviceModels
-from katz_graph.host.out_of_memory import is_out_of_memory
+from katz_graph.host.memory import is_out_of_memory
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.models.loading.store import ModelStore

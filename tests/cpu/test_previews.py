@@ -31,8 +31,7 @@ from katz_graph.ir.region import Region
 from katz_graph.mini.evaluate import held_out_scenes
 from katz_graph.mini.world import caption
 from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.picture.latent_spaces import LinearMap, linear_map
-from katz_graph.picture.preview import as_jpeg, latent_picture
+from katz_graph.picture.preview import LinearMap, as_jpeg, latent_picture, linear_map
 from katz_graph.sampling.diffusers_process import DiffusersProcess
 from katz_graph.sampling.spec import DiffusersSpec
 from katz_graph.scope import running

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import Step
+from katz_graph.planner.sampling import active_evaluations, evaluations_of
 from katz_graph.sampling.noise import initial_noise
 from katz_graph.sampling.noise_table import noise_table
 from katz_graph.sampling.process import Process, start_process
 from katz_graph.sampling.spec import DiffusersSpec
-from katz_graph.sampling.static import active_evaluations, evaluations_of
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import Step, per_row
+from katz_graph.planner.sampling import active_evaluations, evaluations_of
 from katz_graph.sampling.names import SAMPLER_NAMES
 from katz_graph.sampling.noise import BrownianNoise, initial_noise
 from katz_graph.sampling.noise_table import noise_table
@@ -16,7 +17,6 @@ from katz_graph.sampling.prediction import to_denoised
 from katz_graph.sampling.process import Process, start_process
 from katz_graph.sampling.schedules import schedule, slice_steps
 from katz_graph.sampling.spec import SamplingSpec
-from katz_graph.sampling.static import active_evaluations, evaluations_of
 
 torch.set_num_threads(1)
 TABLE = noise_table({})

@@ -12,9 +12,8 @@ from scipy.special import betainc
 
 from katz_graph.errors import InputError
 from katz_graph.patches import DiscreteSampling
-from katz_graph.sampling.altered_table import altered_table
 from katz_graph.sampling.names import SCHEDULER_NAMES
-from katz_graph.sampling.noise_table import noise_table
+from katz_graph.sampling.noise_table import altered_table, noise_table
 from katz_graph.sampling.schedules import SCHEDULES, schedule, slice_steps
 
 STABLE_DIFFUSION = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "num_train_timesteps": 1000}

@@ -9,8 +9,7 @@ from typing import Any
 
 from katz_graph.comfy.missing import missing_names
 from katz_graph.comfy.progress import ProgressBar
-from katz_graph.picture.latent_spaces import LinearMap, linear_map
-from katz_graph.picture.preview import LONGEST, latent_picture
+from katz_graph.picture.preview import LONGEST, LinearMap, latent_picture, linear_map
 from katz_graph.scope import current
 
 __getattr__ = missing_names(__name__, "Latent2RGBPreviewer LatentPreviewer LatentPreviewMethod TAESDPreviewerImpl")

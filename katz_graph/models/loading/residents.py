@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from katz_graph.errors import OutOfMemory
-from katz_graph.host.out_of_memory import GB, WAY_OUT, RanOut, attempt
+from katz_graph.host.memory import GB, WAY_OUT, RanOut, attempt
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.residency import CONTROL_NETS, POLICIES, ControlNetUse, ModelUse, PolicyName, Residency
 from katz_graph.recipe import FileIdentity

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from transformers.utils import logging as transformers_logging
 
 from katz_graph.errors import InputError
-from katz_graph.host.out_of_memory import is_out_of_memory
+from katz_graph.host.memory import is_out_of_memory
 from katz_graph.messages import first_line
 from katz_graph.models.families.unet import attention
 from katz_graph.models.family import config, expect_class

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError, RunError
-from katz_graph.picture.tiles import in_tiles
+from katz_graph.picture.compose import in_tiles
 from katz_graph.recipe import Tile
 
 
