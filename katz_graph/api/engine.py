@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from katz_graph.api.builder import Graph, Paths, as_paths
 from katz_graph.api.devices import DeviceSetup, check_options, resolve
-from katz_graph.api.overrides import Assignments, first_seed
-from katz_graph.api.prepare import Changes, PreparedRun, Source, Targets, metadata, prepare
+from katz_graph.api.prepare import Assignments, Changes, PreparedRun, Source, Targets, first_seed, metadata, prepare
 from katz_graph.api.progress import listener
 from katz_graph.api.result import Plan, Result, pictures_of, plain, values_of
 from katz_graph.approximations import in_force, made_with

@@ -1,17 +1,25 @@
-"""Runs `katz nodes` and `katz models`."""
+"""Runs `katz nodes` and `katz models`: describes node types to people and to scripts, and lists
+model names.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from katz_graph.cli.describe import node_json, node_list, node_page, nodes_json
+from katz_graph.checks.literals import expectation
 from katz_graph.errors import InputError
-from katz_graph.messages import suggest
+from katz_graph.files.folders import Folders
+from katz_graph.messages import listed, show, suggest
+from katz_graph.node import Input, NodeType
 from katz_graph.options import FolderOptions
 from katz_graph.packs import load_registry
 
@@ -45,3 +53,88 @@ def show_models(options: FolderOptions, as_json: bool) -> None:
         for number, name in enumerate(found or ("(none)",)):
             table.add_row(kind if number == 0 else "", Text(name))
     Console().print(table)
+
+
+CHOICES_SHOWN = 50
+
+
+def node_list(types: Mapping[str, NodeType]) -> Table:
+    """Lists every node type with the first line of its description, by category."""
+    table = Table("node", "pack", "what it does", box=None, pad_edge=False, header_style="bold")
+    ordered = sorted(types.values(), key=lambda kind: (kind.category, kind.name))
+    for category, kinds in groupby(ordered, key=lambda kind: kind.category):
+        table.add_row(Text(category or "(no category)", style="italic"))
+        for kind in kinds:
+            summary = kind.description.split("\n")[0]
+            table.add_row(Text(f"  {kind.name}"), Text(kind.pack), Text(summary + (" (output)" if kind.is_output else "")))
+    return table
+
+
+def node_page(kind: NodeType, folders: Folders | None = None) -> Group:
+    """Describes one node type: its work, inputs and outputs."""
+    called = f" ({kind.display_name})" if kind.display_name != kind.name else ""
+    source = ", ".join(
+        part for part in (kind.category, f"pack {kind.pack}" if kind.pack else "", "output node" if kind.is_output else "") if part
+    )
+    head = Text.assemble(
+        (kind.name, "bold"), called, f"\n{source}" if source else "", f"\n\n{kind.description}" if kind.description else ""
+    )
+    knobs = Table("knob", "takes", "default", "", box=None, pad_edge=False, header_style="bold")
+    for knob in (port for port in kind.inputs.values() if port.knob):
+        knobs.add_row(*map(Text, (knob.name, _takes(knob, folders), _default(knob), knob.help)))
+    wires = Table("wire", "takes", "", box=None, pad_edge=False, header_style="bold")
+    for wire in (port for port in kind.inputs.values() if not port.knob):
+        notes = [note for note, holds in (("optional", not wire.required), ("evaluated only when asked for", wire.lazy)) if holds]
+        wires.add_row(*map(Text, (wire.name, wire.socket, ", ".join(filter(None, (*notes, wire.help))))))
+    outputs = Table("output", "gives", box=None, pad_edge=False, header_style="bold")
+    for number, output in enumerate(kind.outputs):
+        outputs.add_row(*map(Text, (f"{number} {output.name}", output.socket)))
+    tables = (table for table in (wires, knobs, outputs) if table.row_count)
+    return Group(head, *(Padding(table, (1, 0, 0, 0)) for table in tables))
+
+
+def node_json(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
+    """Builds the output of `katz nodes NAME --json`."""
+    return {
+        "name": kind.name,
+        "display_name": kind.display_name,
+        "category": kind.category,
+        "pack": kind.pack,
+        "description": kind.description,
+        "output_node": kind.is_output,
+        "inputs": {name: _input_json(port, folders) for name, port in kind.inputs.items()},
+        "outputs": [{"name": output.name, "type": output.socket} for output in kind.outputs],
+    }
+
+
+def nodes_json(kinds: Iterable[NodeType], folders: Folders | None = None) -> dict[str, Any]:
+    """Builds the output of `katz nodes --json`."""
+    return {kind.name: node_json(kind, folders) for kind in sorted(kinds, key=lambda kind: kind.name)}
+
+
+def _takes(knob: Input, folders: Folders | None) -> str:
+    if knob.choices is not None:
+        return f"one of {listed(map(str, knob.choices), CHOICES_SHOWN)}"
+    if knob.folder and folders:
+        choices = folders.choices(knob.folder)
+        return f"a file in {knob.folder}: {listed(choices) if choices else 'there is none yet'}"
+    return expectation(knob)
+
+
+def _default(knob: Input) -> str:
+    return "(must be given)" if knob.required else show(knob.default)
+
+
+def _input_json(port: Input, folders: Folders | None) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": port.socket, "kind": "knob" if port.knob else "wire", "required": port.required}
+    choices = folders.choices(port.folder) if port.folder and folders else port.choices
+    optional = {
+        "default": port.default if port.knob and not port.required else None,
+        "minimum": port.minimum,
+        "maximum": port.maximum,
+        "choices": None if choices is None else list(choices),
+        "folder": port.folder,
+        "lazy": port.lazy or None,
+        "help": port.help or None,
+    }
+    return described | {name: value for name, value in optional.items() if value is not None}

@@ -51,7 +51,7 @@ def run(workflow: Workflow, options: RunOptions, as_json: Json = False) -> None:
 @command(app, without=("output", "model_bytes", "targets"))
 def plan(workflow: Workflow, options: PlanOptions, as_json: Json = False) -> None:
     """Show what a workflow compiles to, without running a model."""
-    from katz_graph.cli.plan import plan as plan_workflow
+    from katz_graph.cli.run import plan as plan_workflow
 
     plan_workflow(workflow, options, as_json)
 

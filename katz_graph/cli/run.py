@@ -1,4 +1,6 @@
-"""Runs `katz run`: a workflow to pictures, with progress, and one JSON line for scripts."""
+"""Runs `katz run`, a workflow to pictures with progress and one JSON line for scripts, and `katz
+plan`, which prints what its samplers compile to. Writes traces that Chrome and Perfetto open.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,16 @@ import contextlib
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from katz_graph.api.progress import EvaluationProgress
 from katz_graph.approximations import in_force
-from katz_graph.cli.options import RunOptions
+from katz_graph.cli.options import PlanOptions, RunOptions
 from katz_graph.cli.session import TerminalLines, check_writable, open_engine
-from katz_graph.cli.trace import write_trace
-from katz_graph.errors import Cancelled
+from katz_graph.errors import Cancelled, InputError, RunError
 from katz_graph.events import (
     Event,
     NodeBlocked,
@@ -114,3 +116,50 @@ def _tell(result: Result, lines: TerminalLines, total: float, as_json: bool) -> 
                 }
             )
         )
+
+
+def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
+    """Prints the plan of every sampler of a workflow."""
+    lines, svg = TerminalLines(), options.svg
+    with open_engine(options, lines) as engine, contextlib.redirect_stdout(sys.stderr):  # of packs
+        compiled = engine.plan(workflow, seed=options.seed, set=options.sets, after=options.after)
+    if svg is not None:
+        if not compiled.programs[0].segments:
+            raise InputError("--svg draws segments; use it without --after, or with --after segment or emit")
+        try:
+            svg.write_text(compiled.as_svg())
+        except OSError as error:
+            raise RunError(f"{svg}: cannot write the picture ({error.strerror})") from None
+        lines.say(f"wrote {svg}")
+    print(json.dumps(compiled.as_json()) if as_json else compiled)
+
+
+def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
+    """Writes complete events ("ph": "X") with times in microseconds from the first one. RunError
+    when the file cannot be written.
+    """
+    spans = [(part.node, span) for part in timelines for span in part.segments]
+    origin = min((span.start for _, span in spans), default=0.0)
+    lanes = {device: number for number, device in enumerate(dict.fromkeys(span.device for _, span in spans), start=1)}
+    names: list[dict[str, Any]] = [
+        {"name": "thread_name", "ph": "M", "pid": 1, "tid": number, "args": {"name": device}} for device, number in lanes.items()
+    ]
+    events = [
+        {
+            "name": span.name,
+            "cat": "segment" if span.evaluation is not None else "work",
+            "ph": "X",
+            "pid": 1,
+            "tid": lanes[span.device],
+            "ts": (span.start - origin) * 1e6,
+            "dur": span.seconds * 1e6,
+            "args": {"node": node} | ({} if span.evaluation is None else {"evaluation": span.evaluation}),
+        }
+        for node, span in spans
+    ]
+    try:
+        temporary = path.with_name(f".{path.name}.tmp")
+        temporary.write_text(json.dumps({"traceEvents": names + events, "displayTimeUnit": "ms"}))
+        temporary.replace(path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot write the trace ({error.strerror})") from None

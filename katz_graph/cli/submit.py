@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from katz_graph.api.devices import check_run_options
-from katz_graph.api.overrides import first_seed, set_inputs, set_seed
+from katz_graph.api.prepare import first_seed, set_inputs, set_seed
 from katz_graph.api.progress import EvaluationProgress
 from katz_graph.cli.options import SubmitOptions
 from katz_graph.cli.remote import RemoteServer, Unreachable, node_problems

@@ -1,22 +1,21 @@
 """Writes a workflow as a file of the editor's own format (v0.4), with places from its layout where
-it has them.
+it has them, and the other nodes in columns by the longest way from a source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import networkx as nx
+
 from katz_graph.errors import InputError
-from katz_graph.formats.arrange import arranged, columns
-from katz_graph.formats.signature import Signatures
-from katz_graph.formats.ui import OWN
-from katz_graph.formats.ui_draw import EditorDrawing
+from katz_graph.formats.signature import Port, Signature, Signatures, chosen, is_seed
+from katz_graph.formats.ui import GAP, LOOKS, OWN, bounds, pair
 from katz_graph.formats.ui_flatten import NOTES
-from katz_graph.formats.ui_layout import GAP, LOOKS, bounds, pair
 from katz_graph.formats.workflow import Workflow
-from katz_graph.graph import Graph
-from katz_graph.messages import show
+from katz_graph.graph import Graph, Link, NodeCall
+from katz_graph.messages import node_name, one_line, shorten, show
 
 PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "view": Mapping}
 
@@ -93,3 +92,158 @@ def _checked(layout: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(look, Mapping):
             raise InputError(f"layout: node {show(key)} is {show(look)}, expected an object with pos and size")
     return parts
+
+
+ACROSS, DOWN = 90.0, 70.0  # pixels between columns and between rows; a node's title stands above it
+
+
+def columns(graph: Graph) -> dict[str, int]:
+    """Returns each node's column, counted from the left: behind all that it reads. Nodes of a cycle
+    share one.
+    """
+    links = nx.DiGraph()
+    links.add_nodes_from(graph.nodes)
+    links.add_edges_from((link.node, identifier) for identifier, call in graph.nodes.items() for _, link in call.links())
+    knots = nx.condensation(links)
+    return {
+        identifier: column
+        for column, generation in enumerate(nx.topological_generations(knots))
+        for knot in generation
+        for identifier in knots.nodes[knot]["members"]
+    }
+
+
+def arranged(column_of: Mapping[str, int], sizes: Mapping[str, tuple[float, float]], left: float, top: float) -> dict[str, list[float]]:
+    """Returns left upper corners by node id; `sizes` are (width, height) in pixels and decide which
+    nodes are placed, and in what order.
+    """
+    members: dict[int, list[str]] = {}
+    for identifier in sizes:
+        members.setdefault(column_of[identifier], []).append(identifier)
+    places: dict[str, list[float]] = {}
+    x = left
+    for column in sorted(members):
+        y = top
+        for identifier in members[column]:
+            places[identifier] = [x, y]
+            y += sizes[identifier][1] + DOWN
+        x += max(sizes[identifier][0] for identifier in members[column]) + ACROSS
+    return places
+
+
+CONTROL, UPLOAD = "fixed", "image"  # values of the helper widgets: a seed stays as it is
+ANY = Port("*", "*")
+MOST_OUTPUTS = 1000  # of a node whose type is not known
+MOST_ID = 2**53  # the numbers that JavaScript counts exactly
+WIDTH = 320.0  # pixels
+HEAD, ROW, TEXT = 40.0, 24.0, 130.0  # heights of the frame, of a slot or widget, and of a widget of several lines
+
+
+class EditorDrawing:
+    """`nodes` in the order of the graph, the table of `links`, and `ids`: the number that stands
+    for each node's id.
+    """
+
+    def __init__(self, graph: Graph, known: Signatures) -> None:
+        self.graph, self.known = graph, known
+        self.ids = _numbers(graph)
+        self.links: list[list[Any]] = []
+        self._leaving: dict[str, dict[int, list[int]]] = {key: {} for key in graph.nodes}  # node -> output -> links
+        self._sockets: dict[tuple[str, int], str] = {}  # what readers expect of an output whose type is not known
+        self.nodes = [self._node(key, call) for key, call in graph.nodes.items()]
+        for (key, call), node in zip(graph.nodes.items(), self.nodes, strict=True):
+            node["outputs"] = self._outputs(key, call)
+            node["size"] = _size(node, known(call.type))
+
+    def _node(self, key: str, call: NodeCall) -> dict[str, Any]:
+        signature = self.known(call.type)
+        values, named = _widgets(call, signature)
+        node = {
+            "id": self.ids[key],
+            "type": call.type,
+            "pos": [0, 0],
+            "size": [WIDTH, HEAD],
+            "flags": {},
+            "order": 0,
+            "mode": 0,
+            "inputs": list(self._inputs(key, call, signature)),
+            "outputs": [],
+            "properties": {"Node name for S&R": call.type},
+            "widgets_values": values,
+        }
+        return node | ({"widgets_values_named": named} if values else {}) | ({"title": call.title} if call.title else {})
+
+    def _inputs(self, key: str, call: NodeCall, signature: Signature | None) -> Iterator[dict[str, Any]]:
+        """Yields every wire, and of the widgets those that are linked."""
+        linked = dict(call.links())
+        wires = {port.name: port.socket for port in signature.wires} if signature else {}
+        widgets = {slot.name: slot.socket for slot in chosen(signature.widgets, call.inputs)} if signature else {}
+        for slot, name in enumerate([*wires, *(name for name in linked if name not in wires)]):
+            socket = wires.get(name) or widgets.get(name)
+            link = self._link(key, call, slot, name, linked[name], socket) if name in linked else None
+            drawn = {"name": name, "type": socket or (self.links[-1][5] if link else "*"), "link": link}
+            yield drawn | ({"widget": {"name": name}} if name in widgets and name not in wires else {})
+
+    def _link(self, key: str, call: NodeCall, slot: int, name: str, link: Link, expected: str | None) -> int:
+        where = f"{node_name(key, call.type, call.title)}, input {one_line(shorten(name))}"
+        source = self.graph.nodes.get(link.node)
+        if source is None:
+            raise InputError(f"{where}: links to node {show(link.node)}, which is not in the workflow")
+        signature = self.known(source.type)
+        most = len(signature.outputs) if signature else MOST_OUTPUTS
+        if not 0 <= link.output < most:
+            raise InputError(f"{where}: links to output {link.output} of {node_name(link.node, source.type)}, which has at most {most}")
+        socket = signature.outputs[link.output].socket if signature else expected or "*"
+        if expected and not signature:
+            self._sockets.setdefault((link.node, link.output), expected)
+        number = len(self.links) + 1
+        self.links.append([number, self.ids[link.node], link.output, self.ids[key], slot, socket])
+        self._leaving[link.node].setdefault(link.output, []).append(number)
+        return number
+
+    def _outputs(self, key: str, call: NodeCall) -> list[dict[str, Any]]:
+        signature, leaving = self.known(call.type), self._leaving[key]
+        if signature:
+            ports = list(signature.outputs)
+        else:
+            sockets = [self._sockets.get((key, slot), "*") for slot in range(max(leaving, default=-1) + 1)]
+            ports = [Port(socket, socket) for socket in sockets]
+        return [
+            {"name": port.name, "type": port.socket, "links": leaving.get(slot, []), "slot_index": slot} for slot, port in enumerate(ports)
+        ]
+
+
+def _numbers(graph: Graph) -> dict[str, int]:
+    """Numbers the nodes. Ids that are numbers stay; others get the next free ones."""
+    kept = {key: int(key) for key in graph.nodes if key.isascii() and key.isdecimal() and str(int(key[:17])) == key and int(key) < MOST_ID}
+    following = max(kept.values(), default=0)
+    ids: dict[str, int] = {}
+    for key in graph.nodes:
+        following += key not in kept
+        ids[key] = kept.get(key, following)
+    return ids
+
+
+def _widgets(call: NodeCall, signature: Signature | None) -> tuple[list[Any], dict[str, Any]]:
+    """Returns the values of all widgets in their order, and by name those that the graph states."""
+    literals = {name: value for name, value in call.inputs.items() if not isinstance(value, Link)}
+    values: list[Any] = []
+    named: dict[str, Any] = {}
+    slots = list(chosen(signature.widgets, call.inputs)) if signature else []
+    for slot in slots:
+        if slot.name in literals:
+            named[slot.name] = literals.pop(slot.name)
+        values.append(named.get(slot.name, slot.default))
+        values += [CONTROL] if slot.control else []
+    values += [UPLOAD] if any(slot.upload for slot in slots) else []
+    for name, value in literals.items():
+        named[name] = value
+        values.append(value)
+        values += [CONTROL] if signature is None and isinstance(value, int) and is_seed(name, "INT") else []
+    return values, named
+
+
+def _size(node: Mapping[str, Any], signature: Signature | None) -> list[float]:
+    texts = sum(slot.multiline for slot in signature.widgets) if signature else 0
+    slots = max(len(node["inputs"]), len(node["outputs"])) + len(node["widgets_values"]) - texts
+    return [WIDTH, HEAD + ROW * slots + TEXT * texts]

@@ -8,7 +8,7 @@ from io import StringIO
 from rich.console import Console
 from trivial_nodes import TYPES
 
-from katz_graph.cli.describe import node_json, node_list, node_page, nodes_json
+from katz_graph.cli.listings import node_json, node_list, node_page, nodes_json
 from katz_graph.files.folders import Folders
 from katz_graph.node import Node
 from katz_graph.wires import Boolean
