@@ -23,8 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
-from katz_graph.comfy.loading import load_foreign
-from katz_graph.comfy.sources import ENTRANCES, is_foreign
+from katz_graph.comfy.loading import ENTRANCES, is_foreign, load_foreign
 from katz_graph.comfy.v1.adapter import v1_nodes
 from katz_graph.comfy.v3.adapter import v3_nodes
 from katz_graph.errors import KatzError

@@ -1,21 +1,23 @@
-"""Encodes prompts, and joins, averages and limits conditionings to parts of the schedule."""
+"""Encodes prompts; joins and averages conditionings, limits them to parts of the schedule and of
+the picture, and applies ControlNets to them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
-from katz_graph.knobs import Fraction, Pixels, PromptText
+from katz_graph.knobs import Fraction, Pixels, PromptText, Share, Strength, WholeCells
 from katz_graph.models.text.recipe import parts
 from katz_graph.models.text.textual_inversion import identities, with_learned_words
 from katz_graph.node import Node, Widget
-from katz_graph.recipe import Averaged, ConditioningEntry, Joined, Prompt, Sizes, Zeroed
-from katz_graph.wires import Clip, Conditioning
+from katz_graph.recipe import Area, Averaged, ConditioningEntry, ControlUse, Joined, MaskUse, Picture, Prompt, Sizes, Zeroed
+from katz_graph.wires import CELL, Clip, Conditioning, ControlNet, Image, Mask, Vae
 
 MOST_ENTRIES = 1000  # a sampler takes far fewer
 MOST_TEXTS = 256
@@ -118,6 +120,91 @@ class ConditioningSetTimestepRange(Node, category="advanced/conditioning"):
 
     def run(self, conditioning: Conditioning) -> Conditioning:
         return mapped(conditioning, lambda entry: replace(entry, start_percent=self.start, end_percent=self.end))
+
+
+AreaSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
+
+
+class ConditioningSetArea(Node, category="conditioning"):
+    """Acts in a rectangle of the picture, in pixels; the model is shown only that."""
+
+    width: AreaSide = 64
+    height: AreaSide = 64
+    x: WholeCells = 0
+    y: WholeCells = 0
+    strength: Strength = 1.0
+
+    def run(self, conditioning: Conditioning) -> Conditioning:
+        area = Area(self.y // CELL, self.x // CELL, self.height // CELL, self.width // CELL)
+        return mapped(conditioning, lambda entry: replace(entry, area=area, strength=self.strength))
+
+
+class ConditioningSetAreaPercentage(Node, category="conditioning"):
+    """Acts in a rectangle of the picture, in parts of its sides; the model is shown only that."""
+
+    width: Share = 1.0
+    height: Share = 1.0
+    x: Share = 0.0
+    y: Share = 0.0
+    strength: Strength = 1.0
+
+    def run(self, conditioning: Conditioning) -> Conditioning:
+        area = Area(self.y, self.x, self.height, self.width, relative=True)
+        return mapped(conditioning, lambda entry: replace(entry, area=area, strength=self.strength))
+
+
+class ConditioningSetAreaStrength(Node, category="conditioning"):
+    """How much the conditioning counts against others."""
+
+    strength: Strength = 1.0
+
+    def run(self, conditioning: Conditioning) -> Conditioning:
+        return mapped(conditioning, lambda entry: replace(entry, strength=self.strength))
+
+
+class ConditioningSetMask(Node, category="conditioning"):
+    """Acts where the mask is, as much as it is. With `mask bounds` the model is shown only the box
+    around it.
+    """
+
+    strength: Strength = 1.0
+    set_cond_area: Literal["default", "mask bounds"] = "default"
+
+    def run(self, conditioning: Conditioning, mask: Mask) -> Conditioning:
+        use = MaskUse(Picture.of(mask), self.strength, self.set_cond_area == "mask bounds")
+        return mapped(conditioning, lambda entry: replace(entry, mask=use))
+
+
+class ControlNetApplyAdvanced(Node, category="conditioning/controlnet", title="Apply ControlNet", names=("positive", "negative")):
+    """A ControlNet on both conditionings: reference image, strength, and the window of the schedule
+    in which it acts.
+    """
+
+    strength: Strength = 1.0
+    start_percent: Fraction = 0.0
+    end_percent: Fraction = 1.0
+
+    def run(
+        self, positive: Conditioning, negative: Conditioning, control_net: ControlNet, image: Image, vae: Vae | None = None
+    ) -> tuple[Conditioning, Conditioning]:
+        if not self.strength:
+            return positive, negative
+        use = ControlUse(control_net, Picture.of(image), self.strength, self.start_percent, self.end_percent)
+        return mapped(positive, lambda entry: entry.with_control(use)), mapped(negative, lambda entry: entry.with_control(use))
+
+
+class ControlNetApply(Node, category="conditioning/controlnet", title="Apply ControlNet (old)"):
+    """A ControlNet on one conditioning; it acts on the negative side too, unless that has a
+    ControlNet of its own.
+    """
+
+    strength: Strength = 1.0
+
+    def run(self, conditioning: Conditioning, control_net: ControlNet, image: Image) -> Conditioning:
+        if not self.strength:
+            return conditioning
+        use = ControlUse(control_net, Picture.of(image), self.strength, spreads=True)
+        return mapped(conditioning, lambda entry: entry.with_control(use))
 
 
 def mapped(conditioning: Conditioning, change: Callable[[ConditioningEntry], ConditioningEntry]) -> Conditioning:

@@ -1,8 +1,5 @@
-"""Opens up the denoising loop: begin and end of a step, the parts of a UNet, ControlNets, guidance,
-and switches between them.
-
-Nodes with a stage are executed by the planner's program, inside a step region; their `run` only
-says what goes in and out.
+"""Opens up the denoising loop: begin and end of a step, the parts of a UNet and the features
+between them, ControlNets, guidance, and switches between them.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from pydantic import Field
 
 from katz_graph.errors import InputError
 from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Strength, Text
+from katz_graph.models.family import architecture
 from katz_graph.node import VARIADIC, Node, Widget
 from katz_graph.wires import (
     Anything,
@@ -281,3 +279,24 @@ class Switch(Node, category="denoise", stage="switch", lazy=("on_true", "on_fals
 
     def run(self, condition: Boolean, on_true: Anything = None, on_false: Anything = None) -> Anything:
         return on_true if condition else on_false
+
+
+class ScaleFeatures(Node, category="denoise"):
+    """Weigh backbone against skips before an up block, as FreeU does (Si et al. 2024): half of the
+    hidden channels times `backbone`, the low frequencies of the skips that this block reads times
+    `skip`. Stands right before the UNetDecoder of that block.
+    """
+
+    up_block: Annotated[int, Field(ge=0, le=63)] = 0
+    backbone: Strength = 1.1
+    skip: Strength = 0.9
+
+    def run(self, model: Model, features: Features) -> Features:
+        from katz_graph.models.families.unet.freeu import scale_backbone, scale_low_frequencies
+
+        positions = architecture(model.unet).skip_range(self.up_block)
+        hidden = scale_backbone(features.hidden, self.backbone)
+        skips = tuple(
+            scale_low_frequencies(skip, self.skip) if position in positions else skip for position, skip in enumerate(features.skips)
+        )
+        return replace(features, hidden=hidden, skips=skips)

@@ -1,8 +1,10 @@
-"""Samples latents. Each node stands for a step region and is replaced by it before planning."""
+"""Samples latents, each sampler being a step region that replaces its node before planning, and
+makes the noise and the guiders of custom samplers.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
@@ -102,6 +104,69 @@ class DiffusersSampler(Node, category="sampling", title="Diffusers Sampler"):
         begin |= {"model": model, "latent_image": latent_image}
         guidance = max(self.guidance_scale, 1.0)  # the stock pipelines use guidance above 1 only
         return expand_sampling("DiffusersStepBegin", begin, model, positive, negative, guidance)  # type: ignore[return-value]
+
+
+class RandomNoise(Node, category="sampling/custom_sampling/noise", title="Random Noise"):
+    """Noise of a seed, drawn on the CPU whatever the device."""
+
+    noise_seed: Seed = 0
+
+    def run(self) -> Noise:
+        return NoiseValue(self.noise_seed)
+
+
+class DisableNoise(Node, category="sampling/custom_sampling/noise", title="Disable Noise"):
+    """No noise: for a latent that has some left."""
+
+    def run(self) -> Noise:
+        return NoiseValue(0, drawn=False)
+
+
+class BasicGuider(Node, category="sampling/custom_sampling/guiders", title="Basic Guider"):
+    """One conditioning, without guidance."""
+
+    def run(self, model: Model, conditioning: Conditioning) -> Guider:
+        return GuiderValue("basic", model, conditioning)
+
+
+class CFGGuider(Node, category="sampling/custom_sampling/guiders", title="CFG Guider"):
+    """Classifier-free guidance of a positive against a negative conditioning."""
+
+    cfg: Guidance = 8.0
+
+    def run(self, model: Model, positive: Conditioning, negative: Conditioning) -> Guider:
+        return GuiderValue("cfg", model, positive, negative, guidance=self.cfg)
+
+
+class DualCFGGuider(Node, category="sampling/custom_sampling/guiders", title="Dual CFG Guider"):
+    """Two guidances: regular, of cond2 against the negative and, on top, of cond1 against cond2;
+    nested, of cond1 against cond2, and of what comes of it against the negative.
+    """
+
+    cfg_conds: Guidance = 8.0
+    cfg_cond2_negative: Guidance = 8.0
+    style: Literal["regular", "nested"] = "regular"
+
+    def run(self, model: Model, cond1: Conditioning, cond2: Conditioning, negative: Conditioning) -> Guider:
+        kind: Literal["dual", "nested"] = "nested" if self.style == "nested" else "dual"
+        return GuiderValue(kind, model, cond1, negative, cond2, self.cfg_conds, self.cfg_cond2_negative)
+
+
+class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise"):
+    """A latent with noise of the level between the first and the last sigma, of the first where
+    there is only one.
+    """
+
+    def run(self, model: Model, noise: Noise, sigmas: Sigmas, latent_image: Latent) -> Latent:
+        from katz_graph.sampling.noise import initial_noise
+
+        samples = latent_image["samples"].float()
+        if not len(sigmas):
+            return latent_image
+        level = float((sigmas[0] - sigmas[-1]).abs() if len(sigmas) > 1 else sigmas[0])
+        drawn = initial_noise(samples.shape, noise.seed, latent_image.get("batch_index")) if noise.drawn else samples * 0.0
+        noisy = samples + drawn * level / model.latent_scale
+        return cast(LatentSamples, {**latent_image, "samples": noisy.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)})
 
 
 def _over_sigmas(guider: GuiderValue, noise: NoiseValue, sampler: Any, sigmas: Any, latent: LatentSamples) -> tuple[Latent, Latent]:

@@ -33,6 +33,8 @@ Source = str | PathLike[str] | Mapping[str, Any] | GraphBuilder | Graph
 
 Targets = Node | Iterable[Node]
 """One node or several."""
+SEEDS = ("seed", "noise_seed")
+TEXTUAL = ("STRING", "COMBO")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +129,6 @@ def metadata(workflow: Workflow, registry: Registry) -> dict[str, str]:
         texts["workflow"] = json.dumps(to_ui(workflow, signatures(registry)))
     return texts
 
-
-SEEDS = ("seed", "noise_seed")
-TEXTUAL = ("STRING", "COMBO")
 
 Assignments = Mapping[str, Any] | Sequence[str]
 """Values by `NODE.INPUT`, or texts `NODE.INPUT=VALUE`, whose values are JSON or text."""

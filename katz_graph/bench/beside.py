@@ -20,7 +20,7 @@ from statistics import median
 from typing import Self
 
 from katz_graph.api.engine import Engine
-from katz_graph.bench.neighbours import computing
+from katz_graph.bench.conditions import computing
 from katz_graph.devices import parse_devices, processors
 
 OTHERS, ROUNDS = 2, 9

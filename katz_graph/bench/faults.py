@@ -15,8 +15,8 @@ from statistics import median
 from typing import Any
 
 from katz_graph.bench import faults_on_ray
+from katz_graph.bench.conditions import quiet
 from katz_graph.bench.placed import Scale
-from katz_graph.bench.quiet import quiet
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Strike, Undisturbed, strike
 from katz_graph.executor.cluster.engine import ClusterEngine

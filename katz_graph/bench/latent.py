@@ -20,9 +20,9 @@ from statistics import median
 from torch import Tensor
 
 from katz_graph.bench.bare import Bare
+from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import BOUND, difference
 from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, middle, pins, plan, reference, seconds_of, take_turns
-from katz_graph.bench.quiet import quiet
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.cluster.engine import ClusterEngine

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from katz_graph.bench.quiet import quiet
+from katz_graph.bench.conditions import quiet
 from katz_graph.bench.requests import bare_context, bind
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine

@@ -20,7 +20,7 @@ from diffusers import EulerDiscreteScheduler, StableDiffusionXLControlNetPipelin
 from diffusers.models.attention_processor import AttnProcessor2_0
 
 from katz_graph.bench import beside
-from katz_graph.bench.quiet import quiet
+from katz_graph.bench.conditions import quiet
 from katz_graph.bench.result import BenchResult, medians
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench import parity_reference as reference
+from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.quiet import quiet
 from katz_graph.bench.random_models import Family, make_controlnet, make_lora, make_pipeline
 from katz_graph.bench.requests import region_of, sample, sampler_region
 from katz_graph.bench.result import BenchResult

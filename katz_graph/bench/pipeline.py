@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from katz_graph.bench.conditions import quiet
 from katz_graph.bench.namespaces import Wire, wire
 from katz_graph.bench.placed import Models, Pins, Scale, Track, pins
-from katz_graph.bench.quiet import quiet
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.errors import RunError

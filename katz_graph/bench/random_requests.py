@@ -19,8 +19,8 @@ from random import Random
 import torch
 from torch import Tensor
 
+from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import difference
-from katz_graph.bench.quiet import quiet
 from katz_graph.bench.random_graphs import SAMPLER, Drawn, draw, make_models
 from katz_graph.bench.result import BenchResult
 from katz_graph.checks.validate import check

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import difference
 from katz_graph.bench.placed import COLUMNS, Models, Scale, Track, pins, plan, reference
-from katz_graph.bench.quiet import quiet
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import Outcome

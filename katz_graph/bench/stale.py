@@ -2,12 +2,13 @@
 (Katz, section 5 and Figure 10, right).
 
 The same held-out captions, hints and seeds on the miniature models, synchronous on one device and
-pipelined over two workers; by the judge. Pictures without the ControlNet stand beside them, for
-what it does at all.
+pipelined over two workers; by the judge, and by how alike the pictures are. Pictures without the
+ControlNet stand beside them, for what it does at all.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +16,14 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+import numpy
 import torch
+from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from katz_graph.bench.likeness import cosine_similarity, psnr, ssim
+from katz_graph.bench.conditions import quiet
 from katz_graph.bench.mini import EnginePaint
 from katz_graph.bench.plot import Curve, Panel, line_chart
-from katz_graph.bench.quiet import quiet
 from katz_graph.bench.result import BenchResult
 from katz_graph.context import Context
 from katz_graph.executor.cluster.engine import ClusterEngine
@@ -53,6 +55,8 @@ WAYS = ("without", "synchronous", "stale")
 Similarities = Mapping[int, Sequence[float]]
 """By evaluation: of the residuals of every prompt and branch with those of the evaluation before.
 """
+DEVIATION, RADIUS = 1.5, 5  # of SSIM's Gaussian window of 11 × 11 pixels
+LUMINANCE, CONTRAST = 0.01**2, 0.03**2  # SSIM's constants for values in 0..1
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,3 +232,37 @@ def _picture(similarities: Mapping[str, Similarities]) -> str:
     below = lowest - 0.4 * (1 - lowest)  # room for the names
     title = "ControlNet outputs of adjacent steps"
     return line_chart([Panel(title, "step", "cosine similarity with the step before", curves, logarithmic=False, bottom=below)])
+
+
+def psnr(one: Tensor, other: Tensor) -> float:
+    """Computes the peak signal-to-noise ratio of two pictures [H, W, C] in 0..1, in decibels;
+    infinite when they are equal.
+    """
+    error = float((one.double() - other.double()).square().mean())
+    return -10 * math.log10(error) if error else math.inf
+
+
+def ssim(one: Tensor, other: Tensor) -> float:
+    """Computes the structural similarity of two pictures [H, W, C] in 0..1, mean over channels and
+    windows inside the picture (Wang et al. 2004).
+    """
+    a, b = (picture.double().cpu().numpy() for picture in (one, other))
+
+    def windowed(values: numpy.typing.NDArray[numpy.float64]) -> numpy.typing.NDArray[numpy.float64]:
+        blurred = gaussian_filter(values, DEVIATION, axes=(0, 1), radius=RADIUS)
+        return numpy.asarray(blurred[RADIUS:-RADIUS, RADIUS:-RADIUS])
+
+    mean_a, mean_b = windowed(a), windowed(b)
+    variance_a, variance_b = windowed(a * a) - mean_a**2, windowed(b * b) - mean_b**2
+    covariance = windowed(a * b) - mean_a * mean_b
+    alike = (2 * mean_a * mean_b + LUMINANCE) / (mean_a**2 + mean_b**2 + LUMINANCE)
+    alike *= (2 * covariance + CONTRAST) / (variance_a + variance_b + CONTRAST)
+    return float(alike.mean())
+
+
+def cosine_similarity(one: Residuals, other: Residuals) -> float:
+    """Averages the cosine similarity across channels over places, then over the residuals' tensors
+    (Katz, Figure 10).
+    """
+    pairs = zip((*one.down, one.mid), (*other.down, other.mid), strict=True)
+    return float(torch.stack([torch.cosine_similarity(a.double(), b.double(), dim=1).mean() for a, b in pairs]).mean())

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from katz_graph.bench.neighbours import computing
+from katz_graph.bench.conditions import computing
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.served import Served, processor_seconds
 from katz_graph.bench.stranger import visit

@@ -37,6 +37,8 @@ ProblemKind = (
     ]
     | LiteralFault
 )
+SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
+WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}  # sockets that also take what another one gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,6 @@ class Problem:
             return one_line(self.message)
         return one_line(f"{node_name(self.node, self.type, self.title)}{f', {shorten(self.input)}' if self.input else ''}: {self.message}")
 
-
-SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
-
-WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}  # sockets that also take what another one gives
 
 Types = Mapping[str, NodeType]
 Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]

@@ -24,6 +24,7 @@ from katz_graph.options import FolderOptions
 from katz_graph.packs import load_registry
 
 MODEL_KINDS = ("checkpoints", "diffusion_models", "text_encoders", "vae", "loras", "controlnet", "embeddings", "upscale_models")
+CHOICES_SHOWN = 50
 
 
 def show_nodes(options: FolderOptions, name: str | None, as_json: bool) -> None:
@@ -53,9 +54,6 @@ def show_models(options: FolderOptions, as_json: bool) -> None:
         for number, name in enumerate(found or ("(none)",)):
             table.add_row(kind if number == 0 else "", Text(name))
     Console().print(table)
-
-
-CHOICES_SHOWN = 50
 
 
 def node_list(types: Mapping[str, NodeType]) -> Table:

@@ -23,6 +23,11 @@ from katz_graph.messages import listed, one_line, shorten
 
 OWN = "katz"  # the part of `extra` where `ui_write` leaves what the format has no place for
 LISTED = 20  # nodes or inputs in a note
+LOOKS = ("pos", "size", "flags", "color", "bgcolor", "shape", "properties")
+GAP = 100.0  # pixels between blocks
+TITLE = 60.0  # of a group, above its first node
+PLAIN = (300.0, 120.0)  # size of a node that states none
+FAR = 1e9  # pixels; no node stands there
 
 
 def from_ui(document: Mapping[str, Any], known: Signatures) -> Workflow:
@@ -116,13 +121,6 @@ def _renamed(graph: Graph, layout: dict[str, Any], ids: Any) -> tuple[Graph, dic
         names[key]: replace(call, inputs={name: moved(value) for name, value in call.inputs.items()}) for key, call in graph.nodes.items()
     }
     return Graph(calls), layout | {"nodes": {names[key]: look for key, look in layout.get("nodes", {}).items()}}
-
-
-LOOKS = ("pos", "size", "flags", "color", "bgcolor", "shape", "properties")
-GAP = 100.0  # pixels between blocks
-TITLE = 60.0  # of a group, above its first node
-PLAIN = (300.0, 120.0)  # size of a node that states none
-FAR = 1e9  # pixels; no node stands there
 
 
 def layout_of(document: UiDocument, scopes: Sequence[Scope], members: Iterable[Member]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ PRIMITIVE = "PrimitiveNode"
 SET, GET = "SetNode", "GetNode"  # a GetNode gives what the SetNode of the same name gets
 REROUTES = ("Reroute", "Reroute (rgthree)", SET)  # give what comes in
 VIRTUAL = (*NOTES, *REROUTES, PRIMITIVE, GET)
+OWN = "-1"  # in a list of proxies: a widget of the instance itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +239,6 @@ def _set_by(scope: Scope, node: UiNode) -> tuple[Scope, str] | None:
             return _first(here, setter)
         here = here.parent
     return None
-
-
-OWN = "-1"  # in a list of proxies: a widget of the instance itself
 
 
 def promoted_values(instance: UiNode, inside: UiGraph, notes: list[str], where: str) -> dict[str, Any]:

@@ -18,6 +18,13 @@ from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.messages import node_name, one_line, shorten, show
 
 PARTS: Mapping[str, type] = {"nodes": Mapping, "notes": list, "groups": list, "view": Mapping}
+ACROSS, DOWN = 90.0, 70.0  # pixels between columns and between rows; a node's title stands above it
+CONTROL, UPLOAD = "fixed", "image"  # values of the helper widgets: a seed stays as it is
+ANY = Port("*", "*")
+MOST_OUTPUTS = 1000  # of a node whose type is not known
+MOST_ID = 2**53  # the numbers that JavaScript counts exactly
+WIDTH = 320.0  # pixels
+HEAD, ROW, TEXT = 40.0, 24.0, 130.0  # heights of the frame, of a slot or widget, and of a widget of several lines
 
 
 def to_ui(workflow: Workflow, known: Signatures) -> dict[str, Any]:
@@ -94,9 +101,6 @@ def _checked(layout: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
-ACROSS, DOWN = 90.0, 70.0  # pixels between columns and between rows; a node's title stands above it
-
-
 def columns(graph: Graph) -> dict[str, int]:
     """Returns each node's column, counted from the left: behind all that it reads. Nodes of a cycle
     share one.
@@ -129,14 +133,6 @@ def arranged(column_of: Mapping[str, int], sizes: Mapping[str, tuple[float, floa
             y += sizes[identifier][1] + DOWN
         x += max(sizes[identifier][0] for identifier in members[column]) + ACROSS
     return places
-
-
-CONTROL, UPLOAD = "fixed", "image"  # values of the helper widgets: a seed stays as it is
-ANY = Port("*", "*")
-MOST_OUTPUTS = 1000  # of a node whose type is not known
-MOST_ID = 2**53  # the numbers that JavaScript counts exactly
-WIDTH = 320.0  # pixels
-HEAD, ROW, TEXT = 40.0, 24.0, 130.0  # heights of the frame, of a slot or widget, and of a widget of several lines
 
 
 class EditorDrawing:

@@ -13,9 +13,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+Result = TypeVar("Result")
+
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 ENDLESS = 1 << 60  # bytes: what version 1 of cgroups says for no limit is about as much
+SIGNS = (  # in messages of errors that have no class of their own
+    "DefaultCPUAllocator",
+    "not enough memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "std::bad_alloc",
+    "Cannot allocate memory",
+)
+ASKED = re.compile(r"ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+GB = 1e9
+WAY_OUT = "take a smaller picture or batch, tiles, a number format of fewer bytes (--dtype) or a smaller model"
 
 
 def total_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
@@ -82,22 +96,6 @@ def _text(file: Path) -> str:
         return file.read_text()
     except OSError:
         return ""
-
-
-Result = TypeVar("Result")
-
-SIGNS = (  # in messages of errors that have no class of their own
-    "DefaultCPUAllocator",
-    "not enough memory",
-    "out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "std::bad_alloc",
-    "Cannot allocate memory",
-)
-ASKED = re.compile(r"ried to allocate ([\d.]+) ?(bytes|[KMGT]iB)")
-UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-GB = 1e9
-WAY_OUT = "take a smaller picture or batch, tiles, a number format of fewer bytes (--dtype) or a smaller model"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 
+COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0), "red": (1.0, 0.0, 0.0), "green": (0.0, 1.0, 0.0), "blue": (0.0, 0.0, 1.0)}
+
 
 def repeated(batch: Tensor, length: int) -> Tensor:
     """Repeats a short batch from its start, cuts a long one: [B, ...] -> [length, ...]."""
@@ -48,9 +50,6 @@ def cut(batch: Tensor, x: int, y: int, width: int, height: int, what: str) -> Te
     if x >= wide or y >= high:
         raise InputError(f"the window begins at x {x}, y {y}, outside of the {what}, which is {wide}x{high}")
     return batch[:, y : y + height, x : x + width]
-
-
-COLOURS = {"white": (1.0, 1.0, 1.0), "black": (0.0, 0.0, 0.0), "red": (1.0, 0.0, 0.0), "green": (0.0, 1.0, 0.0), "blue": (0.0, 0.0, 1.0)}
 
 
 def stitch(first: Tensor, second: Tensor, sideways: bool, gap: int, colour: str) -> Tensor:

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 OVERSHOOT = 10.0  # how much of what a blur takes away a sharpening of 1 adds
+GREY = (0.299, 0.587, 0.114)
+NEIGHBOURS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))  # (down, right), by 45 degrees
 
 
 def blur(image: Tensor, radius: int, sigma: float) -> Tensor:
@@ -53,11 +55,7 @@ BLENDS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-GREY = (0.299, 0.587, 0.114)
-NEIGHBOURS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))  # (down, right), by 45 degrees
-
-
-def canny(image: torch.Tensor, low: float = 0.4, high: float = 0.8) -> torch.Tensor:
+def canny(image: Tensor, low: float = 0.4, high: float = 0.8) -> Tensor:
     """Finds the edges [B, H, W] of 0 and 1 of an image [B, H, W, C] in 0..1 (C of 1, 3 or 4).
 
     `low` and `high` are absolute bounds on the length of the Sobel gradient (unnormalised, so a
@@ -66,34 +64,21 @@ def canny(image: torch.Tensor, low: float = 0.4, high: float = 0.8) -> torch.Ten
     """
     if not low <= high:
         raise ValueError(f"canny: the low threshold ({low}) must not be above the high one ({high})")
-    down, right = _gradient(_blur(_grey(image)))
+    down, right = _gradient(blur(_grey(image), radius=2, sigma=0.5).movedim(-1, 1))  # of 5×5 pixels, sigma one pixel
     length = (right.square() + down.square() + 1e-6).sqrt()
     ridge = length * _is_ridge(length, torch.atan2(down, right))
     return _follow(strong=ridge > high, weak=ridge > low)[:, 0].to(image.dtype)
 
 
-def _grey(image: torch.Tensor) -> torch.Tensor:
-    """Returns the grey [B, 1, H, W], transparency ignored."""
-    planes = image.permute(0, 3, 1, 2)
-    if planes.shape[1] == 1:
-        return planes
+def _grey(image: Tensor) -> Tensor:
+    """Returns the grey [B, H, W, 1], transparency ignored."""
+    if image.shape[-1] == 1:
+        return image
     weights = torch.tensor(GREY, dtype=image.dtype, device=image.device).view(1, 3, 1, 1)
-    return (planes[:, :3] * weights).sum(dim=1, keepdim=True)
+    return (image.movedim(-1, 1)[:, :3] * weights).sum(dim=1, keepdim=True).movedim(1, -1)
 
 
-def _blur(grey: torch.Tensor) -> torch.Tensor:
-    """Blurs with a 5×5 Gaussian of sigma 1, mirrored at the border (repeated where the picture is
-    too small for that).
-    """
-    positions = torch.arange(-2, 3, dtype=grey.dtype, device=grey.device)
-    weights = torch.exp(-positions.square() / 2)
-    weights = weights / weights.sum()
-    mode = "reflect" if min(grey.shape[2:]) > 2 else "replicate"
-    padded = F.pad(grey, (2, 2, 2, 2), mode=mode)
-    return F.conv2d(F.conv2d(padded, weights.view(1, 1, 5, 1)), weights.view(1, 1, 1, 5))
-
-
-def _gradient(grey: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _gradient(grey: Tensor) -> tuple[Tensor, Tensor]:
     """Computes the Sobel derivatives (down, right), the border repeated."""
     right = torch.tensor([[-1.0, 0.0, 1.0], [-2.0, 0.0, 2.0], [-1.0, 0.0, 1.0]], dtype=grey.dtype, device=grey.device)
     padded = F.pad(grey, (1, 1, 1, 1), mode="replicate")
@@ -101,7 +86,7 @@ def _gradient(grey: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return both[:, :1], both[:, 1:]
 
 
-def _is_ridge(length: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+def _is_ridge(length: Tensor, angle: Tensor) -> Tensor:
     """Marks pixels whose gradient is longer than at both neighbours along its direction (rounded to
     45 degrees).
     """
@@ -112,7 +97,7 @@ def _is_ridge(length: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
     return _beats(drops, ahead) & _beats(drops, (ahead + 4) % 8)
 
 
-def _beats(drops: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+def _beats(drops: Tensor, direction: Tensor) -> Tensor:
     """Marks pixels longer than the neighbour; equal is enough to the right and downwards, so of two
     equal pixels one stays.
     """
@@ -120,7 +105,7 @@ def _beats(drops: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
     return (drop > 0) | ((drop == 0) & ((direction == 0) | (direction == 2)))
 
 
-def _follow(strong: torch.Tensor, weak: torch.Tensor) -> torch.Tensor:
+def _follow(strong: Tensor, weak: Tensor) -> Tensor:
     """Grows the strong pixels through the weak ones that touch them (hysteresis)."""
     edges = strong
     while True:

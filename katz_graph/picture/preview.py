@@ -19,6 +19,8 @@ from katz_graph.wires import CELL
 
 LONGEST, SHORTEST = 512, 128  # pixels of a preview's longer side; between them a latent's cell has as many as in the picture
 QUALITY = 80  # of JPEG
+CHANNELS = 4  # of all that are known
+NEAR = 1e-4  # relative difference of scaling factors that are the same
 
 
 def latent_picture(latent: Tensor, colours: LinearMap) -> Tensor:
@@ -42,10 +44,6 @@ def as_jpeg(picture: Tensor) -> bytes:
     written = io.BytesIO()
     Image.fromarray(picture.numpy()).resize((width, height), Image.Resampling.BILINEAR).save(written, "JPEG", quality=QUALITY)
     return written.getvalue()
-
-
-CHANNELS = 4  # of all that are known
-NEAR = 1e-4  # relative difference of scaling factors that are the same
 
 
 @dataclass(frozen=True, slots=True)

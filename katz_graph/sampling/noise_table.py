@@ -20,6 +20,15 @@ TERMINAL_ALPHA_CUMPROD = 4.8973451890853435e-08
 """Stands for the zero of a zero-terminal-SNR table, whose sigma would be infinite; ComfyUI's value
 (sigma 4518.76).
 """
+PARAMETRISATIONS: Mapping[str, Parametrisation] = {
+    "eps": "epsilon",
+    "v_prediction": "v_prediction",
+    "x0": "sample",
+    "lcm": "consistency",
+    "edm": "edm",
+}
+DISTILLED_TIMESTEPS = 50  # of a latent consistency model's teacher (Luo et al. 2023, section 4.3: skipping 20 of 1000)
+CONTINUOUS_LEVELS = 1000  # that schedules which read a table find in a continuous one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,17 +119,6 @@ def _rescale_to_zero_terminal_snr(alphas_cumprod: Tensor) -> Tensor:
     rescaled = ((roots - roots[-1]) * roots[0] / (roots[0] - roots[-1])) ** 2
     rescaled[-1] = TERMINAL_ALPHA_CUMPROD
     return rescaled
-
-
-PARAMETRISATIONS: Mapping[str, Parametrisation] = {
-    "eps": "epsilon",
-    "v_prediction": "v_prediction",
-    "x0": "sample",
-    "lcm": "consistency",
-    "edm": "edm",
-}
-DISTILLED_TIMESTEPS = 50  # of a latent consistency model's teacher (Luo et al. 2023, section 4.3: skipping 20 of 1000)
-CONTINUOUS_LEVELS = 1000  # that schedules which read a table find in a continuous one
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,6 +18,9 @@ from katz_graph.models.loading.identity import check_unchanged
 from katz_graph.recipe import Compact, Rrdb, UpscaleModelRecipe
 from katz_graph.upscale.files import PICTURE
 
+RESIDUAL = 0.2
+SLOPE = 0.2
+
 
 def load_upscaler(recipe: UpscaleModelRecipe, device: torch.device) -> nn.Module:
     """Loads the network in float32. InputError when the file has changed since the recipe was made,
@@ -43,10 +46,6 @@ def size_of(recipe: UpscaleModelRecipe) -> int:
     """Returns the bytes of its weights in memory."""
     check_unchanged(recipe.file)
     return 4 * sum(weight.numel() for weight in bare_network(recipe.shape).parameters())
-
-
-RESIDUAL = 0.2
-SLOPE = 0.2
 
 
 class DenseBlock(nn.Module):

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from katz_graph.bench.likeness import cosine_similarity, psnr, ssim
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
-from katz_graph.bench.stale import listened
+from katz_graph.bench.stale import cosine_similarity, listened, psnr, ssim
 from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.ir.values import Residuals
 

@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from katz_graph.checks.validate import validate
-from katz_graph.comfy.device import compute_device
 from katz_graph.comfy.finder import installed
+from katz_graph.comfy.running import compute_device
 from katz_graph.context import Engine
 from katz_graph.events import Event, Progress
 from katz_graph.executor.graph.context import RunContext

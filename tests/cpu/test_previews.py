@@ -18,7 +18,7 @@ from torch.nn.functional import avg_pool2d
 
 from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.requests import bare_context, sampler_region
-from katz_graph.comfy.progress import ProgressBar
+from katz_graph.comfy.running import ProgressBar
 from katz_graph.events import Event, Previewed, Progress
 from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import DeviceEngine

@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from katz_graph.comfy.finder import Shims
-from katz_graph.comfy.sources import ROOTS
+from katz_graph.comfy.loading import ROOTS
 from katz_graph.files.folders import Folders
 from katz_graph.packs import Registry, load_registry
 

@@ -152,7 +152,7 @@ def test_progress_and_messages_reach_the_run(root: Path) -> None:
     server = shim("server").PromptServer.instance
     server.send_sync("mine.event", {"lost": True})  # nobody runs
     with running(context, "7"):
-        from katz_graph.comfy.progress import ProgressBar
+        from katz_graph.comfy.running import ProgressBar
 
         bar = ProgressBar(4)
         bar.update(1)
@@ -162,7 +162,7 @@ def test_progress_and_messages_reach_the_run(root: Path) -> None:
 
 
 def test_progress_stops_a_cancelled_run(root: Path) -> None:
-    from katz_graph.comfy.progress import ProgressBar
+    from katz_graph.comfy.running import ProgressBar
 
     with running(RecordingContext(cancel_after=0)), pytest.raises(Cancelled):
         ProgressBar(4).update(1)

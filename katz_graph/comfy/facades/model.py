@@ -76,7 +76,7 @@ class ModelFacade:
 
     @property
     def load_device(self) -> torch.device:
-        from katz_graph.comfy.device import compute_device
+        from katz_graph.comfy.running import compute_device
 
         return compute_device()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from katz_graph.comfy.missing import missing_names
-from katz_graph.comfy.progress import ProgressBar
+from katz_graph.comfy.running import ProgressBar
 from katz_graph.picture.preview import LONGEST, LinearMap, latent_picture, linear_map
 from katz_graph.scope import current
 

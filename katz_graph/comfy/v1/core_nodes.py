@@ -1,8 +1,8 @@
 """Makes ComfyUI V1 classes of the built-in nodes, for packs that call, inherit or look up nodes by
 class.
 
-Their code runs when a method is called inside a running node; a class knows no more than the node
-type says.
+Their code runs when a method is called inside a running node, and a step region is sampled at once;
+a class knows no more than the node type says.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from katz_graph.comfy.finder import installed
-from katz_graph.comfy.sub_run import finished
+from katz_graph.comfy.missing import refuse
 from katz_graph.comfy.v3.inputs import FolderType
 from katz_graph.comfy.v3.ui import ImageSaveHelper
 from katz_graph.comfy.values import from_pack, to_pack
+from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
-from katz_graph.node import Input, NodeType
-from katz_graph.scope import current_context
+from katz_graph.graph import Expansion, Link
+from katz_graph.ir.region import END
+from katz_graph.node import Input, NodeType, WithUi
+from katz_graph.planner.region import bind_region, region_nodes
+from katz_graph.scope import current, current_context
 
 METHODS: Mapping[str, str] = {
     "CheckpointLoaderSimple": "load_checkpoint ckpt_name",
@@ -168,3 +172,29 @@ def _declared(port: Input, folders: Folders) -> tuple[Any, ...]:
     elif port.choices is not None:
         socket = list(port.choices)
     return (socket, {name: value for name, value in options.items() if value not in (None, "")})
+
+
+def finished(result: Any, context: Context) -> tuple[Any, ...]:
+    """Returns the outputs behind a node's result, without what it has for editors. NotThere for an
+    expansion to anything but a step region.
+    """
+    if isinstance(result, WithUi):
+        result = result.result
+    if not isinstance(result, Expansion):
+        return tuple(result)
+    graph, types = result.graph, installed().types
+    sampled: dict[str, tuple[Any, ...]] = {}
+
+    def value(output: Any) -> Any:
+        if not isinstance(output, Link):
+            return output
+        call = graph.nodes[output.node]
+        if types[call.type].stage != END:
+            refuse(f"a call of the node {call.type} inside another node")
+        if output.node not in sampled:
+            now = current()
+            region = bind_region(graph, types, region_nodes(graph, output.node), {}, "" if now is None else now.node)
+            sampled[output.node] = context.engine.sample(region, context)
+        return sampled[output.node][output.output]
+
+    return tuple(value(output) for output in result.outputs)

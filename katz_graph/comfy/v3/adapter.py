@@ -12,9 +12,8 @@ from typing import Any
 
 from katz_graph.blocker import ExecutionBlocker
 from katz_graph.comfy.v1.adapter import V1Class
-from katz_graph.comfy.v3.extension import ComfyExtension
 from katz_graph.comfy.v3.inputs import Input, Output, WidgetInput
-from katz_graph.comfy.v3.schema import ComfyNode, Hidden, HiddenHolder, NodeOutput, Schema
+from katz_graph.comfy.v3.schema import ComfyExtension, ComfyNode, Hidden, HiddenHolder, NodeOutput, Schema
 from katz_graph.comfy.v3.ui import as_dict
 from katz_graph.host.run_sync import settled
 from katz_graph.node import NodeType

@@ -18,6 +18,9 @@ from katz_graph.planner.searching.placement_rules import Sites
 
 STALE = "stale-controlnet"
 FEW = 1000  # placements of single stages that are looked at all; of chains out of the tree beyond
+LITTLE = 0.01  # of an evaluation's work: glued to its consumer
+MOST = 8000  # placements that are looked at
+BEAM = 200
 
 
 class Space:
@@ -130,10 +133,6 @@ class Space:
                 names[device] = left[self._classes[device]].pop(0)
         return replace(candidate, owner=names[candidate.owner], devices=tuple(names[device] for device in candidate.devices))
 
-
-LITTLE = 0.01  # of an evaluation's work: glued to its consumer
-MOST = 8000  # placements that are looked at
-BEAM = 200
 
 Item = tuple[str, ...]
 

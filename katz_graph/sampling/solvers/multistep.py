@@ -27,6 +27,8 @@ equation 12).
 """
 
 QUADRATURE = np.polynomial.legendre.leggauss(64)  # points and masses on [-1, 1]; exact for polynomials up to degree 127
+LAST_LEVEL = 0.001  # stands for 0, where log σ ends; the ecosystem's value
+HIGHEST_ORDER = 3
 
 
 def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 4) -> Solving:
@@ -132,9 +134,6 @@ def _weights(levels: Sequence[float], clock: Clock) -> list[float]:
 
 
 Variant = Literal["bh1", "bh2"]
-
-LAST_LEVEL = 0.001  # stands for 0, where log σ ends; the ecosystem's value
-HIGHEST_ORDER = 3
 
 
 def uni_pc(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, variant: Variant = "bh1") -> Solving:

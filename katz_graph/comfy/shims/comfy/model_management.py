@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from katz_graph.comfy.device import compute_device
 from katz_graph.comfy.missing import missing_names
+from katz_graph.comfy.running import compute_device
 from katz_graph.errors import Cancelled, OutOfMemory
 from katz_graph.scope import current
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from katz_graph.comfy.facades.tiles import tiled_scale, tiled_scale_multidim, tiled_scale_steps
 from katz_graph.comfy.missing import missing_names
-from katz_graph.comfy.progress import ProgressBar
+from katz_graph.comfy.running import ProgressBar
 from katz_graph.comfy.weight_file import WeightFile
 from katz_graph.errors import InputError
 from katz_graph.files.folders import PICKLES

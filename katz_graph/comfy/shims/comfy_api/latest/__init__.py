@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from katz_graph.comfy.missing import missing_names
 from katz_graph.comfy.v3 import io, ui
-from katz_graph.comfy.v3.extension import ComfyAPI, ComfyAPISync, ComfyExtension
+from katz_graph.comfy.v3.schema import ComfyAPI, ComfyAPISync, ComfyExtension
 
 __all__ = ["IO", "UI", "ComfyAPI", "ComfyAPISync", "ComfyExtension", "io", "ui"]
 IO, UI = io, ui

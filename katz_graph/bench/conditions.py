@@ -1,11 +1,25 @@
-"""Starts programs that compute beside what is measured."""
+"""Sets the conditions under which a bench measures: silent libraries, and busy processors beside
+it.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps the libraries' progress bars, notes and warnings out of a bench's table."""
+    from katz_graph.models.loading.quiet import quiet as quiet_libraries
+    from katz_graph.models.loading.store import LIBRARIES
+
+    with quiet_libraries(*LIBRARIES), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager

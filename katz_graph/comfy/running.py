@@ -1,4 +1,6 @@
-"""Reports progress and previews of a pack's node to those who watch the run."""
+"""Connects the code of a pack with the run that it is part of: tells it the engine's device, and
+reports its progress and previews.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,22 @@ from katz_graph.events import Previewed, Progress
 from katz_graph.scope import current
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+
+def compute_device() -> torch.device:
+    """Returns the device of the engine that runs now, as far as this process has it; before one
+    runs, the one that it would most likely be.
+    """
+    import torch
+
+    now = current()
+    if now is None or now.context.engine is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(now.context.engine.device.torch_name)
+    elsewhere = device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count()  # on another machine of a cluster
+    return torch.device("cpu") if elsewhere else device
 
 
 class ProgressBar:
