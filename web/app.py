@@ -19,10 +19,10 @@ from starlette.types import ASGIApp
 
 from katz_graph.errors import InputError, KatzError
 from katz_graph.web.http.access_log import RequestRecord
+from katz_graph.web.http.bodies import PARSED_AT_ONCE
 from katz_graph.web.http.responses import PathRedactor, Refusal, refuse
-from katz_graph.web.http.schemas import PARSED_AT_ONCE
 from katz_graph.web.http.security import Security
-from katz_graph.web.routes import files, frontend, health, history, info, jobs, models, prompt, queue, socket, templates, users
+from katz_graph.web.routes import files, frontend, health, info, jobs, models, prompt, socket, users
 from katz_graph.web.state import State
 
 CLOSED = 499  # the client went away; nobody reads the answer
@@ -34,13 +34,13 @@ def build(state: State) -> ASGIApp:
     """Builds the application."""
     app = FastAPI(title="Katz Graph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.parsing = asyncio.Semaphore(PARSED_AT_ONCE)
-    queues = (prompt.router, queue.router, queue.own, history.router)
+    queues = (prompt.router, jobs.queue, jobs.own, jobs.history)
     twice = (*queues, files.router, users.router, models.router, info.router, health.router, frontend.extensions, socket.router)
     for make in twice:
         routes = make(state)
         app.include_router(routes)
         app.include_router(routes, prefix="/api", include_in_schema=False)
-    once = (jobs.router(state), info.internal(state), info.disabled(), templates.router(state), frontend.style(), _description(app))
+    once = (jobs.listing(state), info.internal(state), info.disabled(), frontend.templates(state), frontend.style(), _description(app))
     for routes in once:
         app.include_router(routes)
     if state.options.frontend is None:

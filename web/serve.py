@@ -20,8 +20,7 @@ from katz_graph.host.garbage import imports_are_done
 from katz_graph.web.app import build
 from katz_graph.web.events import ClientEvent, Ended, JobEvent
 from katz_graph.web.files.paths import folder_of
-from katz_graph.web.http.connections import HttpServer
-from katz_graph.web.http.listen import check_reach, listen, url
+from katz_graph.web.http.connections import HttpServer, check_reach, listen, url
 from katz_graph.web.http.responses import PathRedactor
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.jobs import Jobs

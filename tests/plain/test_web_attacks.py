@@ -27,8 +27,7 @@ from websockets.exceptions import InvalidStatus
 
 from katz_graph.web.app import build
 from katz_graph.web.http import connections
-from katz_graph.web.http.connections import HttpServer
-from katz_graph.web.http.listen import listen
+from katz_graph.web.http.connections import HttpServer, listen
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import Limits, ServeOptions
 from katz_graph.web.serve import assemble

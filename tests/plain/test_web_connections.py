@@ -10,8 +10,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from katz_graph.web.http.connections import GATHERED, Gathering, HttpServer
-from katz_graph.web.http.listen import listen
+from katz_graph.web.http.connections import GATHERED, Gathering, HttpServer, listen
 
 
 class Sent:

@@ -21,8 +21,7 @@ from web_server import ScriptedRunner
 from katz_graph.files.folders import Folders
 from katz_graph.packs import load_registry
 from katz_graph.web.app import build
-from katz_graph.web.http.connections import HttpServer
-from katz_graph.web.http.listen import listen, url
+from katz_graph.web.http.connections import HttpServer, listen, url
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.jobs.store import JobStore
 from katz_graph.web.options import ServeOptions

@@ -15,8 +15,7 @@ from katz_graph.web.events import EncodedPicture, Ended, Started
 from katz_graph.web.live.comfy_channel import ConventionChannel
 from katz_graph.web.live.hub import ARRIVED, CLIENT_ID, OUTBOX, TooManySockets
 from katz_graph.web.live.katz_channel import NativeChannel
-from katz_graph.web.live.outbox import TOO_SLOW, ByteBudget, ClientFrame, FrameQueue
-from katz_graph.web.live.rate_limit import RateLimit
+from katz_graph.web.live.outbox import TOO_SLOW, ByteBudget, ClientFrame, FrameQueue, RateLimit
 from katz_graph.web.options import Limits
 
 

@@ -25,10 +25,9 @@ from web_jobs import ended, graph, job
 from katz_graph.errors import RunError
 from katz_graph.web.events import JobError
 from katz_graph.web.jobs.job import Job, result_as_data
-from katz_graph.web.jobs.open_store import FILE, open_folder
 from katz_graph.web.jobs.records import ENDED, StoredFile, as_text
 from katz_graph.web.jobs.retention import drop_unfinished
-from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.jobs.store import FILE, JobStore, open_folder
 from katz_graph.web.jobs.writer import Writer
 
 KILLS = 8
@@ -222,7 +221,7 @@ def test_forgotten_jobs_give_their_room_back(tmp_path: Path) -> None:
 
 
 def test_a_second_server_is_kept_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.web.jobs.open_store.PATIENCE", 0.05)
+    monkeypatch.setattr("katz_graph.web.jobs.store.PATIENCE", 0.05)
 
     async def use(store: JobStore) -> None:
         with pytest.raises(RunError, match=r"another katz serve uses this data folder; .*--data") as raised:
@@ -236,7 +235,7 @@ def test_a_second_server_is_kept_off(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_runner_of_a_killed_server_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from filelock import FileLock
 
-    monkeypatch.setattr("katz_graph.web.jobs.open_store.RUNNER_PATIENCE", 0.05)
+    monkeypatch.setattr("katz_graph.web.jobs.store.RUNNER_PATIENCE", 0.05)
     with FileLock(tmp_path / "runner.lock"), pytest.raises(RunError, match="runner of an earlier katz serve still runs"):
         JobStore.open(tmp_path)
     with_store(tmp_path, lambda store: store.unfinished())

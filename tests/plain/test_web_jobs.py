@@ -20,11 +20,10 @@ from katz_graph.events import Progress
 from katz_graph.web.events import ClientEvent, Ended, JobError, JobEvent, Started
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Job
-from katz_graph.web.jobs.open_store import FILE, open_folder
 from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.jobs.records import StoredFile
 from katz_graph.web.jobs.retention import Retention
-from katz_graph.web.jobs.store import JobStore
+from katz_graph.web.jobs.store import FILE, JobStore, open_folder
 from katz_graph.web.options import MB, Limits
 
 

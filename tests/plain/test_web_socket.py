@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 
 from katz_graph.events import Warned
 from katz_graph.web.events import EncodedPicture, Ended, Started
-from katz_graph.web.http.listen import listen
+from katz_graph.web.http.connections import listen
 from katz_graph.web.live.hub import OUTBOX
 from katz_graph.web.live.katz_channel import SUBPROTOCOL
 
@@ -116,7 +116,7 @@ def test_pictures_reach_a_reading_client_whole(server: Live) -> None:
 
 def test_a_peer_that_reads_nothing_is_dropped_by_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much was sent to it: nothing of ours waits for such a peer."""
-    monkeypatch.setattr("katz_graph.web.http.listen.UNREAD", 300)
+    monkeypatch.setattr("katz_graph.web.http.connections.UNREAD", 300)
     with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()) as peer:
         listening.setblocking(True)
         accepted, _ = listening.accept()

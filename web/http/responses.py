@@ -1,27 +1,44 @@
-"""Makes refusals in ComfyUI's shapes, and texts without paths of this machine."""
+"""Makes answers: refusals in ComfyUI's shapes, texts without paths of this machine, JSON that every
+parser takes, and users' files, which browsers show only where nothing in them could run.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.staticfiles import NotModifiedResponse
 
 from katz_graph.errors import KatzError
 from katz_graph.events import Warned
 from katz_graph.files.folders import Folders
 from katz_graph.web.events import Ended, JobError, JobEvent
-from katz_graph.web.http.json import json_text
 from katz_graph.web.options import ServeOptions
 
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/-])(?:/[^\s/'\"`:,;()\[\]<>]+){2,}/?")  # of two parts or more: `/prompt` is a route
 PROMPT_ROUTE = re.compile(r"(/api)?/prompt")
+PAGE = 16  # jobs that are read and written together
+SHOWN_AS = {
+    **{".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif", ".avif": "image/avif"},
+    **{".bmp": "image/bmp", ".mp4": "video/mp4", ".webm": "video/webm", ".mov": "video/quicktime", ".mkv": "video/x-matroska"},
+    **{".mp3": "audio/mpeg", ".wav": "audio/wav", ".flac": "audio/flac", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".m4a": "audio/mp4"},
+    **{".txt": "text/plain", ".json": "application/json", ".css": "text/css"},
+}
+"""What a browser may show by itself, by the name's ending. All else (SVG, HTML, scripts) is handed
+over as a file to keep.
+"""
+DOWNLOAD = "application/octet-stream"
+LIFELESS = "default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
+GUARDED = {"Content-Security-Policy": LIFELESS, "Cache-Control": "no-cache"}
 
 
 class Refusal(KatzError):
@@ -99,3 +116,69 @@ class PathRedactor:
 def _spellings(path: Path) -> Iterable[Path]:
     absolute = path.absolute()
     return (spelling for spelling in (absolute, absolute.resolve()) if len(spelling.parts) > 1)
+
+
+def json_text(data: Any, **options: Any) -> str:
+    """Writes short JSON. Numbers that it does not have (a pack's NaN) become null, and lone
+    surrogates question marks. `options` are further ones of `json.dumps`.
+    """
+    try:
+        text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False, **options)
+    except ValueError:
+        text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), **options)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, (list, tuple)) else data
+
+
+Item = TypeVar("Item")
+
+
+def streamed(pieces: AsyncIterable[bytes]) -> StreamingResponse:
+    """Answers with JSON that is made while it is sent."""
+    return StreamingResponse(pieces, media_type="application/json")
+
+
+async def joined(pages: AsyncIterable[Sequence[Item]], write: Callable[[Item], str]) -> AsyncIterator[bytes]:
+    """Writes the items by `write`, with commas between them."""
+    comma = b""
+    async for page in pages:
+        if page:
+            yield comma + await asyncio.to_thread(_written, page, write)
+            comma = b","
+
+
+def _written(page: Sequence[Item], write: Callable[[Item], str]) -> bytes:
+    return ",".join(map(write, page)).encode()
+
+
+async def paged(items: Sequence[Item]) -> AsyncIterator[Sequence[Item]]:
+    """Splits a sequence in memory into pages."""
+    for start in range(0, len(items), PAGE):
+        yield items[start : start + PAGE]
+
+
+def stored_file(request: Request, path: Path, state: os.stat_result) -> Response:
+    """Answers with an ordinary file, or the range asked for; 304 when the client has it."""
+    media_type = SHOWN_AS.get(path.suffix.lower())
+    answer = FileResponse(
+        path,
+        headers=GUARDED,
+        media_type=media_type or DOWNLOAD,
+        filename=path.name,
+        stat_result=state,
+        content_disposition_type="inline" if media_type else "attachment",
+    )
+    return NotModifiedResponse(answer.headers) if is_known(request, answer.headers["etag"]) else answer
+
+
+def is_known(request: Request, tag: str) -> bool:
+    """Checks whether the client has the answer with this ETag already."""
+    known = [given.strip().removeprefix("W/") for header in request.headers.getlist("if-none-match") for given in header.split(",")]
+    return tag in known or known == ["*"]

@@ -1,12 +1,5 @@
 """Writes events of jobs as ComfyUI's websocket messages: JSON texts `{"type", "data"}`, pictures
-with big-endian headers.
-
-Order for one job: execution_start, execution_cached, for each node that runs progress_state,
-executing, [progress, progress_state, picture]*, [executed], progress_state, then execution_success,
-status, executing with node null. `progress_state` lists all nodes whenever it is sent, so it is
-sent seldom in large graphs, and the latest is never left out. executing and progress name the nodes
-that the client submitted, and not those that a node expanded to (a sampler is one node to clients):
-scripts look them up in their prompt.
+with big-endian headers; and lists the features that the server offers clients.
 """
 
 from __future__ import annotations
@@ -23,12 +16,12 @@ from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, Started
 from katz_graph.web.http.job_views import error_of, milliseconds, shown_node
-from katz_graph.web.http.json import json_text
+from katz_graph.web.http.responses import json_text
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import QueueView, Snapshot
 from katz_graph.web.live.job_state import JobState, NodeProgress
-from katz_graph.web.live.outbox import ClientFrame
-from katz_graph.web.live.rate_limit import RateLimit
+from katz_graph.web.live.outbox import ClientFrame, RateLimit
+from katz_graph.web.options import Limits
 
 PREVIEW, PREVIEW_WITH_METADATA = 1, 4  # types of binary messages
 FORMATS = {"image/jpeg": 1, "image/png": 2}  # of pictures without metadata
@@ -199,3 +192,14 @@ def _message(type: str, data: Any) -> ClientFrame:
 
 def _nothing(value: Any) -> None:
     return None
+
+
+def features(limits: Limits) -> dict[str, Any]:
+    """Returns them by ComfyUI's names; `max_upload_size` is in bytes."""
+    return {
+        "supports_preview_metadata": True,
+        "max_upload_size": limits.upload_bytes,
+        "extension": {"manager": {"supports_v4": False}},
+        "node_replacements": True,
+        "assets": False,
+    }

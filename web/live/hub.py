@@ -23,8 +23,7 @@ from katz_graph.web.events import ClientEvent, Ended, Started
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import Channel, QueueView, Snapshot
 from katz_graph.web.live.job_state import JobState
-from katz_graph.web.live.outbox import ByteBudget, ClientFrame, FrameQueue
-from katz_graph.web.live.rate_limit import RateLimit
+from katz_graph.web.live.outbox import ByteBudget, ClientFrame, FrameQueue, RateLimit
 from katz_graph.web.options import Limits
 
 CLIENT_ID = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{1,200}")

@@ -1,11 +1,12 @@
-"""Queues frames for one client: in order, bounded, and of running pictures only the newest. Must
-not know what frames say.
+"""Queues frames for one client: in order, bounded, and of running pictures only the newest; and
+limits the rate of events. Must not know what frames say.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 TOO_SLOW = (1013, "reads too slowly; connect again for the state of everything")
@@ -106,3 +107,27 @@ class FrameQueue:
         if frame.slot:
             del self._slots[frame.slot]
         return frame
+
+
+class RateLimit:
+    """Allows `rate` a second, and `burst` at once after a rest. `clock` is in seconds."""
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
+        self._rate, self._burst, self._clock = rate, burst, clock
+        self._tokens, self._filled = burst, clock()
+
+    def take(self, cost: float = 1.0) -> bool:
+        """Takes tokens if the bucket has enough; False if not. A cost above the burst takes a full
+        bucket, and the rest of it as debt.
+        """
+        if self.wait(cost) > 0:
+            return False
+        self._tokens -= cost
+        return True
+
+    def wait(self, cost: float = 1.0) -> float:
+        """Returns the seconds until `take` would succeed."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
+        self._filled = now
+        return max(0.0, (min(cost, self._burst) - self._tokens) / self._rate)

@@ -1,5 +1,5 @@
-"""Serves `/` and `/extensions`: a front end's files as they lie in a folder, packs' scripts for it,
-or a plain page without one.
+"""Serves `/`, `/extensions` and `/templates`: a front end's files as they lie in a folder (a plain
+page without one), packs' scripts for it, and the workflows that come with the package.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from katz_graph.formats.shipped import INDEX, TEMPLATES
 from katz_graph.web.http.responses import json_answer
 from katz_graph.web.http.security import page_policy
 from katz_graph.web.routes.documented import answers, refusals
@@ -116,6 +117,32 @@ def extensions(state: State) -> APIRouter:
         if folder is None:
             raise HTTPException(404)
         return await Assets(directory=folder, check_dir=False).get_response(path, request.scope)
+
+    return routes
+
+
+def templates(state: State) -> APIRouter:
+    """Serves the workflows that come with the package, as the stock page's dialog asks for them.
+    Always the same; no client names a file that is not listed.
+    """
+    routes = APIRouter(prefix="/templates", include_in_schema=False)
+
+    @routes.get("/index_logo.json")
+    async def logos() -> Response:
+        return json_answer({})
+
+    @routes.get("/{name}.json")
+    async def workflow(name: str, request: Request) -> Response:
+        if f"{name}.json" == INDEX.name:
+            return await Assets(directory=TEMPLATES).get_response(INDEX.name, request.scope)
+        found = await state.runner.template(name)
+        if found is None:
+            raise HTTPException(404)
+        return json_answer(found)
+
+    @routes.get("/{picture}.webp")
+    async def shown(picture: str, request: Request) -> Response:
+        return await Assets(directory=TEMPLATES).get_response(f"{picture}.webp", request.scope)
 
     return routes
 

@@ -20,9 +20,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from katz_graph.web.files.paths import Place, folder_of
-from katz_graph.web.http.file_responses import is_known
-from katz_graph.web.http.responses import Refusal, json_answer
-from katz_graph.web.live.features import features
+from katz_graph.web.http.responses import Refusal, is_known, json_answer
+from katz_graph.web.live.comfy_channel import features
 from katz_graph.web.routes.documented import answers, refusals
 from katz_graph.web.runner_client.facts import DeviceStats
 from katz_graph.web.runner_client.manager import Runner

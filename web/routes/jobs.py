@@ -1,27 +1,146 @@
-"""Serves `/api/jobs`: all jobs in one list, and cancelling."""
+"""Serves `/queue`, `/interrupt`, `/free`, `/katz`, `/history` and `/api/jobs`: shows and steers the
+queue, and lists, forgets and cancels jobs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Literal, cast
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from katz_graph.web.http.job_views import detail, summary
-from katz_graph.web.http.prompt_bodies import is_canonical
-from katz_graph.web.http.responses import Refusal, json_answer
-from katz_graph.web.http.schemas import CancelBody, read_body
-from katz_graph.web.jobs.job import FINISHED, Status
+from katz_graph.web.http.bodies import CancelBody, ForgetBody, FreeBody, InterruptBody, MoveBody, is_canonical, read_body
+from katz_graph.web.http.job_views import detail, history_entry, place_number, queue_item, summary
+from katz_graph.web.http.responses import PAGE, Refusal, joined, json_answer, json_text, paged, streamed
+from katz_graph.web.jobs.job import FINISHED, Job, Status
+from katz_graph.web.jobs.queue import NotWaiting
 from katz_graph.web.routes.documented import answers, refusals, takes
-from katz_graph.web.routes.history import LARGEST
 from katz_graph.web.state import State
 
+LARGEST = 2**31
 STATUSES: tuple[Status, ...] = ("pending", "in_progress", *FINISHED)
 
 
-def router(state: State) -> APIRouter:
+def queue(state: State) -> APIRouter:
+    """Serves `/queue`, `/interrupt` and `/free`."""
+    routes = APIRouter(tags=["queue"])
+
+    @routes.get("/queue", responses=answers("what runs and what waits, in order") | refusals())
+    async def queue() -> Response:
+        return streamed(_items(state.jobs.running, state.jobs.pending))
+
+    @routes.post("/queue", openapi_extra=takes(ForgetBody), responses=answers("done") | refusals())
+    async def change(request: Request) -> Response:
+        """Take jobs that wait out of the queue."""
+        body = await read_body(request, ForgetBody)
+        if body.clear:
+            await state.jobs.clear_pending()
+        if body.delete:
+            waiting = {job.id for job in state.jobs.pending}
+            await state.jobs.cancel(identity for identity in body.delete if identity in waiting)
+        return Response()
+
+    @routes.post("/interrupt", openapi_extra=takes(InterruptBody, required=False), responses=answers("done") | refusals())
+    async def interrupt(request: Request) -> Response:
+        """Stop what runs, or one job if it runs."""
+        body = await read_body(request, InterruptBody, empty_is_default=True)
+        await state.jobs.interrupt(body.prompt_id)
+        return Response()
+
+    @routes.post("/free", openapi_extra=takes(FreeBody, required=False), responses=answers("done") | refusals(503))
+    async def free(request: Request) -> Response:
+        """Unload models, and forget the results of nodes."""
+        body = await read_body(request, FreeBody, empty_is_default=True)
+        await state.runner.free(body.unload_models, body.free_memory)
+        return Response()
+
+    return routes
+
+
+def own(state: State) -> APIRouter:
+    """Serves `/katz/queue` and `/katz/jobs`, which ComfyUI does not have."""
+    routes = APIRouter(prefix="/katz", tags=["katz"])
+
+    @routes.get("/queue", responses=answers("the queue with predictions, and whether it is paused") | refusals())
+    async def queue() -> Response:
+        jobs, waits = state.jobs, state.jobs.expected_waits()
+        return json_answer(
+            {
+                "paused": jobs.paused,
+                "draining": state.draining,
+                "expected_wait_seconds": jobs.expected_wait(),
+                "limit": state.options.limits.queue,
+                "running": [summary(job) | {"predicted_seconds": job.predicted} for job in jobs.running],
+                "pending": [
+                    summary(job) | {"predicted_seconds": job.predicted, "expected_wait_seconds": waits.get(job.id)} for job in jobs.pending
+                ],
+            }
+        )
+
+    @routes.post("/queue/pause", responses=answers("no job is started until resumed; this survives a restart") | refusals())
+    async def pause() -> Response:
+        await state.jobs.pause()
+        return json_answer({"paused": True})
+
+    @routes.post("/queue/resume", responses=answers("jobs are started again") | refusals())
+    async def resume() -> Response:
+        await state.jobs.resume()
+        return json_answer({"paused": False})
+
+    @routes.post("/queue/clear", responses=answers("all that waited or ran is cancelled") | refusals())
+    async def clear() -> Response:
+        return json_answer({"cancelled": await state.jobs.cancel_all()})
+
+    @routes.post("/jobs/{id}/move", openapi_extra=takes(MoveBody), responses=answers("its new place") | refusals(409))
+    async def move(id: str, request: Request) -> Response:
+        """`position` counts the jobs before it; null when it stopped waiting meanwhile."""
+        body = await read_body(request, MoveBody)
+        try:
+            job = await state.jobs.move(id, body.number, front=body.front, before=body.before)
+        except NotWaiting as error:
+            raise Refusal(409, str(error)) from None
+        position = next((place for place, waiting in enumerate(state.jobs.pending) if waiting.id == job.id), None)
+        return json_answer({"id": job.id, "number": place_number(job), "position": position})
+
+    return routes
+
+
+def history(state: State) -> APIRouter:
+    """Serves `/history`."""
+    routes = APIRouter(tags=["history"])
+
+    @routes.get("/history", responses=answers("finished jobs by id, oldest first") | refusals())
+    async def history(
+        max_items: Annotated[int | None, Query(ge=0, le=LARGEST)] = None,
+        offset: Annotated[int, Query(ge=-1, le=LARGEST, description="-1: the last ones")] = -1,
+    ) -> Response:
+        count, first = max_items, max(0, offset)
+        if max_items is not None and offset < 0:
+            first = max(0, await state.jobs.finished() - max_items)
+        return streamed(_entries(state, first, count))
+
+    @routes.get("/history/{id}", responses=answers("one finished job by its id, or nothing") | refusals())
+    async def one(id: str) -> Response:
+        job = await state.jobs.job(id)
+        return json_answer({job.id: history_entry(job)} if job is not None and job.status in FINISHED else {})
+
+    @routes.post("/history", openapi_extra=takes(ForgetBody), responses=answers("done") | refusals())
+    async def forget(request: Request) -> Response:
+        body = await read_body(request, ForgetBody)
+        if body.clear:
+            await state.jobs.forget_all()
+        if body.delete:
+            await state.jobs.forget(body.delete)
+        return Response()
+
+    return routes
+
+
+def listing(state: State) -> APIRouter:
+    """Serves `/api/jobs`."""
     routes = APIRouter(prefix="/api/jobs", tags=["jobs"])
 
     @routes.get("", responses=answers("a page of jobs") | refusals())
@@ -57,6 +176,31 @@ def router(state: State) -> APIRouter:
         return json_answer({"cancelled": (await state.jobs.cancel([id])).get(id, False)})
 
     return routes
+
+
+async def _items(running: Sequence[Job], pending: Sequence[Job]) -> AsyncIterator[bytes]:
+    for opening, jobs in ((b'{"queue_running":[', running), (b'],"queue_pending":[', pending)):
+        yield opening
+        async for piece in joined(paged(jobs), lambda job: json_text(queue_item(job))):
+            yield piece
+    yield b"]}"
+
+
+async def _entries(state: State, first: int, count: int | None) -> AsyncIterator[bytes]:
+    """Writes finished jobs from the one at `first`, `count` at most. Some are left out where others
+    are forgotten meanwhile.
+    """
+
+    async def pages() -> AsyncIterator[Sequence[Job]]:
+        start = first
+        while page := await state.jobs.history(PAGE if count is None else min(PAGE, first + count - start), start):
+            yield page
+            start += len(page)
+
+    yield b"{"
+    async for piece in joined(pages(), lambda job: f"{json_text(job.id)}:{json_text(history_entry(job))}"):
+        yield piece
+    yield b"}"
 
 
 def _statuses(text: str | None) -> list[Status]:

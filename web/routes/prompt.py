@@ -10,10 +10,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from katz_graph.web.http.bodies import PromptBody, idempotency_key, read_prompt
 from katz_graph.web.http.job_views import PRIVATE, place_number
-from katz_graph.web.http.prompt_bodies import idempotency_key, read_prompt
 from katz_graph.web.http.responses import Refusal, json_answer
-from katz_graph.web.http.schemas import PromptBody
 from katz_graph.web.jobs.admission import Refused
 from katz_graph.web.jobs.job import Submission
 from katz_graph.web.routes.documented import PROMPT_ERROR, answers, refusals, takes
