@@ -10,7 +10,7 @@ import torch
 from diffusers import AutoencoderKL
 
 from katz_graph.mini.draw import draw
-from katz_graph.mini.fast import autocast
+from katz_graph.mini.training import autocast
 from katz_graph.mini.world import Scene, sample_scene
 
 ONE_THING = 0.3  # part of the scenes with a single thing; two are harder to tell apart

@@ -15,19 +15,15 @@ from diffusers import AutoencoderKL
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from katz_graph.mini.budget import Budget
 from katz_graph.mini.corpus import Bucket, build_corpus
 from katz_graph.mini.draw import draw
-from katz_graph.mini.evaluate import evaluate, failures
-from katz_graph.mini.fast import prepare
-from katz_graph.mini.judge import load_judge
-from katz_graph.mini.sheet import contact_sheet
-from katz_graph.mini.stock_paint import StockPaint
+from katz_graph.mini.measure import measure
 from katz_graph.mini.train_controlnet import train_controlnet
-from katz_graph.mini.train_judge import examine, train_judge
+from katz_graph.mini.train_judge import train_judge
 from katz_graph.mini.train_lora import train_loras
 from katz_graph.mini.train_unet import load_painter, new_painter, save_pipeline, train_unet
 from katz_graph.mini.train_vae import train_vae
+from katz_graph.mini.training import Budget, prepare
 from katz_graph.mini.world import Scene, Thing
 
 STAGES = ("vae", "judge", "unet", "decoder", "edges", "silhouette", "lora", "ship", "evaluate")
@@ -86,21 +82,6 @@ def ship(work: Path) -> None:
     Image.fromarray(np.dstack([drawing.picture, alpha])).save(weights / "examples" / "mask.png", optimize=True)
     size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
     print(f"shipped {size / 1e6:.1f} MB in {weights}")
-
-
-def measure(weights: Path, few: bool) -> None:
-    """Examines the judge on drawn pictures, then judges stock diffusers; prints a table, then one
-    line of JSON.
-    """
-    model = load_judge(weights / "judge")
-    figures = {f"judge_{name}": value for name, value in examine(model).items()}
-    paint = StockPaint(weights)
-    figures |= evaluate(paint, model, 60, 40, 20, 20) if few else evaluate(paint, model)
-    for name, value in figures.items():
-        print(f"{name:32} {value:.3f}")
-    missed = failures(figures)
-    print(json.dumps({"bench": "mini", "ok": not missed, "metrics": figures, "missed": missed}))
-    contact_sheet(paint, weights.parent / "contact_sheet.png")
 
 
 def run(stage: str, work: Path, budget: Budget, seed: int, few: bool, resume: bool) -> None:

@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from diffusers import ControlNetModel
 
-from katz_graph.mini.budget import Budget, set_rate
 from katz_graph.mini.corpus import Bucket
-from katz_graph.mini.fast import autocast, prepare
 from katz_graph.mini.train_unet import Average, Painter, batch_captions, noise_levels, noised, pick
+from katz_graph.mini.training import Budget, autocast, prepare, set_rate
 from katz_graph.picture.filters import canny
 
 Hint = Literal["edges", "silhouette"]

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from katz_graph.mini import world
-from katz_graph.mini.budget import Budget, set_rate
 from katz_graph.mini.draw import draw
-from katz_graph.mini.fast import autocast, prepare
 from katz_graph.mini.judge import PRESENCE, Judge, judge, overlap, save_judge
+from katz_graph.mini.training import Budget, autocast, prepare, set_rate
 from katz_graph.mini.world import STYLES, Scene, sample_scene
 
 Target = dict[str, torch.Tensor]

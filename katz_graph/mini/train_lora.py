@@ -14,10 +14,9 @@ from diffusers import AutoencoderKL
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from katz_graph.mini.budget import Budget, set_rate
 from katz_graph.mini.corpus import Bucket
-from katz_graph.mini.fast import autocast, prepare
 from katz_graph.mini.train_unet import Painter, batch_captions, noise_levels, noised, pick
+from katz_graph.mini.training import Budget, autocast, prepare, set_rate
 from katz_graph.mini.world import STYLES
 
 ATTENTION = ("to_q", "to_k", "to_v", "to_out.0")

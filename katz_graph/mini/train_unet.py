@@ -12,10 +12,9 @@ import torch
 from diffusers import AutoencoderKL, EulerDiscreteScheduler, StableDiffusionXLPipeline, UNet2DConditionModel
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from katz_graph.mini.budget import Budget, set_rate
 from katz_graph.mini.corpus import Bucket
-from katz_graph.mini.fast import autocast, prepare
 from katz_graph.mini.text import WIDTH, build_encoders, write_tokenizer, write_vocabulary
+from katz_graph.mini.training import Budget, autocast, prepare, set_rate
 from katz_graph.mini.world import Scene, loose_caption
 
 SIZE_WIDTH = 32

@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from diffusers import AutoencoderKL
 
-from katz_graph.mini.budget import Budget, set_rate
 from katz_graph.mini.draw import draw
-from katz_graph.mini.fast import autocast, prepare
+from katz_graph.mini.training import Budget, autocast, prepare, set_rate
 from katz_graph.mini.world import STYLES, sample_scene
 
 CROP = 64

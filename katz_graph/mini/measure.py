@@ -1,0 +1,136 @@
+"""Measures a finished training with stock diffusers pipelines, without the engine: by the judge,
+and as a contact sheet of painted pictures with their captions.
+"""
+
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import ControlNetModel, StableDiffusionXLControlNetPipeline, StableDiffusionXLPipeline
+from PIL import Image, ImageDraw
+
+from katz_graph.mini.draw import draw
+from katz_graph.mini.evaluate import Paint, evaluate, failures, held_out_scenes
+from katz_graph.mini.judge import load_judge
+from katz_graph.mini.train_judge import examine
+from katz_graph.mini.world import caption
+from katz_graph.picture.filters import canny
+
+COLUMNS = 8
+SIDE, LABEL, GAP = 128, 34, 4
+
+
+def measure(weights: Path, few: bool) -> None:
+    """Examines the judge on drawn pictures, then judges stock diffusers; prints a table, then one
+    line of JSON.
+    """
+    model = load_judge(weights / "judge")
+    figures = {f"judge_{name}": value for name, value in examine(model).items()}
+    paint = StockPaint(weights)
+    figures |= evaluate(paint, model, 60, 40, 20, 20) if few else evaluate(paint, model)
+    for name, value in figures.items():
+        print(f"{name:32} {value:.3f}")
+    missed = failures(figures)
+    print(json.dumps({"bench": "mini", "ok": not missed, "metrics": figures, "missed": missed}))
+    contact_sheet(paint, weights.parent / "contact_sheet.png")
+
+
+class StockPaint:
+    """Paints with StableDiffusionXLPipeline (with a ControlNet where one is asked for) over a
+    `weights` folder, Euler, fp32.
+    """
+
+    def __init__(self, weights: Path, guidance: float = 4.0) -> None:
+        self.weights, self.guidance = weights, guidance
+        self.pipeline = StableDiffusionXLPipeline.from_pretrained(weights / "pipeline", torch_dtype=torch.float32)
+        self.pipeline.set_progress_bar_config(disable=True)
+        self.loaded: tuple[str, ...] = ()
+
+    def __call__(
+        self,
+        captions: list[str],
+        seeds: list[int],
+        control: tuple[str, torch.Tensor] | None = None,
+        loras: Sequence[tuple[str, float]] = (),
+        steps: int = 20,
+        height: int = 128,
+        width: int = 128,
+    ) -> torch.Tensor:
+        """Paints pictures [B, height, width, 3] in 0..1."""
+        names = tuple(name for name, _ in loras)
+        if names != self.loaded:
+            self.pipeline.unload_lora_weights()
+            for name in names:
+                self.pipeline.load_lora_weights(self.weights / "loras" / f"{name}.safetensors", adapter_name=name)
+            self.loaded = names
+        if names:
+            self.pipeline.set_adapters(list(names), [strength for _, strength in loras])
+        latents = [torch.randn(1, 4, height // 8, width // 8, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        common = {
+            "prompt": captions,
+            "height": height,
+            "width": width,
+            "num_inference_steps": steps,
+            "guidance_scale": self.guidance,
+            "latents": torch.cat(latents),
+            "output_type": "pt",
+        }
+        if control is None:
+            pictures = self.pipeline(**common).images
+        else:
+            kind, hints = control
+            model = ControlNetModel.from_pretrained(self.weights / "controlnet" / kind, torch_dtype=torch.float32)
+            guided = StableDiffusionXLControlNetPipeline(
+                **self.pipeline.components, controlnet=model, force_zeros_for_empty_prompt=False, add_watermarker=False
+            )
+            guided.set_progress_bar_config(disable=True)
+            pictures = guided(**common, image=hints.permute(0, 3, 1, 2)).images
+        return pictures.permute(0, 2, 3, 1).float()  # type: ignore[no-any-return]
+
+
+def contact_sheet(paint: Paint, output: Path) -> None:
+    """Paints one thing, two things, both ControlNets under their hints, each style and a pair; all
+    held-out captions.
+    """
+    ones, twos = held_out_scenes(2 * COLUMNS, 1, 11), held_out_scenes(2 * COLUMNS, 2, 12)
+    rows: list[list[Image.Image]] = []
+    for scenes in (ones[:COLUMNS], ones[COLUMNS:], twos[:COLUMNS], twos[COLUMNS:]):
+        captions = [caption(scene) for scene in scenes]
+        rows.append(row(paint, captions, captions))
+    half = COLUMNS // 2
+    drawings = [draw(scene, SIDE, SIDE, index) for index, scene in enumerate(ones[:2] + twos[:2])]
+    silhouettes = torch.from_numpy(np.stack([drawing.silhouette for drawing in drawings])).float() / 255
+    edges = canny(torch.from_numpy(np.stack([drawing.picture for drawing in drawings])).float() / 255, 0.4, 0.8)
+    for kind, maps in (("silhouette", silhouettes), ("edges", edges)):
+        hints = maps.unsqueeze(-1).expand(-1, -1, -1, 3)
+        captions = [caption(scene) for scene in ones[:2] + twos[:2]]
+        shown = row(paint, captions, [f"{kind}: {text}" for text in captions], control=(kind, hints))
+        asked = [tile(hint, f"{kind} asked for") for hint in hints]
+        rows.append([image for pair in zip(asked[:half], shown, strict=True) for image in pair])
+    captions = [caption(scene) for scene in ones[:half] + twos[:half]]
+    for loras in ((("sticker", 1.0),), (("stripes", 1.0),), (("dusk", 1.0),), (("sticker", 1.0), ("stripes", 1.0))):
+        name = " + ".join(style for style, _ in loras)
+        rows.append(row(paint, captions, [f"{name}: {text}" for text in captions], loras=loras))
+    sheet = Image.new("RGB", (COLUMNS * (SIDE + GAP), len(rows) * (SIDE + LABEL)), "white")
+    for y, images in enumerate(rows):
+        for x, image in enumerate(images):
+            sheet.paste(image, (x * (SIDE + GAP), y * (SIDE + LABEL)))
+    colours = sheet.quantize(160, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)  # keeps rare colours true
+    colours.save(output, optimize=True)
+
+
+def row(paint: Paint, captions: list[str], labels: list[str], **how: object) -> list[Image.Image]:
+    settings = {"control": None, "loras": (), "steps": 20, **how}
+    pictures = paint(captions, list(range(len(captions))), **settings)  # type: ignore[arg-type]
+    return [tile(picture, label) for picture, label in zip(pictures, labels, strict=True)]
+
+
+def tile(picture: torch.Tensor, label: str) -> Image.Image:
+    """Draws a picture [128, 128, 3] in 0..1 above two or three lines of text."""
+    image = Image.new("RGB", (SIDE + GAP, SIDE + LABEL), "white")
+    image.paste(Image.fromarray((picture * 255).round().clamp(0, 255).byte().numpy()), (0, 0))
+    ImageDraw.Draw(image).text((0, SIDE + 1), "\n".join(textwrap.wrap(label, 26)[:3]), "black", font_size=10, spacing=1)
+    return image
