@@ -122,7 +122,7 @@ class KarrasScheduler(Node, category=SCHEDULERS):
     rho: Factor = 7.0
 
     def run(self) -> Sigmas:
-        from katz_graph.sampling.levels import karras_levels
+        from katz_graph.sampling.schedules import karras_levels
 
         return karras_levels(self.steps, self.sigma_max, self.sigma_min, self.rho)
 
@@ -135,7 +135,7 @@ class ExponentialScheduler(Node, category=SCHEDULERS):
     sigma_min: Level = SIGMA_MIN
 
     def run(self) -> Sigmas:
-        from katz_graph.sampling.levels import exponential_levels
+        from katz_graph.sampling.schedules import exponential_levels
 
         return exponential_levels(self.steps, self.sigma_max, self.sigma_min)
 
@@ -149,7 +149,7 @@ class PolyexponentialScheduler(Node, category=SCHEDULERS):
     rho: Factor = 1.0
 
     def run(self) -> Sigmas:
-        from katz_graph.sampling.levels import polyexponential_levels
+        from katz_graph.sampling.schedules import polyexponential_levels
 
         return polyexponential_levels(self.steps, self.sigma_max, self.sigma_min, self.rho)
 
@@ -163,7 +163,7 @@ class VPScheduler(Node, category=SCHEDULERS):
     eps_s: Annotated[float, Field(ge=0.0, le=1.0), Widget(step=0.0001)] = 0.001
 
     def run(self) -> Sigmas:
-        from katz_graph.sampling.levels import variance_preserving_levels
+        from katz_graph.sampling.schedules import variance_preserving_levels
 
         return variance_preserving_levels(self.steps, self.beta_d, self.beta_min, self.eps_s)
 
@@ -203,7 +203,7 @@ class AlignYourStepsScheduler(Node, category=SCHEDULERS):
     denoise: Fraction = 1.0
 
     def run(self) -> Sigmas:
-        from katz_graph.sampling.levels import aligned_levels
+        from katz_graph.sampling.schedules import aligned_levels
 
         return aligned_levels(self.model_type, self.steps, self.denoise)
 
@@ -214,7 +214,7 @@ class ManualSigmas(Node, category=SIGMAS):
     sigmas: str = "1, 0.5"
 
     def run(self) -> Sigmas:
-        from katz_graph.sampling.levels import parse_levels
+        from katz_graph.sampling.schedules import parse_levels
 
         return parse_levels(self.sigmas)
 
@@ -225,7 +225,7 @@ class SplitSigmas(Node, category=SIGMAS, names=HALVES):
     step: Annotated[int, Field(ge=0, le=10000)] = 0
 
     def run(self, sigmas: Sigmas) -> tuple[Sigmas, Sigmas]:
-        from katz_graph.sampling.levels import split_levels
+        from katz_graph.sampling.schedules import split_levels
 
         return split_levels(sigmas, self.step)
 
@@ -236,7 +236,7 @@ class SplitSigmasDenoise(Node, category=SIGMAS, names=HALVES):
     denoise: Fraction = 1.0
 
     def run(self, sigmas: Sigmas) -> tuple[Sigmas, Sigmas]:
-        from katz_graph.sampling.levels import split_at_denoise
+        from katz_graph.sampling.schedules import split_at_denoise
 
         return split_at_denoise(sigmas, self.denoise)
 
@@ -245,7 +245,7 @@ class FlipSigmas(Node, category=SIGMAS):
     """From the last level to the first, to go from a picture to noise."""
 
     def run(self, sigmas: Sigmas) -> Sigmas:
-        from katz_graph.sampling.levels import flipped
+        from katz_graph.sampling.schedules import flipped
 
         return flipped(sigmas)
 

@@ -16,12 +16,11 @@ from rich.markup import escape
 from katz_graph.cli.options import ConvertOptions
 from katz_graph.errors import InputError, RunError
 from katz_graph.formats.api import to_api
-from katz_graph.formats.native import to_native
 from katz_graph.formats.object_info import read_object_info
 from katz_graph.formats.read import read_workflow
 from katz_graph.formats.signature import Signatures, signatures, titled, unknown_types
 from katz_graph.formats.ui_write import to_ui
-from katz_graph.formats.workflow import Workflow
+from katz_graph.formats.workflow import Workflow, to_native
 from katz_graph.packs import load_registry
 
 WRITERS: Mapping[str, Callable[[Workflow, Signatures], dict[str, Any]]] = {

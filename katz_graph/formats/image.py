@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from katz_graph.errors import InputError
-from katz_graph.formats.native import FORMAT, VERSION, is_native
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.formats.ui_document import is_ui
+from katz_graph.formats.workflow import FORMAT, VERSION, is_native
 
 LIMIT = 64 * 2**20  # bytes of JSON; 10,000 nodes take about 1 MB
 PNG = b"\x89PNG\r\n\x1a\n"

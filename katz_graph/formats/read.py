@@ -13,12 +13,11 @@ from typing import Any, BinaryIO
 from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api
 from katz_graph.formats.image import LIMIT, PNG, Carried, carried, inside, is_webp
-from katz_graph.formats.native import from_native, is_native
 from katz_graph.formats.signature import Signature, Signatures, signatures
 from katz_graph.formats.strict_json import parse_json
 from katz_graph.formats.ui import from_ui
 from katz_graph.formats.ui_document import is_ui
-from katz_graph.formats.workflow import Workflow
+from katz_graph.formats.workflow import Workflow, from_native, is_native
 from katz_graph.messages import one_line, suggest
 from katz_graph.node import NodeType
 

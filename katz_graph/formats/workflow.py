@@ -1,4 +1,6 @@
-"""Defines a workflow as it was read: the graph, and its surroundings in the file."""
+"""Defines a workflow as it was read (the graph, and its surroundings in the file), and reads and
+writes Katz Graph's own form of it: an API document with layout and run options.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from katz_graph.errors import InputError
+from katz_graph.formats.api import from_api, holds_infinite, to_api
 from katz_graph.graph import Graph
+from katz_graph.messages import show
+
+FORMAT = "katz"
+VERSION = 1
+PARTS = ("format", "version", "graph", "layout", "run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +32,43 @@ class Workflow:
     extra: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     notes: tuple[str, ...] = ()
+
+
+def is_native(document: Mapping[str, Any]) -> bool:
+    return isinstance(document.get("format"), str)
+
+
+def from_native(document: Mapping[str, Any]) -> Workflow:
+    """Reads the workflow of a parsed wrapper. InputError for another format, a newer version, or
+    parts that are no objects.
+    """
+    if document["format"] != FORMAT:
+        raise InputError(f'format is {show(document["format"])}, expected "{FORMAT}"')
+    version = document.get("version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise InputError(f"version is {show(version)}, expected {VERSION}")
+    if version > VERSION:
+        raise InputError(f"version {version} was written by a newer Katz Graph; this one reads up to version {VERSION}")
+    if "graph" not in document:
+        raise InputError('has no "graph"')
+    around = {part: document.get(part, {}) for part in ("layout", "run")}
+    for part, value in around.items():
+        if not isinstance(value, Mapping):
+            raise InputError(f"{part} is {show(value)}, expected an object")
+    extra = {key: value for key, value in document.items() if key not in PARTS}
+    for part, value in {**around, **extra}.items():
+        if holds_infinite(value):
+            raise InputError(f"{part} holds NaN or infinity")
+    return Workflow(from_api(document["graph"]), around["layout"], around["run"], extra)
+
+
+def to_native(workflow: Workflow) -> dict[str, Any]:
+    """Writes the wrapper of a workflow; `from_native` of it is the workflow again."""
+    parts = {"layout": dict(workflow.layout), "run": dict(workflow.run)}
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "graph": to_api(workflow.graph),
+        **{part: value for part, value in parts.items() if value},
+        **workflow.extra,
+    }

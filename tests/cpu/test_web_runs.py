@@ -24,9 +24,8 @@ from katz_graph.web.events import Ended, JobEvent, Started
 from katz_graph.web.http.job_views import status_of
 from katz_graph.web.jobs.dispatch import DEVICE_GONE
 from katz_graph.web.jobs.job import Job
-from katz_graph.web.live.channel import QueueView
+from katz_graph.web.live.channel import JobState, QueueView
 from katz_graph.web.live.comfy_channel import ConventionChannel
-from katz_graph.web.live.job_state import JobState
 from katz_graph.web.runner.caches import Caches
 from katz_graph.web.runner.job_message import Order
 from katz_graph.web.runner.runs import RunnerDevices, Runs

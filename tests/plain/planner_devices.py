@@ -11,7 +11,7 @@ from planner_graphs import compiled, prompt, sampler_region, use
 from katz_graph.ir.device import Device, NetworkLink, Work
 from katz_graph.ir.program import Call, Program
 from katz_graph.ir.region import Region
-from katz_graph.planner.passes.delay import delay
+from katz_graph.planner.passes.variants import delay
 
 MS = 1e-3
 SECONDS = {"unet_encoder": 12 * MS, "unet_mid": 3 * MS, "unet_decoder": 19 * MS, "controlnet": 15 * MS}  # as in proofs: 15, 19, 15

@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api, to_api
-from katz_graph.formats.native import to_native
 from katz_graph.formats.object_info import read_object_info
 from katz_graph.formats.read import parse_workflow, read_workflow
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
-from katz_graph.formats.workflow import Workflow
+from katz_graph.formats.workflow import Workflow, to_native
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.packs import load_registry
 

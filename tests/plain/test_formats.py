@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from katz_graph.errors import InputError
 from katz_graph.formats.api import from_api, to_api
-from katz_graph.formats.native import from_native, to_native
 from katz_graph.formats.read import parse_workflow, read_workflow
+from katz_graph.formats.workflow import from_native, to_native
 from katz_graph.graph import Graph, Link, NodeCall
 
 API = {"1": {"class_type": "Number", "inputs": {"value": 3}}, "2": {"class_type": "Save", "inputs": {"value": ["1", 0]}}}

@@ -27,11 +27,10 @@ from katz_graph.executor.graph.run import run_graph
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api, to_api
 from katz_graph.formats.image import workflow_from_picture
-from katz_graph.formats.native import to_native
 from katz_graph.formats.read import read_workflow
 from katz_graph.formats.signature import signatures
 from katz_graph.formats.ui_write import to_ui
-from katz_graph.formats.workflow import Workflow
+from katz_graph.formats.workflow import Workflow, to_native
 from katz_graph.node import Input, NodeType, Output
 from katz_graph.packs import Registry, load_registry
 from katz_graph.web.options import Limits
@@ -351,7 +350,7 @@ def test_checking_imports_no_model_library() -> None:
     code = (
         "import sys, json\nfrom katz_graph.web.runner.checking import check_prompt\nfrom katz_graph.web.options import Limits\n"
         "from katz_graph.packs import load_registry\nfrom katz_graph.files.folders import Folders\n"
-        "from katz_graph.formats.object_info_write import object_info_json\n"
+        "from katz_graph.formats.object_info import object_info_json\n"
         "types = load_registry()[0]\nassert object_info_json(types, Folders())\n"
         "assert check_prompt(json.load(open(sys.argv[1])), None, types, Folders(paths=False), Limits()).targets\n"
         "print(*sorted({'torch', 'diffusers', 'transformers'} & set(sys.modules)))"

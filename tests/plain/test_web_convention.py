@@ -16,9 +16,8 @@ from web_clients import FakeJobs, connect, drained, make_hub, make_job, texts
 from katz_graph.events import NodeDone, NodeStarted, PackMessage, Progress, Timeline
 from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, JobError, PlanMade, Started, Wrote
 from katz_graph.web.jobs.job import Job
-from katz_graph.web.live.channel import QueueView
+from katz_graph.web.live.channel import JobState, QueueView
 from katz_graph.web.live.comfy_channel import ConventionChannel
-from katz_graph.web.live.job_state import JobState
 
 UI = {"images": [{"filename": "a_00001_.png", "subfolder": "", "type": "output"}]}
 FEATURES = {"supports_preview_metadata": True}

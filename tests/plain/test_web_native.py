@@ -31,7 +31,7 @@ from katz_graph.web.events import (
     Wrote,
 )
 from katz_graph.web.jobs.job import FINISHED
-from katz_graph.web.live.job_state import SEGMENTS, JobState
+from katz_graph.web.live.channel import SEGMENTS, JobState
 from katz_graph.web.live.katz_channel import SUBPROTOCOL, NativeChannel
 from katz_graph.web.options import Limits
 from katz_graph.web.routes.socket import router

@@ -13,7 +13,6 @@ import pytest
 from starlette.testclient import TestClient
 from web_files import PAGE, everything_below, file_server
 
-from katz_graph.web.files import user_files
 from katz_graph.web.options import Limits
 
 EDITOR = {**PAGE, "Content-Type": "text/plain;charset=UTF-8", "Comfy-User": "undefined"}  # as the stock editor stores things
@@ -186,7 +185,7 @@ def test_a_person_has_a_quota_of_bytes_and_files(tmp_path: Path, monkeypatch: py
     assert store(server, "a", b"x" * 100).status_code == 200
     assert server.post("/settings/a", json="x").status_code == 413
     assert store(server, "a", b"").status_code == 200
-    monkeypatch.setattr(user_files, "MOST_FILES", 2)
+    monkeypatch.setattr("katz_graph.web.files.users.MOST_FILES", 2)
     assert [store(server, name, b"x").status_code for name in ("b", "c", "b")] == [200, 413, 200]
     assert everything_below(tmp_path / "data/users") == {"default/a", "default/b"}
 
@@ -199,7 +198,7 @@ def test_a_full_disk_is_507_and_keeps_what_was_there(server: TestClient, tmp_pat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(user_files.UserFiles, "_check_quota", full)
+        patch.setattr("katz_graph.web.files.users.UserFiles._check_quota", full)
         assert store(server, "a.json", b"new").status_code == 507
         assert server.post("/settings/a", json=2).status_code == 507
     assert server.get("/userdata/a.json").content == b"old"

@@ -1,17 +1,22 @@
-"""Defines the vocabulary between the hub and the channels that write its messages. Must not know
-sockets.
+"""Defines the vocabulary between the hub and the channels that write its messages: the state of a
+running job, what a client may know when it connects, the channel. Must not know sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
 
-from katz_graph.web.events import ClientEvent
+from katz_graph.events import NodeDone, NodeStarted, Progress, Timeline, Warned
+from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, PlanMade, Started
 from katz_graph.web.jobs.job import Job
-from katz_graph.web.live.job_state import JobState
 from katz_graph.web.live.outbox import ClientFrame
+
+SEGMENTS = 2_000  # of the timeline; older ones are dropped
+PLANS = 32
+WARNINGS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +64,97 @@ class Channel(Protocol):
         """Returns the seconds until `late` has something to send; None: it has not."""
 
     def late(self) -> Iterable[ClientFrame]: ...
+
+
+@dataclass(slots=True)
+class NodeProgress:
+    """The progress of a node: `value` of `maximum` is done. A node that was cached is finished."""
+
+    display: str
+    type: str = ""
+    status: Literal["running", "finished", "error"] = "running"
+    value: int = 0
+    maximum: int = 1
+    cached: bool = False
+    seconds: float = 0.0
+    why: str = ""
+    ui: Mapping[str, Sequence[Any]] | None = None
+
+
+@dataclass(slots=True)
+class JobState:
+    """Grows with `hear`. Nodes are those that have begun or were cached, in that order."""
+
+    started: float | None = None
+    nodes: dict[str, NodeProgress] = field(default_factory=dict)
+    plans: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    timeline: deque[Timeline] = field(default_factory=deque)
+    warnings: deque[str] = field(default_factory=lambda: deque(maxlen=WARNINGS))
+    preview: EncodedPicture | None = None
+    segments: int = 0  # in the timeline
+
+    def hear(self, event: ClientEvent) -> None:
+        """Takes an event in. Passes over those that leave nothing behind (messages of packs,
+        pictures that a node sends for good).
+        """
+        match event:
+            case Started(at=at):
+                self.started = at
+            case Cached(nodes=nodes):
+                for node in nodes:
+                    self._node(node, node).cached = True
+                    self._finish(node)
+            case NodeStarted(node=node, display=display, type=type):
+                self.nodes.pop(node, None)
+                self._node(node, display, type)
+            case Progress(node=node, display=display, value=value, maximum=maximum):
+                known = self._node(node, display)
+                known.value, known.maximum = value, maximum
+            case NodeDone():
+                known = self._node(event.node, event.display, event.type)
+                known.cached, known.seconds, known.why, known.ui = event.cached, event.seconds, event.why, event.ui
+                self._finish(event.node)
+            case EncodedPicture(lasting=False):
+                self.preview = event
+            case PlanMade(node=node, plan=plan):
+                self.plans.pop(node, None)
+                self.plans[node] = plan
+                if len(self.plans) > PLANS:
+                    del self.plans[next(iter(self.plans))]
+            case Timeline(segments=segments):
+                self.timeline.append(event)
+                self.segments += len(segments)
+                while self.segments > SEGMENTS and len(self.timeline) > 1:
+                    self.segments -= len(self.timeline.popleft().segments)
+            case Warned(message=message):
+                self.warnings.append(message)
+            case Ended(error=error) if error is not None and error.node:
+                known = self.nodes.setdefault(error.node, NodeProgress(error.display or error.node, error.node_type))
+                known.status = "error"
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Returns the running nodes, the latest last."""
+        return tuple(identifier for identifier, node in self.nodes.items() if node.status == "running")
+
+    def plain(self) -> dict[str, Any]:
+        """Returns data for msgpack; pictures are bytes."""
+        preview = self.preview
+        return {
+            "started": self.started,
+            "nodes": {identifier: asdict(node) for identifier, node in self.nodes.items()},
+            "plans": dict(self.plans),
+            "timeline": [{"node": part.node, "segments": [asdict(segment) for segment in part.segments]} for part in self.timeline],
+            "warnings": list(self.warnings),
+            "preview": preview
+            and {"node": preview.node, "display": preview.display, "image": preview.image, "media_type": preview.media_type},
+        }
+
+    def _node(self, identifier: str, display: str, type: str = "") -> NodeProgress:
+        known = self.nodes.setdefault(identifier, NodeProgress(display))
+        known.display, known.type = display, type or known.type
+        return known
+
+    def _finish(self, identifier: str) -> None:
+        node = self.nodes[identifier]
+        node.status, node.value = "finished", node.maximum

@@ -18,8 +18,7 @@ from katz_graph.web.events import Cached, ClientEvent, EncodedPicture, Ended, St
 from katz_graph.web.http.job_views import error_of, milliseconds, shown_node
 from katz_graph.web.http.responses import json_text
 from katz_graph.web.jobs.job import Job
-from katz_graph.web.live.channel import QueueView, Snapshot
-from katz_graph.web.live.job_state import JobState, NodeProgress
+from katz_graph.web.live.channel import JobState, NodeProgress, QueueView, Snapshot
 from katz_graph.web.live.outbox import ClientFrame, RateLimit
 from katz_graph.web.options import Limits
 

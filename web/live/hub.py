@@ -21,8 +21,7 @@ from katz_graph.errors import KatzError
 from katz_graph.events import PackMessage
 from katz_graph.web.events import ClientEvent, Ended, Started
 from katz_graph.web.jobs.job import Job
-from katz_graph.web.live.channel import Channel, QueueView, Snapshot
-from katz_graph.web.live.job_state import JobState
+from katz_graph.web.live.channel import Channel, JobState, QueueView, Snapshot
 from katz_graph.web.live.outbox import ByteBudget, ClientFrame, FrameQueue, RateLimit
 from katz_graph.web.options import Limits
 

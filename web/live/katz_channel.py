@@ -31,8 +31,7 @@ from pydantic import ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 from katz_graph.errors import InputError
 from katz_graph.web.events import JOB_EVENT, ClientEvent, EncodedPicture, JobEvent
 from katz_graph.web.jobs.job import Job, result_as_data
-from katz_graph.web.live.channel import QueueView, Snapshot
-from katz_graph.web.live.job_state import JobState
+from katz_graph.web.live.channel import JobState, QueueView, Snapshot
 from katz_graph.web.live.outbox import ClientFrame
 
 SUBPROTOCOL = "katz.msgpack"

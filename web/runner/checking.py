@@ -17,10 +17,10 @@ from katz_graph.checks.validate import RULES, ProblemKind, Rule, check
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import to_api
-from katz_graph.formats.native import is_native
 from katz_graph.formats.prompt_errors import TOLD, error, in_lines, node_errors, prompt_error
 from katz_graph.formats.read import parse_workflow
 from katz_graph.formats.ui_document import is_ui
+from katz_graph.formats.workflow import is_native
 from katz_graph.graph import Graph
 from katz_graph.messages import one_line, shorten
 from katz_graph.node import NodeType

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.planner.passes.cost import ValueSizes
-from katz_graph.planner.passes.delay import delay
+from katz_graph.planner.passes.variants import delay
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.calls import Arrangement, Costs, Neighbours, Wiring, calls_before, loop_calls, wirings
 from katz_graph.planner.searching.placement_rules import Sites

@@ -16,7 +16,7 @@ from katz_graph.comfy.weight_file import WeightFile
 from katz_graph.errors import InputError
 from katz_graph.files.folders import PICKLES
 from katz_graph.picture.batch import repeated
-from katz_graph.picture.resample import bislerp, resample
+from katz_graph.picture.latents import bislerp, resample
 
 PROGRESS_BAR_ENABLED = True
 __all__ = ["ProgressBar", "bislerp", "tiled_scale", "tiled_scale_multidim"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from katz_graph.errors import InputError
 from katz_graph.files.images import resize
 from katz_graph.picture.batch import repeated
-from katz_graph.picture.resample import resample
+from katz_graph.picture.latents import resample
 from katz_graph.recipe import Concatenated
 from katz_graph.sampling.areas import fit_mask
 
