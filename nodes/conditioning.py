@@ -21,6 +21,7 @@ from katz_graph.wires import CELL, Clip, Conditioning, ControlNet, Image, Mask, 
 
 MOST_ENTRIES = 1000  # a sampler takes far fewer
 MOST_TEXTS = 256
+AreaSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
 
 
 class CLIPTextEncode(Node, category="conditioning", title="CLIP Text Encode (Prompt)"):
@@ -120,9 +121,6 @@ class ConditioningSetTimestepRange(Node, category="advanced/conditioning"):
 
     def run(self, conditioning: Conditioning) -> Conditioning:
         return mapped(conditioning, lambda entry: replace(entry, start_percent=self.start, end_percent=self.end))
-
-
-AreaSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
 
 
 class ConditioningSetArea(Node, category="conditioning"):

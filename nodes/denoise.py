@@ -36,6 +36,7 @@ from katz_graph.wires import (
 Block = Annotated[int, Field(ge=-1, le=63)]
 Cells = Annotated[int, Field(ge=0, le=2048)]
 PREVIOUS = ("step", *(f"previous_{slot}" for slot in range(1, VARIADIC + 1)))
+SlotOutputs = tuple[Step, Anything, Anything, Anything, Anything, Anything, Anything, Anything, Anything]
 
 
 class OutsideRegion(InputError):
@@ -43,9 +44,6 @@ class OutsideRegion(InputError):
 
     def __init__(self, node: Node) -> None:
         super().__init__(f"{type(node).__name__} only runs inside a step region: it needs a StepBegin upstream and a StepEnd downstream")
-
-
-SlotOutputs = tuple[Step, Anything, Anything, Anything, Anything, Anything, Anything, Anything, Anything]
 
 
 class StepBegin(Node, category="denoise", stage="step_begin", names=PREVIOUS):

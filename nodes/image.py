@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PictureFile = Annotated[str, FileChoice("input"), Widget(upload=True)]
+Images = Annotated["list[Tensor]", Socket("IMAGE")]
 
 
 def _content(context: Context, name: str) -> str:
@@ -140,9 +141,6 @@ class SplitImageWithAlpha(Node, category="mask/compositing"):
     def run(self, image: Image) -> tuple[Image, Mask]:
         transparency = 1.0 - image[..., 3] if image.shape[-1] > 3 else image.new_zeros(image.shape[:3])
         return image[..., :3], transparency
-
-
-Images = Annotated["list[Tensor]", Socket("IMAGE")]
 
 
 class ImageBatch(Node, category="image/batch"):

@@ -35,6 +35,8 @@ Targets = Node | Iterable[Node]
 """One node or several."""
 SEEDS = ("seed", "noise_seed")
 TEXTUAL = ("STRING", "COMBO")
+Assignments = Mapping[str, Any] | Sequence[str]
+"""Values by `NODE.INPUT`, or texts `NODE.INPUT=VALUE`, whose values are JSON or text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,6 @@ def metadata(workflow: Workflow, registry: Registry) -> dict[str, str]:
     with suppress(InputError):  # spare nodes may have links that lead nowhere, which the editor's format cannot say
         texts["workflow"] = json.dumps(to_ui(workflow, signatures(registry)))
     return texts
-
-
-Assignments = Mapping[str, Any] | Sequence[str]
-"""Values by `NODE.INPUT`, or texts `NODE.INPUT=VALUE`, whose values are JSON or text."""
 
 
 def set_inputs(graph: Graph, types: Mapping[str, NodeType], assignments: Assignments) -> tuple[Graph, list[str]]:

@@ -9,15 +9,18 @@ Where sending the residuals takes 0.6 of an evaluation the stale pipeline has to
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.namespaces import Wire, wire
 from katz_graph.bench.placed import Models, Pins, Scale, Track, pins
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
@@ -39,6 +42,9 @@ HIDDEN, BOUND = 0.6, 1.5  # of an evaluation that sending the residuals takes
 HIDDEN_BOUND, PREDICTION_BOUND = 0.08, 0.10
 STALE = frozenset({"stale-controlnet"})
 FREE = NetworkLink(bytes_per_second=1e15)
+BUCKET = 0.004  # seconds at the link's rate that its token bucket holds; smaller ones do not reach the rate
+SMALLEST_BUCKET = 64 << 10  # bytes, as many as one packet of the sender's kernel has
+QUEUE = 32 << 20  # bytes that wait for the link before packets are dropped
 
 
 def run(scale: Scale | None = None) -> BenchResult:
@@ -176,3 +182,61 @@ def _period(track: Track) -> float:
         moments = [ends[evaluation] for evaluation in sorted(ends)]
         distances += [later - earlier for earlier, later in itertools.pairwise(moments[1:])]
     return median(distances)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One namespace: its name, its end of the link, and its address there."""
+
+    namespace: str
+    interface: str
+    address: str
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """Returns the start of a command that runs in it."""
+        return ("ip", "netns", "exec", self.namespace)
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    first: Side
+    second: Side
+
+    def shape(self, bytes_per_second: float) -> None:
+        """Holds both directions to a rate, by a token bucket filter."""
+        bucket = max(SMALLEST_BUCKET, int(bytes_per_second * BUCKET))
+        for side in (self.first, self.second):
+            filter = ("root", "tbf", "rate", f"{int(bytes_per_second * 8)}bit", "burst", str(bucket), "limit", str(QUEUE))
+            _do(*side.prefix, "tc", "qdisc", "replace", "dev", side.interface, *filter)
+
+
+@contextmanager
+def wire() -> Iterator[Wire]:
+    """Makes a link at full speed, gone at the end with its namespaces. RunError where these cannot
+    be made.
+    """
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing or os.geteuid() != 0:
+        raise RunError(f"a shaped link needs root and the commands ip and tc (iproute2){f'; {missing[0]} is missing' if missing else ''}")
+    tag = f"katz{os.getpid()}"
+    first, second = (Side(f"{tag}{end}", f"k{os.getpid()}{end}", f"10.77.0.{number}") for end, number in (("a", 1), ("b", 2)))
+    try:
+        for side in (first, second):
+            _do("ip", "netns", "add", side.namespace)
+        ends = ("type", "veth", "peer", "name", second.interface, "netns", second.namespace)
+        _do("ip", "link", "add", first.interface, "netns", first.namespace, *ends)
+        for side in (first, second):
+            _do("ip", "-n", side.namespace, "addr", "add", f"{side.address}/24", "dev", side.interface)
+            for interface in ("lo", side.interface):
+                _do("ip", "-n", side.namespace, "link", "set", interface, "up")
+        yield Wire(first, second)
+    finally:
+        for side in (first, second):
+            subprocess.run(["ip", "netns", "del", side.namespace], capture_output=True, check=False)
+
+
+def _do(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunError(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")

@@ -39,6 +39,12 @@ ProblemKind = (
 )
 SUGGESTIONS = 50  # names for which a near one is searched; comparing thousands would take minutes
 WIDENED = {"INT": ("FLOAT",), "STRING": ("COMBO",), "COMBO": ("STRING",)}  # sockets that also take what another one gives
+Types = Mapping[str, NodeType]
+Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]
+RULES: Mapping[ProblemKind, Rule] = {"region": region_problems}
+"""Checks over several nodes, as (node, input, message), by the kind of what they find. They see
+graphs whose links and types are sound.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +68,6 @@ class Problem:
         if not self.node:
             return one_line(self.message)
         return one_line(f"{node_name(self.node, self.type, self.title)}{f', {shorten(self.input)}' if self.input else ''}: {self.message}")
-
-
-Types = Mapping[str, NodeType]
-Rule = Callable[[Graph, Types], Iterable[tuple[str, str, str]]]
-RULES: Mapping[ProblemKind, Rule] = {"region": region_problems}
-"""Checks over several nodes, as (node, input, message), by the kind of what they find. They see
-graphs whose links and types are sound.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ over as a file to keep.
 DOWNLOAD = "application/octet-stream"
 LIFELESS = "default-src 'none'; img-src 'self'; media-src 'self'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 GUARDED = {"Content-Security-Policy": LIFELESS, "Cache-Control": "no-cache"}
+Item = TypeVar("Item")
 
 
 class Refusal(KatzError):
@@ -135,9 +136,6 @@ def _finite(data: Any) -> Any:
     if isinstance(data, Mapping):
         return {key: _finite(value) for key, value in data.items()}
     return [_finite(value) for value in data] if isinstance(data, (list, tuple)) else data
-
-
-Item = TypeVar("Item")
 
 
 def streamed(pieces: AsyncIterable[bytes]) -> StreamingResponse:

@@ -21,6 +21,7 @@ FEW = 1000  # placements of single stages that are looked at all; of chains out 
 LITTLE = 0.01  # of an evaluation's work: glued to its consumer
 MOST = 8000  # placements that are looked at
 BEAM = 200
+Item = tuple[str, ...]
 
 
 class Space:
@@ -132,9 +133,6 @@ class Space:
             if device not in names:
                 names[device] = left[self._classes[device]].pop(0)
         return replace(candidate, owner=names[candidate.owner], devices=tuple(names[device] for device in candidate.devices))
-
-
-Item = tuple[str, ...]
 
 
 def items_of(program: Program, sites: Sites, seconds: Callable[[str], float]) -> list[Item]:

@@ -29,6 +29,7 @@ equation 12).
 QUADRATURE = np.polynomial.legendre.leggauss(64)  # points and masses on [-1, 1]; exact for polynomials up to degree 127
 LAST_LEVEL = 0.001  # stands for 0, where log σ ends; the ecosystem's value
 HIGHEST_ORDER = 3
+Variant = Literal["bh1", "bh2"]
 
 
 def lms(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, order: int = 4) -> Solving:
@@ -131,9 +132,6 @@ def _weights(levels: Sequence[float], clock: Clock) -> list[float]:
         for j, own in enumerate(known)
     ]
     return [float((target - start) / 2 * np.sum(masses * basis)) for basis in bases]
-
-
-Variant = Literal["bh1", "bh2"]
 
 
 def uni_pc(x: Tensor, sigmas: Tensor, noise: NoiseSource, *, variant: Variant = "bh1") -> Solving:
