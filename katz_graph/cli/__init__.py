@@ -1,3 +1,3 @@
-"""Defines the command line: names and options only. Each command's work is in a module of its own,
-imported when it runs.
+"""Defines the command line: names and options only. The work of commands is in modules that are
+imported when they run.
 """
