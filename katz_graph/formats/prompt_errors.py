@@ -12,7 +12,7 @@ from typing import Any
 
 from katz_graph.checks.validate import Checked, Problem, ProblemKind, readers, upstream
 from katz_graph.files.folders import Folders
-from katz_graph.formats.object_info import input_config
+from katz_graph.formats.object_info_write import input_config
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.messages import show
 from katz_graph.node import NodeType

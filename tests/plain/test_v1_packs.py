@@ -23,7 +23,7 @@ from katz_graph.errors import Cancelled, InputError
 from katz_graph.executor.graph.lists import Listed
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.formats.api import from_api
-from katz_graph.formats.object_info import node_info
+from katz_graph.formats.object_info_write import node_info
 from katz_graph.packs import Registry, load_registry
 
 

@@ -17,7 +17,7 @@ from katz_graph.errors import InputError, RunError
 from katz_graph.events import NodeDone
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
-from katz_graph.formats.object_info import node_info
+from katz_graph.formats.object_info_write import node_info
 from katz_graph.packs import Registry
 
 HEAD = """

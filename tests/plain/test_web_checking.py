@@ -350,7 +350,7 @@ def test_checking_imports_no_model_library() -> None:
     code = (
         "import sys, json\nfrom katz_graph.web.runner.checking import check_prompt\nfrom katz_graph.web.options import Limits\n"
         "from katz_graph.packs import load_registry\nfrom katz_graph.files.folders import Folders\n"
-        "from katz_graph.formats.object_info import object_info_json\n"
+        "from katz_graph.formats.object_info_write import object_info_json\n"
         "types = load_registry()[0]\nassert object_info_json(types, Folders())\n"
         "assert check_prompt(json.load(open(sys.argv[1])), None, types, Folders(paths=False), Limits()).targets\n"
         "print(*sorted({'torch', 'diffusers', 'transformers'} & set(sys.modules)))"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from katz_graph.errors import KatzError
 from katz_graph.events import Warned
 from katz_graph.executor.launch.ahead import Ahead
-from katz_graph.formats.object_info import object_info_json
+from katz_graph.formats.object_info_write import object_info_json
 from katz_graph.formats.shipped import template
 from katz_graph.host.garbage import imports_are_done
 from katz_graph.packs import load_registry

@@ -17,7 +17,8 @@ from trivial_nodes import TYPES
 
 from katz_graph.comfy.v1.adapter import V1Class
 from katz_graph.files.folders import Folders
-from katz_graph.formats.object_info import from_object_info, node_info, object_info, object_info_json
+from katz_graph.formats.object_info import from_object_info
+from katz_graph.formats.object_info_write import node_info, object_info, object_info_json
 from katz_graph.formats.read import parse_workflow, read_workflow
 from katz_graph.formats.signature import Signature, signatures
 from katz_graph.formats.ui_write import to_ui

@@ -1,0 +1,146 @@
+"""Describes node types as a server does to clients and editors (`/object_info`). `object_info`
+reads it back. Must not know HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from katz_graph.files.folders import Folders
+from katz_graph.formats.signature import is_seed
+from katz_graph.node import Input, NodeType
+from katz_graph.packs import BUILTIN
+
+DEEPEST = 20  # levels of what a pack says of an input
+FLAGS = ("deprecated", "experimental", "dev_only", "api_node")
+NOTHING = object()  # what has no place in JSON
+
+
+def object_info_json(types: Mapping[str, NodeType], folders: Folders | None = None) -> bytes:
+    """Writes the whole description as UTF-8. Equal node types and files give equal bytes."""
+    text = json.dumps(object_info(types.values(), folders), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def object_info(kinds: Iterable[NodeType], folders: Folders | None = None) -> dict[str, Any]:
+    """Describes each type under its name. Choices of files are those in `folders` now; none without
+    it.
+    """
+    return {kind.name: node_info(kind, folders) for kind in kinds}
+
+
+def node_info(kind: NodeType, folders: Folders | None = None) -> dict[str, Any]:
+    """Describes one type: its inputs by group, its outputs, and its other properties."""
+    groups: dict[str, dict[str, Any]] = {"required": {}}
+    for name, port in kind.inputs.items():
+        groups.setdefault("required" if _counts_as_required(kind, port) else "optional", {})[name] = input_config(port, folders)
+    if kind.hidden or kind.unlisted:
+        groups["hidden"] = {_hidden_name(name, what): what for name, what in kind.hidden.items()} | plain(kind.unlisted)
+    said = {name: plain(value) for name, value in kind.about.items()}
+    return {
+        "input": groups,
+        "input_order": {group: list(inputs) for group, inputs in groups.items()},
+        "is_input_list": kind.takes_lists,
+        "output": [output.socket for output in kind.outputs],
+        "output_is_list": list(kind.gives_lists or (False,) * len(kind.outputs)),
+        "output_name": [output.name for output in kind.outputs],
+        "name": kind.name,
+        "display_name": kind.display_name,
+        "description": kind.description,
+        "python_module": "nodes" if kind.pack in ("", BUILTIN) else f"custom_nodes.{kind.pack}",
+        "category": kind.category,
+        "output_node": kind.is_output,
+        "has_intermediate_output": bool(said.get("has_intermediate_output")),
+        "search_aliases": _texts(said.get("search_aliases")),
+        **({"output_tooltips": _texts(said["output_tooltips"])} if said.get("output_tooltips") else {}),
+        **({"essentials_category": said["essentials_category"]} if said.get("essentials_category") else {}),
+        **{flag: True for flag in FLAGS if said.get(flag)},
+    }
+
+
+def input_config(port: Input, folders: Folders | None = None) -> list[Any]:
+    """Builds `[TYPE or choices, options]` from a pack's declaration or a native node's types."""
+    options = plain(port.options) if port.options else _native_options(port)
+    choices = _choices(port, folders)
+    if choices is None:
+        return [port.socket, options]
+    if "options" in options:
+        return [port.socket, options | {"options": choices}]
+    return [choices, options]
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Returns the part of a value that JSON can hold: `NOTHING` for functions, tensors, infinities;
+    in lists and objects they are left out.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return plain(value.value, depth)
+    if isinstance(value, str):
+        return str.__str__(value)  # packs compare types by subclasses of str that are equal to everything
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else NOTHING
+    if depth < DEEPEST and isinstance(value, Mapping):
+        inner = ((str(key), plain(one, depth + 1)) for key, one in value.items())
+        return {key: one for key, one in inner if one is not NOTHING}
+    if depth < DEEPEST and isinstance(value, (list, tuple)):
+        return [one for one in (plain(one, depth + 1) for one in value) if one is not NOTHING]
+    return NOTHING
+
+
+def _counts_as_required(kind: NodeType, port: Input) -> bool:
+    """Decides whether an input is required. In ComfyUI a widget with a default still is: an editor
+    always sends it. Packs have said it themselves.
+    """
+    native = kind.instance is None
+    return port.required or (native and port.knob and port.default is not None)
+
+
+def _native_options(port: Input) -> dict[str, Any]:
+    widget = port.widget
+    said = {
+        "default": plain(port.default) if port.knob and port.default is not None else NOTHING,
+        "min": NOTHING if port.minimum is None else port.minimum,
+        "max": NOTHING if port.maximum is None else port.maximum,
+        "step": NOTHING if widget.step is None else int(widget.step) if port.socket == "INT" else widget.step,
+        "tooltip": port.help or NOTHING,
+        "multiline": widget.multiline or NOTHING,
+        "dynamicPrompts": widget.dynamic_prompts or NOTHING,
+        "control_after_generate": widget.control_after_generate or (port.knob and is_seed(port.name, port.socket)) or NOTHING,
+        "image_upload": widget.upload or NOTHING,
+        "lazy": port.lazy or NOTHING,
+        "forceInput": (not port.knob and port.socket in ("INT", "FLOAT", "STRING", "BOOLEAN", "COMBO")) or NOTHING,
+    }
+    return {name: value for name, value in said.items() if value is not NOTHING}
+
+
+def _choices(port: Input, folders: Folders | None) -> list[Any] | None:
+    """Returns the current choices; None where there are none to choose from, or where only a client
+    can ask for them.
+    """
+    if port.folder is not None:
+        return list(folders.choices(port.folder)) if folders is not None else []
+    if port.refresh is not None:
+        try:
+            return list(plain(port.refresh()))
+        except (Exception, SystemExit):  # a pack's own code, which looks at files
+            pass
+    return None if port.choices is None else list(plain(port.choices))
+
+
+def _hidden_name(name: str, what: str) -> str:
+    """Returns the name of a hidden value. V3 nodes name them by what they are; their adapter puts
+    `hidden_` before that.
+    """
+    return name.removeprefix("hidden_") if name == f"hidden_{what.lower()}" else name
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
