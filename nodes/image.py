@@ -1,4 +1,6 @@
-"""Reads, writes and makes pictures and their transparency; joins, repeats, cuts and rebatches them."""
+"""Reads, writes and makes pictures and their transparency; joins, repeats, cuts and rebatches
+them.
+"""
 
 from __future__ import annotations
 

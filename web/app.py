@@ -40,8 +40,8 @@ def build(state: State) -> ASGIApp:
         routes = make(state)
         app.include_router(routes)
         app.include_router(routes, prefix="/api", include_in_schema=False)
-    once = (jobs.listing(state), info.internal(state), info.disabled(), frontend.templates(state), frontend.style(), _description(app))
-    for routes in once:
+    pages = (frontend.templates(state), frontend.style())
+    for routes in (jobs.listing(state), info.internal(state), info.disabled(), *pages, _description(app)):
         app.include_router(routes)
     if state.options.frontend is None:
         app.include_router(frontend.page(state))

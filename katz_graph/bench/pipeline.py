@@ -200,6 +200,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
+    """Joins two network namespaces: a slow network on one machine. Needs Linux, root, `ip` and `tc`."""
+
     first: Side
     second: Side
 

@@ -135,8 +135,9 @@ def plan(workflow: Path, options: PlanOptions, as_json: bool) -> None:
 
 
 def write_trace(path: Path, timelines: Sequence[Timeline]) -> None:
-    """Writes complete events ("ph": "X") with times in microseconds from the first one. RunError
-    when the file cannot be written.
+    """Writes complete events ("ph": "X"), one per segment, in a lane per device and one for the
+    graph's nodes, with times in microseconds from the first one. RunError when the file cannot be
+    written.
     """
     spans = [(part.node, span) for part in timelines for span in part.segments]
     origin = min((span.start for _, span in spans), default=0.0)

@@ -242,7 +242,12 @@ def _set_by(scope: Scope, node: UiNode) -> tuple[Scope, str] | None:
 
 
 def promoted_values(instance: UiNode, inside: UiGraph, notes: list[str], where: str) -> dict[str, Any]:
-    """Returns the values that an instance's widgets give the subgraph's inputs, by name."""
+    """Returns the values that an instance's widgets give the subgraph's inputs, by name.
+
+    Three generations of files: values in the order of the subgraph's inputs that lead to widgets
+    (the first and the present one, which also names them), and a list of [inner node, widget] in
+    `properties.proxyWidgets`.
+    """
     values, named, proxies = instance.values, instance.named or {}, _proxies(instance)
     if isinstance(values, Mapping):
         return {port.name: values[port.name] for port in inside.inputs if port.name in values}

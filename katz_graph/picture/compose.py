@@ -60,7 +60,8 @@ def in_tiles(picture: Tensor, scale: int | Fraction, side: int, overlap: int, ch
     """Maps [B, C, H, W] to float32 [B, C', H·scale, W·scale]; `change` gets windows of at most
     `side` that overlap by `overlap`.
 
-    Where windows overlap their results are blended linearly. Sides and overlap, times the scale,
+    The size of the picture does not decide how much memory that takes. Where windows overlap their
+    results are blended linearly. Sides and overlap, times the scale,
     are whole numbers.
     """
     high, wide = picture.shape[-2:]

@@ -64,7 +64,8 @@ def canny(image: Tensor, low: float = 0.4, high: float = 0.8) -> Tensor:
     """
     if not low <= high:
         raise ValueError(f"canny: the low threshold ({low}) must not be above the high one ({high})")
-    down, right = _gradient(blur(_grey(image), radius=2, sigma=0.5).movedim(-1, 1))  # of 5×5 pixels, sigma one pixel
+    blurred = blur(_grey(image), radius=2, sigma=0.5)  # 5×5 pixels, a sigma of one
+    down, right = _gradient(blurred.movedim(-1, 1))
     length = (right.square() + down.square() + 1e-6).sqrt()
     ridge = length * _is_ridge(length, torch.atan2(down, right))
     return _follow(strong=ridge > high, weak=ridge > low)[:, 0].to(image.dtype)

@@ -194,7 +194,7 @@ def _nothing(value: Any) -> None:
 
 
 def features(limits: Limits) -> dict[str, Any]:
-    """Returns them by ComfyUI's names; `max_upload_size` is in bytes."""
+    """Returns the server's features by ComfyUI's names; `max_upload_size` is in bytes."""
     return {
         "supports_preview_metadata": True,
         "max_upload_size": limits.upload_bytes,

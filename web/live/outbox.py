@@ -110,7 +110,9 @@ class FrameQueue:
 
 
 class RateLimit:
-    """Allows `rate` a second, and `burst` at once after a rest. `clock` is in seconds."""
+    """Allows `rate` events a second, and `burst` at once after a rest, by a token bucket (RFC 2697,
+    section 2, with one rate). `clock` is in seconds.
+    """
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock

@@ -1,5 +1,5 @@
 """Pass *variants*: decides every switch, so that each kind of evaluation becomes a plain DAG.
-Conditions are known before the run. `delay` makes variants, too: of ControlNets that run one
+Conditions are known before the run. `delay` makes variants, too, in which ControlNets run one
 evaluation behind.
 
 ControlNet windows, StepPattern and ranges of prompts are all conditions. What no later reader needs
@@ -138,7 +138,11 @@ def _check_slots(region: Region, found: Sequence[Variant]) -> None:
 
 def delay(program: Program, sessions: Sequence[str]) -> Program:
     """Makes readers of the ControlNet operations `sessions` read what the evaluation before
-    computed, where one did.
+    computed, where one did: residuals become a loop-carried value (Katz, section 5: pipelined
+    asynchronous parallelization).
+
+    The first evaluation in which a ControlNet acts waits for it; what no evaluation reads is not
+    computed. Staleness counts in evaluations.
     """
     slots = {name: SLOTS + number for number, name in enumerate(sessions, start=1)}
     before = {index: variant for variant in program.variants for index in variant.evaluations}
