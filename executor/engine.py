@@ -1,20 +1,43 @@
-"""Compiles step regions and has workers carry them out, and what else needs a model. Must not know
-where workers are.
+"""Compiles step regions and has workers carry them out, and what else needs a model. A worker is a
+process of its own, or a thread of this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, cast
+import itertools
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
 
-import torch
 from torch import Tensor
 
 from katz_graph.context import Context
-from katz_graph.devices import AUTO, number_format
+from katz_graph.errors import RunError
 from katz_graph.events import Planned, Sampled, Span, StageDone, Timeline
-from katz_graph.executor.planning import check_reachable, plan_region
+from katz_graph.executor.cluster.autoscaler import Autoscaler
+from katz_graph.executor.cluster.driver import Cluster
+from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.cluster.requests import Called, NotSerializable
+from katz_graph.executor.cluster.router import Lease, Router
+from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
+from katz_graph.executor.launch.ahead import Ahead
+from katz_graph.executor.launch.base import Launcher
+from katz_graph.executor.launch.entries import entry_for
+from katz_graph.executor.launch.fork_server import ForkServer
+from katz_graph.executor.launch.spawn import Spawn
+from katz_graph.executor.measure.links import known_links
+from katz_graph.executor.measure.stages import StageTime, profile_region
+from katz_graph.executor.measure.store import CostStore
+from katz_graph.executor.measure.survey import MeasuredDevice, survey
+from katz_graph.executor.planning import Choices, check_reachable, plan_region
+from katz_graph.executor.worker.affinity import Claim, claim_seats
+from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.ir.program import Program
@@ -22,87 +45,65 @@ from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.families.shared.stages import TEXT, VAE_DECODE, VAE_ENCODE
-from katz_graph.planner.queries import switches
+from katz_graph.planner.queries import opaque_functions, switches
 from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
 from katz_graph.wires import LatentSamples
 
+if TYPE_CHECKING:
+    from katz_graph.executor.launch.in_process import InProcess
+    from katz_graph.executor.worker.models import DeviceModels
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Holds the result of a request: two latents [B, C, h, w], unscaled, the second as denoised
-    when the last step began; times by device.
-    """
-
-    samples: Tensor
-    denoised: Tensor
-    timings: Mapping[str, Timing]
-    attempts: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Called:
-    """Holds the result of one unit on a worker, its start on the clock of `time.perf_counter`, and
-    its seconds.
-    """
-
-    value: Any
-    start: float
-    seconds: float
-
-
-class Workers(Protocol):
-    """Carries out programs."""
-
-    @property
-    def devices(self) -> tuple[Device, ...]: ...
-
-    @property
-    def links(self) -> Mapping[tuple[str, str], NetworkLink]: ...
-
-    def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
-        """Carries out a fully compiled program; `measure`: times every call by itself."""
-
-    def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
-        """Calls one of `services` on a device, for a run that may be cancelled: what is under way
-        then goes on, and its result is dropped.
-        """
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Holds the user's choices about plans: where stages may run, which approximations are allowed,
-    whether equal stages run as one call (None: the faster), and how many devices besides those of
-    the ControlNets one request uses (None: all). `gone`: devices that pins may name and that there
-    are no longer.
-    """
-
-    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    allowed: frozenset[str] = frozenset()
-    batching: bool | None = None
-    lane: int | None = None
-    gone: frozenset[str] = frozenset()
-
-    @property
-    def reachable(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the pins, without devices that are gone."""
-        left = {stage: tuple(device for device in devices if device not in self.gone) for stage, devices in self.pins.items()}
-        return {stage: devices for stage, devices in left.items() if devices}
-
-    @property
-    def stranded(self) -> Mapping[str, tuple[str, ...]]:
-        """Returns the stages whose devices are all gone, with these devices."""
-        return {stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)}
+UNLOADING = 5.0  # seconds that are waited for workers to let go of their models
+DRIVER = "{}@driver"
+"""Names the device of a worker in this process that was started beside those that were asked for.
+"""
 
 
 class DeviceEngine:
-    """Implements `katz_graph.context.Engine`. `close` it, or use it in a `with` statement."""
+    """Implements `katz_graph.context.Engine`. `close` it, or use it in a `with` statement.
 
-    def __init__(self, workers: Workers, choices: Choices | None = None, counts: Counts | None = None) -> None:
-        self.workers = workers
+    Starts a worker for each config, with `launchers` by device name or one process each, and
+    measures what the planner has to know. What cannot be sent, functions that packs put on a
+    model, runs on a device of this process; where there is none, one is started beside the others.
+
+    `cache` keeps measurements; `link` stands for all links, instead of measuring; `spares`: one
+    loaded worker waits to replace a lost one; `ahead`: the fork server of this host's workers,
+    which loads already. RunError when a worker does not start; all are closed then.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[WorkerConfig],
+        choices: Choices | None = None,
+        cache: Path | None = None,
+        link: NetworkLink | None = None,
+        spares: bool = False,
+        launchers: Mapping[str, Launcher] | None = None,
+        network: Network | None = None,
+        patience: WorkerPatience = PATIENCE,
+        ahead: Ahead | None = None,
+    ) -> None:
+        self._names = names = tuple(one.name for one in configs)  # that were asked for
         self.choices = choices or Choices()
-        self.counts = counts or Counts()
+        self._store = CostStore(cache)
+        self.counts = Counts(self._store)
+        self._starting = threading.Lock()
+        self._router = Router(names, self.choices.reachable, self.choices.lane, time.monotonic, bool(self.choices.gone))
+        configs, claimed = _seated(configs, launchers, ahead)
+        self.opened = ExitStack()  # what is closed after the workers
+        self.opened.push(claimed)
+        launchers = launchers or self._launchers(configs, ahead)
+        self.cluster = Cluster(configs, launchers, network or Network(names), spares, patience)
+        self._autoscaler = Autoscaler(self._router, self.cluster)
+        self.cluster.on_vanished = self._router.lost
+        try:
+            self.cluster.start()
+            self.measure()
+            given = {pair: link for pair in itertools.permutations(names, 2) if link is not None}
+            self.cluster.links = given or self.measured_links()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -112,19 +113,113 @@ class DeviceEngine:
 
     def close(self) -> None:
         """Stops the workers after the units that run."""
-        self.workers.close()
+        self._autoscaler.close()
+        self.cluster.close()
+        self.opened.close()
+
+    def _launchers(self, configs: Sequence[WorkerConfig], ahead: Ahead | None) -> Mapping[str, Launcher]:
+        """Makes launchers of processes here; workers with equal threads share a fork server."""
+        servers = {} if ahead is None else {ahead.server.threads: ahead.server}
+        for one in configs:
+            if one.threads not in servers:
+                servers[one.threads] = self.opened.enter_context(ForkServer(one.threads))
+        return {one.name: Spawn(servers[one.threads], entry_for(one.device)) for one in configs}
+
+    # what the planner knows
 
     @property
     def device(self) -> Device:
-        return self.workers.devices[0]
+        return self.cluster.devices[0]
+
+    def measure(self, again: bool = False) -> None:
+        """Learns the rates of the devices, from the store or by measuring."""
+        self.places = self._surveyed(tuple(self.cluster.assignments), again)
+        self._learn()
+
+    def _surveyed(self, names: Sequence[str], again: bool = False) -> list[MeasuredDevice]:
+        return survey(names, lambda *asked: self.cluster.call(*asked).value, self._store, again)
+
+    def _learn(self) -> None:
+        """Tells the planner what the store knows. Workers that share a device share its memory,
+        unless each was given its part.
+        """
+        found = {place.name: place.device(self._store) for place in self.places}
+        self.cluster.devices = tuple(replace(one, memory_bytes=self._room(name, found)) for name, one in found.items())
+
+    def _room(self, name: str, found: Mapping[str, Device]) -> float:
+        if self.cluster.is_in_process(name):
+            return math.inf  # its plans have no other device, so nothing is won by counting
+        if self.cluster.assignments[name].model_bytes is not None:
+            return found[name].memory_bytes
+        sharing = [other for other in self._names if self._seat(other) == self._seat(name)]
+        return min(found[other].memory_bytes for other in sharing) / len(sharing)
+
+    def _seat(self, name: str) -> tuple[str, str]:
+        """Returns a worker's host, and torch's name for its device there."""
+        host = next(place.host for place in self.places if place.name == name)
+        return host, self.cluster.assignments[name].device
+
+    def measured_links(self, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
+        """Measures the links; those of shared memory stay as first measured on this host, unless
+        `again`.
+        """
+        return known_links(self.cluster, self._store, again)
+
+    def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
+        """Lets later plans know what calls took, by cost key and members."""
+        self._store.record(next(place.key for place in self.places if place.name == device), samples)
+        self._learn()
+
+    # a device of this process
+
+    @property
+    def models(self) -> DeviceModels:
+        """Returns the models of the worker in this process. RunError where there is none."""
+        for name in self.cluster.assignments:
+            if self.cluster.is_in_process(name):
+                host = cast("InProcess", self.cluster.launchers[name]).host
+                assert host is not None  # it has been asked for its rates
+                return host.models
+        raise RunError("no worker of this engine is in this process")
+
+    def _target_here(self) -> Target:
+        """Returns the device of this process alone; starts its worker the first time."""
+        with self._starting:
+            names = [name for name in self.cluster.assignments if self.cluster.is_in_process(name)]
+            if not names:
+                names = [self._start_here()]
+        device = next(device for device in self.cluster.devices if device.name in names)
+        return Target((device,), batching=self.choices.batching)
+
+    def _start_here(self) -> str:
+        from katz_graph.executor.launch.in_process import InProcess  # models in this process, which few runs need
+
+        first = self.cluster.assignments[self.device.name]
+        here = WorkerConfig(DRIVER.format(first.device), first.device, first.threads, first.dtype)
+        self.cluster.add(here, InProcess())
+        self.places += self._surveyed([here.name])
+        self._learn()
+        return here.name
+
+    # plans
 
     def plan(self, region: Region, after: str = "emit") -> Program:
-        """Compiles a region for this engine's devices."""
-        return self._planned(region, self._target(), after)
+        """Compiles a region as for a request that came now."""
+        target = self._target_here() if self._why_here(region) else self._target(self._router.preview())
+        return self._planned(region, target, after)
 
-    def _target(self) -> Target:
-        choices = self.choices
-        return Target(self.workers.devices, self.workers.links, choices.reachable, choices.allowed, choices.batching)
+    def _why_here(self, region: Region) -> str:
+        """Says what of a region only a device of this process can reach; empty where all can be
+        sent, or where all devices are here.
+        """
+        if all(map(self.cluster.is_in_process, self._names)):
+            return ""
+        functions = opaque_functions(region)
+        return f"{', '.join(functions)} cannot be sent to workers" if functions else ""
+
+    def _target(self, lease: Lease) -> Target:
+        devices = tuple(device for device in self.cluster.devices if device.name in lease.devices)
+        return Target(devices, self.cluster.links, lease.pins, self.choices.allowed, self.choices.batching)
 
     def _planned(self, region: Region, target: Target, after: str = "emit") -> Program:
         """Compiles a region. RunError for a stage whose devices are gone."""
@@ -132,12 +227,39 @@ class DeviceEngine:
         check_reachable((operation.stage for operation in (*region.operations, *program.before)), self.choices.stranded)
         return program
 
+    def profile(self, region: Region, context: Context) -> list[StageTime]:
+        """Measures every stage of a region on every device, alone and while all work. Later plans
+        use the times.
+        """
+        names = [device.name for device in self._target_here().devices] if self._why_here(region) else self._names
+        places = [place for place in self.places if place.name in names]
+        measured = profile_region(region, self.cluster, places, self._store, context)
+        self._learn()
+        return measured
+
+    # requests
+
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
-        return self._carried_out(region, self.plan(region), context)
+        """Samples on the devices of a lease; several threads may call at once."""
+        if why := self._why_here(region):
+            return self._sampled_here(region, context, why)
+        lease = self._router.admit(region)
+        try:
+            program = self._planned(region, self._target(lease))
+            self._autoscaler.apply(self._router.planned(lease, program))
+            return self._carried_out(region, program, context)
+        except NotSerializable as error:
+            return self._sampled_here(region, context, str(error))
+        finally:
+            self._autoscaler.apply(self._router.dismiss(lease))
+
+    def _sampled_here(self, region: Region, context: Context, why: str) -> tuple[LatentSamples, LatentSamples]:
+        context.warn(f"sampler {region.name} runs on one device of this process: {why}")
+        return self._carried_out(region, self._planned(region, self._target_here()), context)
 
     def _carried_out(self, region: Region, program: Program, context: Context) -> tuple[LatentSamples, LatentSamples]:
         context.report(Planned(region.name, program))
-        outcome = self.workers.run(program, context)
+        outcome = self.cluster.run(program, context)
         self._note_switches(program, outcome.timings)
         own = outcome.timings[program.owner]
         context.report(Sampled(region.name, program, own.load, own.prepare, own.denoise, outcome.attempts))
@@ -152,9 +274,6 @@ class DeviceEngine:
             if timing.switches:
                 found = {name: known[name] for name in timing.switches}
                 self._note(device, {(one.key, one.loras): [timing.switches[name]] for name, one in found.items()})
-
-    def _note(self, device: str, samples: Mapping[tuple[str, int], Sequence[float]]) -> None:
-        """Lets later plans know what calls took, by cost key and members."""
 
     def encode_text(self, encoding: Encoding, context: Context) -> TextEncoding:
         made: TextEncoding = self._call(TEXT.name, "encode_text", context, encoding).value
@@ -180,13 +299,31 @@ class DeviceEngine:
         """Calls a service on the device that the stage is pinned to, else on the first."""
         check_reachable((stage,), self.choices.stranded)
         device = self.choices.reachable.get(stage, (self.device.name,))[0]
-        called = self.workers.call(device, what, *arguments, context=context)
+        called = self.cluster.call(device, what, *arguments, context=context)
         span = Span(device, stage.replace("_", " "), called.start, called.seconds)
         context.report(StageDone(stage, span))
         return called
 
+    def unload(self) -> None:
+        """Unloads the models of all workers. For when nothing runs: later requests load theirs
+        again.
 
-def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:
-    """Returns the torch dtype of `number_format`."""
-    dtype: torch.dtype = getattr(torch, number_format(devices, wanted))
-    return dtype
+        Returns after UNLOADING seconds at most; workers that need longer get on with it. RunError
+        of a worker that could not.
+        """
+        for name in self.cluster.assignments:
+            self._router.lost(name)
+        self.cluster.call_all("unload", UNLOADING)
+
+
+def _seated(
+    configs: Sequence[WorkerConfig], launchers: Mapping[str, Launcher] | None, ahead: Ahead | None
+) -> tuple[list[WorkerConfig], Claim]:
+    """Claims processors for workers of this host that compute on the CPU and wait for each other,
+    where there are enough.
+    """
+    here = [launchers is None or isinstance(launchers[one.name], Spawn) for one in configs]
+    seats = [one.threads if is_here and one.device == "cpu" else 0 for one, is_here in zip(configs, here, strict=True)]
+    claimed = claim_seats(seats) if ahead is None else ahead.claimed
+    free = iter(claimed.processors)
+    return [replace(one, processors=tuple(islice(free, seat))) for one, seat in zip(configs, seats, strict=True)], claimed

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 
@@ -14,6 +15,32 @@ from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.costs.counts import Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Holds the user's choices about plans: where stages may run, which approximations are allowed,
+    whether equal stages run as one call (None: the faster), and how many devices besides those of
+    the ControlNets one request uses (None: all). `gone`: devices that pins may name and that there
+    are no longer.
+    """
+
+    pins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    allowed: frozenset[str] = frozenset()
+    batching: bool | None = None
+    lane: int | None = None
+    gone: frozenset[str] = frozenset()
+
+    @property
+    def reachable(self) -> Mapping[str, tuple[str, ...]]:
+        """Returns the pins, without devices that are gone."""
+        left = {stage: tuple(device for device in devices if device not in self.gone) for stage, devices in self.pins.items()}
+        return {stage: devices for stage, devices in left.items() if devices}
+
+    @property
+    def stranded(self) -> Mapping[str, tuple[str, ...]]:
+        """Returns the stages whose devices are all gone, with these devices."""
+        return {stage: devices for stage, devices in self.pins.items() if self.gone.issuperset(devices)}
 
 
 def preload(counted: bool) -> None:

@@ -58,13 +58,13 @@ def use_threads(monkeypatch: pytest.MonkeyPatch, module: ModuleType, cache: Path
     machine.
     """
     from katz_graph.api import devices
-    from katz_graph.executor.cluster.engine import ClusterEngine
-    from katz_graph.executor.launch.in_process import InProcess
+    from katz_graph.bench.worker_threads import WorkerThreads
+    from katz_graph.executor.engine import DeviceEngine
 
-    def engine(assignments: Any, choices: Any = None, _: Any = None, *rest: Any, **named: Any) -> ClusterEngine:
-        named |= {"launchers": {one.name: InProcess() for one in assignments}, "cache": cache, "ahead": None}
-        return ClusterEngine(assignments, choices, link=rest[0] if rest else None, **named)
+    def engine(assignments: Any, choices: Any = None, _: Any = None, *rest: Any, **named: Any) -> DeviceEngine:
+        named |= {"launchers": {one.name: WorkerThreads() for one in assignments}, "cache": cache, "ahead": None}
+        return DeviceEngine(assignments, choices, link=rest[0] if rest else None, **named)
 
-    monkeypatch.setattr(module, "ClusterEngine", engine)
+    monkeypatch.setattr(module, "DeviceEngine", engine)
     monkeypatch.setattr(devices, "Ahead", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(contextlib, "redirect_stdout", lambda target: contextlib.nullcontext())  # of all threads, and they would mix it up

@@ -15,23 +15,45 @@ from functools import partial
 from typing import Any
 
 from katz_graph.context import Context
-from katz_graph.errors import Cancelled, InputError, KatzError, OutOfMemory, RunError
+from katz_graph.errors import Cancelled, RunError
 from katz_graph.events import Warned
 from katz_graph.executor.cluster.network import Network
-from katz_graph.executor.cluster.requests import TRIES, DeviceGone, NotSerializable, WorkerLost, WorkerRequest
+from katz_graph.executor.cluster.requests import TRIES, Called, DeviceGone, NotSerializable, Outcome, WorkerLost, WorkerRequest
 from katz_graph.executor.cluster.supervisor import Supervisor
 from katz_graph.executor.cluster.worker_handle import PATIENCE, WorkerPatience
-from katz_graph.executor.engine import Called, Outcome
 from katz_graph.executor.launch.base import Launcher
-from katz_graph.executor.transport.connection import Connection
-from katz_graph.executor.transport.outbox import Outbox
+from katz_graph.executor.messages import (
+    Assign,
+    Assigned,
+    Begin,
+    CallService,
+    Cancel,
+    Connected,
+    ConnectFailed,
+    Disconnected,
+    Done,
+    DropCall,
+    Failed,
+    Failure,
+    Fault,
+    FromWorker,
+    Go,
+    Happened,
+    Listening,
+    OfRequest,
+    Raised,
+    Ready,
+    Returned,
+    ToWorker,
+    Unusable,
+)
+from katz_graph.executor.transport.connection import Channel, Sender
 from katz_graph.executor.worker.cancellation import cancellation, unless
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_program import device_program
 from katz_graph.ir.device import Device, NetworkLink
 from katz_graph.ir.program import Program
 
-ERRORS: Mapping[str, type[KatzError]] = {kind.__name__: kind for kind in (InputError, RunError, OutOfMemory, Cancelled)}
 GRACE = 1.0  # seconds in which the supervisor notices that a worker ended
 
 
@@ -56,7 +78,8 @@ class Cluster:
         self._requests: dict[str, WorkerRequest] = {}
         self._calls: dict[int, tuple[str, Future[Called]]] = {}
         self._blamed: dict[str, str | int | None] = {}  # by worker that ended with a fault, the request or call that met it
-        self._connections: dict[str, Outbox] = {}  # to workers that got their assignment; nothing is said to others
+        self.launchers = dict(launchers)
+        self._connections: dict[str, Sender] = {}  # to workers that got their assignment; nothing is said to others
         self._present: dict[str, Future[None]] = {name: Future() for name in self._assignments}
         self._numbers = itertools.count(1)
         self._closed = False
@@ -78,6 +101,24 @@ class Cluster:
         except BaseException:
             self.close()
             raise
+
+    def add(self, config: WorkerConfig, launcher: Launcher) -> None:
+        """Starts a further worker, which is connected with no other one. RunError when it does not
+        start.
+        """
+        with self._lock:
+            self._check_open()
+            self._present[config.name] = Future()
+            self._assignments = {**self._assignments, config.name: config}  # others may go through the old one
+            self.launchers = {**self.launchers, config.name: launcher}
+        self._appeared(config.name, self._supervisor.add(config.name, launcher))
+        self._wait_for(config.name, Future())
+
+    def is_in_process(self, name: str) -> bool:
+        """Returns whether a device is served by this process, so that it reaches what cannot be
+        sent.
+        """
+        return self.launchers[name].in_process
 
     @property
     def assignments(self) -> Mapping[str, WorkerConfig]:
@@ -105,28 +146,29 @@ class Cluster:
             for outbox in self._connections.values():
                 outbox.close()
 
-    def _send(self, device: str, kind: str, body: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def _send(self, device: str, message: ToWorker, descriptors: Sequence[int] = ()) -> None:
         """Sends to a worker that is there. A message to one that is gone is dropped: whoever
         noticed reports the loss. The lock is held.
         """
         if (connection := self._connections.get(device)) is not None:
-            connection.send(kind, body, descriptors)
+            connection.send(message, descriptors)
 
     def run(self, program: Program, context: Context, measure: bool = False) -> Outcome:
-        request = WorkerRequest(f"r{next(self._numbers)}", program, measure, context.previews)
-        forget = context.on_cancel(lambda: request.news.put(None))
+        request = WorkerRequest(f"r{next(self._numbers)}", program, context, measure)
+        news = request.news
+        forget = context.on_cancel(lambda: news.put(None))
         try:
             with self._lock:
                 self._check_open()
                 self._requests[request.name] = request
                 self._begin(request)
-            while not request.future.done() or not request.news.empty():
+            while not request.future.done() or not news.empty():
                 context.check_cancelled()
-                news = request.news.get()
-                if isinstance(news, Warned):
-                    context.warn(news.message)
-                elif news is not None:
-                    context.report(news)
+                event = news.get()
+                if isinstance(event, Warned):
+                    context.warn(event.message)
+                elif event is not None:
+                    context.report(event)
             return request.future.result()
         except BaseException:
             with self._lock:
@@ -136,22 +178,24 @@ class Cluster:
             forget()
             with self._lock:
                 self._requests.pop(request.name, None)
+            del request  # the error's traceback keeps this frame, and the request the error
 
     def call(self, device: str, what: str, *arguments: Any, context: Context | None = None) -> Called:
         """Calls a service on a worker; again on its replacement where the worker was lost."""
         tries = 1
         with cancellation(context) as cancelled:
             while True:
-                identifier, future = next(self._numbers), Future[Called]()
+                wanted, future = CallService(next(self._numbers), what, arguments), Future[Called]()
                 try:
-                    self._ask(device, identifier, future, cancelled, {"id": identifier, "what": what, "arguments": list(arguments)})
+                    self._ask(device, wanted, future, cancelled)
                     return unless(cancelled, future)
                 except WorkerLost as lost:
                     if tries == TRIES and not lost.bystander:
                         raise
                     tries += not lost.bystander
                 finally:
-                    self._end_call(identifier)
+                    self._end_call(wanted.id)
+                    del future  # the error's traceback keeps this frame, and the future the error
 
     def call_all(self, what: str, seconds: float) -> None:
         """Calls a service on all workers at once, but not on replacements of lost ones. Calls that
@@ -163,7 +207,7 @@ class Cluster:
             asked = {next(self._numbers): (device, Future[Called]()) for device in self._connections}
             self._calls |= asked
             for identifier, (device, _) in asked.items():
-                self._send(device, "call", {"id": identifier, "what": what, "arguments": []})
+                self._send(device, CallService(identifier, what))
         for identifier, (_, future) in asked.items():
             future.add_done_callback(partial(self._forget_call, identifier))
         done, _ = wait([future for _, future in asked.values()], seconds)
@@ -180,20 +224,20 @@ class Cluster:
         with self._lock:
             device, future = self._calls.pop(identifier, ("", None))
             if future is not None and not future.done():
-                self._send(device, "drop", {"id": identifier})
+                self._send(device, DropCall(identifier))
 
-    def _ask(self, device: str, identifier: int, future: Future[Called], cancelled: Future[None], body: Mapping[str, Any]) -> None:
+    def _ask(self, device: str, wanted: CallService, future: Future[Called], cancelled: Future[None]) -> None:
         """Sends a call as soon as the device has a worker whose loss would be noticed."""
         while True:
             present = self._wait_for(device, cancelled)
             with self._lock:
                 self._check_open()
                 if present is self._present[device]:
-                    self._calls[identifier] = device, future
+                    self._calls[wanted.id] = device, future
                     try:
-                        return self._send(device, "call", body)
+                        return self._send(device, wanted)
                     except TypeError as error:
-                        raise NotSerializable(f"{body['what']} on {device}: {error}") from None
+                        raise NotSerializable(f"{wanted.service} on {device}: {error}") from None
 
     def _wait_for(self, device: str, cancelled: Future[None]) -> Future[None]:
         """Waits until a worker has its assignment and its connections. Returns the future that
@@ -220,12 +264,12 @@ class Cluster:
         request.waiting = not self._network.connects(request.devices)
         if request.waiting:
             return
-        told = {"request": request.name, "attempt": request.attempt}
+        context = request.context
         try:
             for device in request.devices:
                 portion = device_program(request.program, device)
-                wanted = {"measure": request.measure, "previews": request.previews}
-                self._send(device, "begin", {**told, "portion": portion, **wanted})
+                begin = Begin(request.name, request.attempt, portion, request.measure, context.previews, context)
+                self._send(device, begin)
         except TypeError as error:
             self._cancel(request)
             request.future.set_exception(NotSerializable(str(error)))
@@ -261,76 +305,77 @@ class Cluster:
 
     def _cancel(self, request: WorkerRequest) -> None:
         for device in request.devices:
-            self._send(device, "cancel", {"request": request.name, "attempt": request.attempt})
+            self._send(device, Cancel(request.name, request.attempt))
 
     # what workers say
 
-    def _heard(self, name: str, kind: str, body: Mapping[str, Any]) -> None:
+    def _heard(self, name: str, message: FromWorker) -> None:
         """Handles a message of a worker."""
         with self._lock:
-            if kind == "fault":
-                self._blamed[name] = body.get("request") or body.get("id")
-                return
-            request = self._requests.get(body.get("request", ""))
-            if request is not None and not request.is_current(body["attempt"]):
-                return
-            if kind == "assigned":
-                self._network.joined(name, self._send)
-                self._mark_present()  # the only worker has nobody to be connected with
-            elif kind == "unusable":
-                self._given_up(name, RunError(f"device {name}: {body['message']}"))
-            elif kind in ("connected", "listening"):
-                self._network.heard(name, kind, body, self._send)
-                self._mark_present()
-            elif kind == "unmet":
-                if not self._network.unmet(name, body, self._send):
-                    self._given_up(name, RunError(f"device {name} cannot reach {body['peer']}: {body['message']}"))
-            elif kind in ("returned", "raised"):
-                self._answered(kind, body)
-            elif kind == "lost":
-                self._parted(name, body)
-            elif request is not None:
-                self._heard_of(request, name, kind, body)
+            match message:
+                case Fault():
+                    self._blamed[name] = message.culprit
+                case Assigned():
+                    self._network.joined(name, self._send)
+                    self._mark_present()  # the only worker has nobody to be connected with
+                case Unusable():
+                    self._given_up(name, RunError(f"device {name}: {message.message}"))
+                case Connected():
+                    self._network.connected(name, message)
+                    self._mark_present()
+                case Listening():
+                    self._network.listening(name, message, self._send)
+                case ConnectFailed():
+                    if not self._network.connect_failed(name, message, self._send):
+                        self._given_up(name, RunError(f"device {name} cannot reach {message.peer}: {message.message}"))
+                case Disconnected():
+                    self._disconnected(name, message)
+                case Returned() | Raised():
+                    self._answered(message)
+                case Ready() | Happened() | Done() | Failed():
+                    request = self._requests.get(message.request)
+                    if request is not None and request.is_current(message.attempt):
+                        self._heard_of(request, name, message)
 
-    def _heard_of(self, request: WorkerRequest, name: str, kind: str, body: Mapping[str, Any]) -> None:
-        match kind:
-            case "ready":
+    def _heard_of(self, request: WorkerRequest, name: str, message: OfRequest) -> None:
+        match message:
+            case Ready():
                 request.ready.add(name)
                 if request.ready == set(request.devices):
                     for device in request.devices:
-                        self._send(device, "go", {"request": request.name, "attempt": request.attempt})
-            case "event":
-                request.news.put(body["event"])
-            case "done":
-                if request.finished(name, body["timing"], body["result"]):
+                        self._send(device, Go(request.name, request.attempt))
+            case Happened():
+                request.news.put(message.event)
+            case Done():
+                if request.finished(name, message):
                     request.future.set_result(request.outcome())
-            case "failed" if body["kind"] == "Closed":
-                self._later(lambda: self._restart(request, body["attempt"], f"{name} lost a connection ({body['message']})"))
-            case "failed" if body["kind"] == "NoRoom":
-                self._postpone(request, body["attempt"])
-            case "failed":
+            case Failed(failure=Failure("Closed", why)):
+                self._later(lambda: self._restart(request, message.attempt, f"{name} lost a connection ({why})"))
+            case Failed(failure=Failure("NoRoom")):
+                self._postpone(request, message.attempt)
+            case Failed():
                 self._cancel(request)
-                request.future.set_exception(_error(body))
+                request.future.set_exception(message.failure.as_error())
 
-    def _answered(self, kind: str, body: Mapping[str, Any]) -> None:
-        _, future = self._calls.get(body["id"], ("", None))
+    def _answered(self, answer: Returned | Raised) -> None:
+        _, future = self._calls.get(answer.id, ("", None))
         if future is None or future.done():
             return
-        if kind == "returned":
-            future.set_result(Called(body["value"], body["start"], body["seconds"]))
+        if isinstance(answer, Returned):
+            future.set_result(Called(answer.value, answer.start, answer.seconds))
         else:
-            future.set_exception(_error(body))
+            future.set_exception(answer.failure.as_error())
 
-    def _parted(self, name: str, body: Mapping[str, Any]) -> None:
+    def _disconnected(self, name: str, said: Disconnected) -> None:
         """Connects two workers anew that lost their connection, where both turn out to be alive.
         Until then no request begins on them.
         """
-        peer, why = body["peer"], f"{name} and {body['peer']} lost their connection"
-        self._network.lost(name, peer, body["generation"])
+        peer, why = said.peer, f"{name} and {said.peer} lost their connection"
+        self._network.lost(name, peer, said.generation)
         concerned = [(one, one.attempt) for one in self._requests.values() if {name, peer} <= set(one.devices) and not one.waiting]
 
         def mend() -> None:
-            if self._network.parted(name, peer, body["generation"], self._send):
+            if self._network.reconnected(name, peer, said.generation, self._send):
                 for request, attempt in concerned:
                     self._restart(request, attempt, why)
 
@@ -357,13 +402,13 @@ class Cluster:
 
     # workers that come and go
 
-    def _appeared(self, name: str, connection: Connection) -> None:
+    def _appeared(self, name: str, connection: Channel) -> None:
         """Sends a new worker, which was told nothing yet, its assignment."""
         with self._lock:
             if (stale := self._connections.get(name)) is not None:
                 stale.close()
-            self._connections[name] = Outbox(connection)
-            self._send(name, "assign", {"assignment": self._assignments[name]})
+            self._connections[name] = connection.sender()
+            self._send(name, Assign(self._assignments[name]))
 
     def _vanished(self, name: str, why: str) -> None:
         """Handles the loss of a worker that another one replaces."""
@@ -390,6 +435,9 @@ class Cluster:
         gone = DeviceGone(str(error), (name,))
         self.on_given_up(gone)
         with self._lock:
+            for device, future in list(self._calls.values()):
+                if device == name and not future.done():
+                    future.set_exception(gone)
             if self._present[name].done():
                 self._present[name] = Future()
             self._present[name].set_exception(gone)
@@ -406,7 +454,3 @@ class Cluster:
                 present.set_result(None)
         for request in list(self._requests.values()):
             self._begin_waiting(request)
-
-
-def _error(body: Mapping[str, Any]) -> KatzError:
-    return ERRORS.get(body["kind"], RunError)(body["message"])

@@ -9,10 +9,11 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from katz_graph.executor.messages import Connect, Connected, ConnectFailed, Dial, Listen, Listening
 
 Send = Callable[..., None]
-"""(device, kind, body, descriptors) to a worker; nothing happens when it is gone."""
+"""(device, message, descriptors) to a worker; nothing happens when it is gone."""
 
 
 FAILURES = 3  # to meet, in a row, after which two workers are taken to be out of each other's reach
@@ -56,7 +57,7 @@ class Network:
         if state.generation == generation:
             state.connected = 0
 
-    def parted(self, name: str, peer: str, generation: int, send: Send) -> bool:
+    def reconnected(self, name: str, peer: str, generation: int, send: Send) -> bool:
         """Connects two workers anew that lost their connection. True when both are there and it was
         the latest; else nothing is done.
         """
@@ -66,24 +67,25 @@ class Network:
         self._connect(first, second, send)
         return True
 
-    def heard(self, name: str, kind: str, body: Mapping[str, Any], send: Send) -> None:
-        """Handles an answer to `connect`, `listen` or `dial`."""
-        state = self._pairs[self._pair(name, body["peer"])]
-        if body["generation"] != state.generation:
-            return
-        if kind == "connected":
+    def connected(self, name: str, said: Connected) -> None:
+        """Counts an end that is connected."""
+        state = self._pairs[self._pair(name, said.peer)]
+        if said.generation == state.generation:
             state.connected += 1
             state.failures = 0 if state.connected == 2 else state.failures
-        elif kind == "listening":
-            told = {"peer": name, "generation": state.generation, "token": state.token}
-            addresses = {"peer_address": self._addresses[name], "port": body["port"], "address": self._addresses[body["peer"]]}
-            send(body["peer"], "dial", {**told, **addresses})
 
-    def unmet(self, name: str, body: Mapping[str, Any], send: Send) -> bool:
+    def listening(self, name: str, said: Listening, send: Send) -> None:
+        """Has the other one of a pair dial."""
+        state = self._pairs[self._pair(name, said.peer)]
+        if said.generation == state.generation:
+            dial = Dial(name, state.generation, state.token, self._addresses[said.peer], self._addresses[name], said.port)
+            send(said.peer, dial)
+
+    def connect_failed(self, name: str, said: ConnectFailed, send: Send) -> bool:
         """Has two workers that did not meet try again. False when they failed too often."""
-        pair = self._pair(name, body["peer"])
+        pair = self._pair(name, said.peer)
         state = self._pairs[pair]
-        if body["generation"] == state.generation and set(pair) <= self._there:
+        if said.generation == state.generation and set(pair) <= self._there:
             state.failures += 1
             if state.failures >= FAILURES:
                 return False
@@ -112,9 +114,8 @@ class Network:
         state.connected = 0
         if not self.shares_memory(first, second):
             state.token = secrets.token_bytes(32)
-            told = {"peer": second, "generation": state.generation, "token": state.token, "address": self._addresses[first]}
-            return send(first, "listen", told)
+            return send(first, Listen(second, state.generation, state.token, self._addresses[first]))
         ends = socket.socketpair()
         for end, name, peer in zip(ends, (first, second), (second, first), strict=True):
             with end:
-                send(name, "connect", {"peer": peer, "generation": state.generation}, [end.fileno()])
+                send(name, Connect(peer, state.generation), [end.fileno()])

@@ -7,14 +7,17 @@ Plain bookkeeping for `driver`; sends nothing itself.
 from __future__ import annotations
 
 import queue
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
+from katz_graph.context import Context
 from katz_graph.errors import RunError
 from katz_graph.events import Event
-from katz_graph.executor.engine import Outcome
+from katz_graph.executor.messages import Done
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.ir.program import Program
 
@@ -41,14 +44,37 @@ class NotSerializable(RunError):
     """Reports that something of a request cannot leave this process."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Holds the result of a request: two latents [B, C, h, w], unscaled, the second as denoised
+    when the last step began; times by device.
+    """
+
+    samples: Tensor
+    denoised: Tensor
+    timings: Mapping[str, Timing]
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Holds the result of one unit on a worker, its start on the clock of `time.perf_counter`, and
+    its seconds.
+    """
+
+    value: Any
+    start: float
+    seconds: float
+
+
 @dataclass(slots=True)
 class WorkerRequest:
     """Tracks a program on its way through the workers. Guarded by its keeper's lock."""
 
     name: str
     program: Program
+    context: Context
     measure: bool = False
-    previews: bool = False
     attempt: int = 0
     tries: int = 1  # attempts that ended with a fault, and this one; not those without room, nor those that another request's fault ended
     waiting: bool = False  # for a worker to be replaced
@@ -76,10 +102,10 @@ class WorkerRequest:
     def is_current(self, attempt: int) -> bool:
         return attempt == self.attempt and not self.waiting and not self.future.done()
 
-    def finished(self, device: str, timing: Timing, latents: tuple[Tensor, Tensor] | None) -> bool:
+    def finished(self, device: str, done: Done) -> bool:
         """Records a part that is done; True when it was the last."""
-        self.timings[device] = timing
-        self.latents = latents or self.latents
+        self.timings[device] = done.timing
+        self.latents = done.latents or self.latents
         return set(self.timings) == set(self.devices)
 
     def outcome(self) -> Outcome:

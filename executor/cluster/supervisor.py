@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
 
 from katz_graph.errors import RunError
-from katz_graph.executor.cluster.worker_handle import BURIAL_TIMEOUT, PATIENCE, State, WorkerHandle, WorkerPatience
+from katz_graph.executor.cluster.worker_handle import PATIENCE, State, WorkerHandle, WorkerPatience
 from katz_graph.executor.launch.base import Launcher
-from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.messages import FromWorker
+from katz_graph.executor.transport.connection import Channel
 
 SPARE = "spare"
 
@@ -25,7 +25,7 @@ class Supervisor:
     """Keeps workers by the name of their device; equal launchers mean one host, which has one
     spare. A context manager.
 
-    Callbacks come from threads and have to be short: `on_message(name, kind, body)`; `on_lost(name,
+    Callbacks come from threads and have to be short: `on_message(name, message)`; `on_lost(name,
     reason)` when a worker died or froze; `on_replaced(name, connection)` when another one stands
     in, which has been told nothing yet; `on_abandoned(name, error)` when none will.
     """
@@ -33,9 +33,9 @@ class Supervisor:
     def __init__(
         self,
         launchers: Mapping[str, Launcher],
-        on_message: Callable[[str, str, Any], None],
+        on_message: Callable[[str, FromWorker], None],
         on_lost: Callable[[str, str], None],
-        on_replaced: Callable[[str, Connection], None],
+        on_replaced: Callable[[str, Channel], None],
         on_abandoned: Callable[[str, RunError], None],
         spares: bool = False,
         patience: WorkerPatience = PATIENCE,
@@ -63,7 +63,7 @@ class Supervisor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def start(self) -> Mapping[str, Connection]:
+    def start(self) -> Mapping[str, Channel]:
         """Starts all workers at once and waits until they are ready. RunError says which one did
         not start and why; all are closed then.
         """
@@ -73,10 +73,7 @@ class Supervisor:
             with self._changed:
                 for name, launcher in self._launchers.items():
                     self._workers[name] = self._launch(name, launcher)
-                while not self._failures and len(self._started) < len(self._launchers):
-                    self._changed.wait(self._patience.ping)  # Ctrl-C just before a wait would be seen at its end
-                if self._failures:
-                    raise next(iter(self._failures.values()))
+                self._wait_until_started()
             for launcher in dict.fromkeys(self._launchers.values()):
                 self._keep_spare(launcher)
             return {name: self.connection(name) for name in self._launchers}
@@ -84,7 +81,22 @@ class Supervisor:
             self.close()
             raise
 
-    def connection(self, name: str) -> Connection:
+    def add(self, name: str, launcher: Launcher) -> Channel:
+        """Starts a further worker and waits until it is ready. RunError when it does not start."""
+        with self._changed:
+            self._launchers[name], self._deaths[name], self._barren[name] = launcher, [], 0
+            self._workers[name] = self._launch(name, launcher)
+            self._wait_until_started()
+        return self.connection(name)
+
+    def _wait_until_started(self) -> None:
+        """Waits for the first worker of each name; the lock is held."""
+        while not (failed := self._failures.keys() - self._started) and len(self._started) < len(self._launchers):
+            self._changed.wait(self._patience.ping)  # Ctrl-C just before a wait would be seen at its end
+        if failed:
+            raise self._failures[failed.pop()]
+
+    def connection(self, name: str) -> Channel:
         """Returns the connection to a device's current worker. RunError when it has none now."""
         with self._changed:
             if name in self._failures:
@@ -121,7 +133,7 @@ class Supervisor:
             for worker in workers:
                 worker.end("the run ended")
             for worker in workers:
-                worker.join(BURIAL_TIMEOUT)
+                worker.bury()
             if self._monitor.ident is not None:
                 self._monitor.join()
             atexit.unregister(self.close)
@@ -145,8 +157,8 @@ class Supervisor:
             for worker in workers:
                 worker.check()
 
-    def _heard(self, worker: WorkerHandle, kind: str, body: Any) -> None:
-        self._on_message(worker.name, kind, body)
+    def _heard(self, worker: WorkerHandle, message: FromWorker) -> None:
+        self._on_message(worker.name, message)
 
     def _ready(self, worker: WorkerHandle) -> None:
         with self._telling:
@@ -193,6 +205,9 @@ class Supervisor:
                 self._failures[worker.name] = RunError(f"device {worker.name}: its worker did not start: {reason}", (worker.name,))
                 self._changed.notify_all()
                 return
+        if worker.launcher.in_process:
+            error = self._failures[worker.name] = RunError(f"device {worker.name}: its worker ended: {reason}", (worker.name,))
+            return self._on_abandoned(worker.name, error)
         if worker.was_ready:
             self._on_lost(worker.name, reason)
         self._replace(worker, reason)

@@ -7,10 +7,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from katz_graph.executor.launch.base import Launched, Launcher, mismatch
-from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.messages import Fault, FromWorker, Hello, Ping, Pong, Stop
+from katz_graph.executor.transport.connection import Channel, Connection
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 from katz_graph.ipc.heartbeat import Heartbeat
 
@@ -52,17 +53,18 @@ class WorkerHandle:
         launcher: Launcher,
         patience: WorkerPatience,
         on_ready: Callable[[WorkerHandle], None],
-        on_message: Callable[[WorkerHandle, str, Any], None],
+        on_message: Callable[[WorkerHandle, FromWorker], None],
         on_ended: Callable[[WorkerHandle, str], None],
         background: bool = False,
     ) -> None:
         self.name = name
         self.launcher = launcher
-        self.connection: Connection | None = None
+        self.connection: Channel | None = None
         self.was_ready = False
         self._patience = patience
         self._on_ready, self._on_message, self._on_ended = on_ready, on_message, on_ended
         self._background = background
+        self._burial = threading.TIMEOUT_MAX if launcher.in_process else BURIAL_TIMEOUT
         self._launched: Launched | None = None
         self._is_over = False
         self._lock = threading.Lock()
@@ -106,6 +108,12 @@ class WorkerHandle:
             launched.kill()
             launched.connection.shut_down()
 
+    def bury(self) -> None:
+        """Waits until everything of it is gone: for a thread, which cannot be killed, however long
+        its unit takes.
+        """
+        self.join(self._burial)
+
     def join(self, timeout: float) -> bool:
         """Waits at most `timeout` seconds; returns whether everything of it is gone."""
         if self._thread.ident is not None and self._thread is not threading.current_thread():
@@ -118,7 +126,7 @@ class WorkerHandle:
 
         Bytes that arrive are signs of life, and so are bytes that it takes while a ping waits
         behind a long message. Short messages are none: a frozen worker's socket still swallows
-        them.
+        them. A thread of this process is not watched, as it cannot freeze alone.
         """
         connection, launched, heartbeat = self.connection, self._launched, self._heartbeat
         heartbeat.tick()
@@ -127,7 +135,7 @@ class WorkerHandle:
                 self.end(f"it did not start within {self._patience.start:g} s")
             elif launched is not None and not launched.is_alive():
                 self.end()
-        elif connection is not None and launched is not None and not self._is_over:
+        elif isinstance(connection, Connection) and launched is not None and not self._is_over:
             moved = (connection.received, connection.sent if self._pinging else 0)
             if moved != self._moved or self._obeying:
                 heartbeat.heard()
@@ -163,30 +171,32 @@ class WorkerHandle:
         self._on_ended(self, self._reason or (f"{reason}: {words}" if words else reason))
         if self._pinger.ident is not None:
             self._pinger.join()
-        launched.wait(BURIAL_TIMEOUT)
+        launched.wait(self._burial)
         launched.connection.close()
 
-    def _read(self, connection: Connection) -> str:
+    def _read(self, connection: Channel) -> str:
         """Handles messages until the connection ends; returns why it did."""
         try:
             while True:
-                kind, body = connection.receive()
+                message = connection.receive()
                 self._obeying = True
-                if kind == "pong":
-                    self._unanswered = False
-                elif kind == "hello":
-                    if reason := mismatch(body):
-                        self.end(reason)
-                        return reason
-                    self._heartbeat = Heartbeat(self._patience.ping)
-                    self.was_ready = True
-                    self._on_ready(self)
-                    self._pinger.start()
-                else:
-                    self._on_message(self, kind, body)
-                if kind == "fault":  # it is of no more use, and says why
-                    self.end(body["message"])
-                    return str(body["message"])
+                match message:
+                    case Pong():
+                        self._unanswered = False
+                    case Hello() as hello:
+                        if reason := mismatch(hello):
+                            self.end(reason)
+                            return reason
+                        self._heartbeat = Heartbeat(self._patience.ping)
+                        self.was_ready = True
+                        self._on_ready(self)
+                        self._pinger.start()
+                    case _:
+                        self._on_message(self, message)
+                if isinstance(message, Fault):  # it is of no more use, and says why
+                    self.end(message.message)
+                    return message.message
+                del message  # nothing of it is kept while the next one is waited for
                 self._obeying = False
         except Closed:
             return "its connection ended"
@@ -200,10 +210,10 @@ class WorkerHandle:
         assert connection is not None  # it has said hello
         try:
             while not self._stopping.wait(self._patience.ping):
-                if not self._unanswered:
+                if not (self._unanswered or self.launcher.in_process):
                     self._unanswered = self._pinging = True
-                    connection.send("ping", {})
+                    connection.send(Ping())
                     self._pinging = False
-            connection.send("stop", {})
+            connection.send(Stop())
         except Closed:
             return

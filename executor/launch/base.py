@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Protocol
 
-from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.messages import Hello
+from katz_graph.executor.transport.connection import Channel
 from katz_graph.executor.transport.vocabulary import fingerprint
 
 
-def hello() -> dict[str, Any]:
+def hello() -> Hello:
     """Makes the first message of a worker, which has loaded what it needs."""
-    return {"pid": os.getpid(), "version": _version()}
+    return Hello(os.getpid(), _version())
 
 
-def mismatch(said: Mapping[str, Any]) -> str:
+def mismatch(said: Hello) -> str:
     """Explains why a worker with this `hello` is of no use; empty when it is of use. Other machines
     may have another version installed.
     """
-    ours, theirs = _version(), said.get("version")
-    return "" if theirs == ours else f"it runs katz-graph {theirs}, and this is {ours}; install the same version on all machines"
+    if said.version == (ours := _version()):
+        return ""
+    return f"it runs katz-graph {said.version}, and this is {ours}; install the same version on all machines"
 
 
 def _version() -> str:
@@ -39,7 +40,7 @@ class Launched(Protocol):
         """Returns its process id on this host; None where it runs on another one."""
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> Channel:
         """Returns the driver's end. Whoever reads from it closes it."""
 
     def is_alive(self) -> bool: ...
@@ -56,6 +57,12 @@ class Launched(Protocol):
 
 class Launcher(Protocol):
     """Starts workers on one host in one way. Equal launchers start equal workers."""
+
+    @property
+    def in_process(self) -> bool:
+        """Returns whether its worker is a thread of this process: it reaches what cannot be sent,
+        cannot be lost alone, and is not replaced.
+        """
 
     @property
     def any_device(self) -> bool:

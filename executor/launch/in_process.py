@@ -1,40 +1,45 @@
-"""Starts workers as threads of this process, with the same messages as elsewhere. They share its
-interpreter lock and its death.
+"""Starts a worker as a thread of this process. It shares the interpreter's lock, and a fault of its
+device ends the process.
 """
 
 from __future__ import annotations
 
 import os
-import socket
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from katz_graph.executor.launch.work import work
-from katz_graph.executor.transport.connection import Connection
+from katz_graph.executor.transport.connection import Channel
+from katz_graph.executor.transport.direct import direct_pair
+from katz_graph.executor.worker.host import Host
+from katz_graph.executor.worker.main import serve
+from katz_graph.node import NodeType
 
 
-@dataclass(frozen=True, slots=True)
 class InProcess:
-    """Starts worker threads; each runs `entry` on its end of the connection."""
+    """Starts the worker of one device in this process; `host` serves it once it is assigned."""
 
-    entry: Callable[[Connection], None] = work
+    in_process = True
+    any_device = False  # a thread has nothing to load
 
-    @property
-    def any_device(self) -> bool:
-        return False  # a thread has nothing to load
+    def __init__(self) -> None:
+        self.host: Host | None = None
 
-    def launch(self, name: str, background: bool = False) -> Thread:
-        ours, theirs = socket.socketpair()
-        return Thread(name, Connection(ours), Connection(theirs), self.entry)
+    def launch(self, name: str, background: bool = False) -> WorkerThread:
+        ours, theirs = direct_pair()
+        nodes: Mapping[str, NodeType] = {}  # every request brings its run's context, which has them
+        return WorkerThread(name, ours, theirs, partial(serve, theirs, nodes, self._begun))
+
+    def _begun(self, host: Host) -> None:
+        self.host = host
 
 
-class Thread:
-    """Controls a worker thread; killing it ends its connection, on which it returns after the unit
+class WorkerThread:
+    """Controls a worker thread, which runs `entry`; killing it ends its connection, on which it returns after the unit
     that runs.
     """
 
-    def __init__(self, name: str, connection: Connection, theirs: Connection, entry: Callable[[Connection], None]) -> None:
+    def __init__(self, name: str, connection: Channel, theirs: Channel, entry: Callable[[], None]) -> None:
         self.pid = os.getpid()
         self.connection = connection
         self._theirs = theirs
@@ -58,7 +63,7 @@ class Thread:
 
     def _run(self) -> None:
         try:
-            self._entry(self._theirs)
+            self._entry()
         except Exception as error:
             self._failure = f"{type(error).__name__}: {error}"
         finally:

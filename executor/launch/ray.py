@@ -132,6 +132,8 @@ class RayLauncher:
     entry: str
     closing: threading.Event = field(compare=False)
 
+    in_process = False
+
     @property
     def any_device(self) -> bool:
         return self.place.device == "cpu"  # an actor holds its GPU from its start on

@@ -25,6 +25,8 @@ class Spawn:
     entry: str = ENTRY
     echo: Callable[[str], None] = to_standard_error
 
+    in_process = False
+
     @property
     def any_device(self) -> bool:
         return True

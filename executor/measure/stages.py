@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from katz_graph.context import Context
 from katz_graph.errors import Cancelled
-from katz_graph.executor.engine import Workers
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.measure.survey import MeasuredDevice
@@ -21,6 +21,9 @@ from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.costs.counts import Counts
+
+if TYPE_CHECKING:
+    from katz_graph.executor.cluster.driver import Cluster
 
 Samples = Mapping[tuple[str, int], Sequence[float]]
 """Seconds of calls by cost key and members."""
@@ -43,7 +46,7 @@ class StageTime:
 
 
 def profile_region(
-    region: Region, workers: Workers, places: Sequence[MeasuredDevice], store: CostStore, context: Context
+    region: Region, workers: Cluster, places: Sequence[MeasuredDevice], store: CostStore, context: Context
 ) -> list[StageTime]:
     """Runs a sampler on each device by itself, then on all of a host at once, with equal stages one
     by one and as one call.

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from katz_graph.devices import format_name
-from katz_graph.executor.engine import Choices
 from katz_graph.executor.measure.device import calibrated, contention, device_key
 from katz_graph.executor.measure.links import shared_between
 from katz_graph.executor.measure.store import CostStore, Rates
+from katz_graph.executor.planning import Choices
 from katz_graph.ir.device import Device, NetworkLink, Target
 from katz_graph.models.costs.counts import Counts
 

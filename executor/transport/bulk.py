@@ -42,8 +42,8 @@ class Inline:
     slow = True
 
     def take(self, connection: Connection, encoded: Encoded) -> Transfer:
-        body = [encoded.header, [as_bytes(tensor.cpu()).clone() for tensor in encoded.tensors]]
-        return lambda: connection.send("inline", body)
+        body = ("inline", encoded.header, [as_bytes(tensor.cpu()).clone() for tensor in encoded.tensors])
+        return lambda: connection.send(body)
 
     def receive(self, message: Message) -> tuple[bytes, list[Tensor]]:
         header, buffers = fields(message, "inline", bytes, list)
@@ -54,10 +54,10 @@ class Inline:
 
 
 def fields(message: Message, kind: str, *types: type) -> Any:
-    """Returns the body of a message of this kind, a list of values of these types. ProtocolError
-    for any other.
+    """Returns the fields of a message of this kind, values of these types. ProtocolError for any
+    other.
     """
-    body = message.body
-    if message.kind != kind or not isinstance(body, list) or [type(value) for value in body] != list(types):
-        raise ProtocolError(f"a message {message.kind!r} where {kind!r} was expected, or with another body")
-    return body
+    match message.body:
+        case (str(got), *values) if got == kind and [type(value) for value in values] == list(types):
+            return values
+    raise ProtocolError(f"a message that is no {kind!r}, which was expected, or has other fields")

@@ -1,5 +1,5 @@
-"""Sends and receives messages over a stream socket: a kind, a body, and the bytes of its tensors.
-Must not know what messages mean.
+"""Sends and receives messages over a stream socket: values, and the bytes of their tensors. Must
+not know what messages mean.
 
 A frame is a prefix (magic, length of the header, number of tensors, number of descriptors), the
 tensors' lengths, the header, the tensors. File descriptors, over UNIX sockets, travel with the
@@ -11,19 +11,20 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import queue
 import socket
 import struct
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from katz_graph.executor.transport.codec import as_bytes, decode, encode
 from katz_graph.executor.transport.faults import Closed, ProtocolError
 
-MAGIC = b"KZ5\n"
+MAGIC = b"KZ6\n"
 PREFIX = struct.Struct("<4sIII")
 LARGEST_HEADER = 64 << 20
 MOST_TENSORS = 1 << 16
@@ -38,9 +39,45 @@ _TIMEOUT = struct.Struct("@ll")  # a timeval
 class Message:
     """Holds a received message. Whoever takes the descriptors closes them."""
 
-    kind: str
     body: Any
     descriptors: tuple[int, ...] = ()
+
+
+class Sender(Protocol):
+    """Sends messages without waiting for the other side."""
+
+    def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
+        """Sends or queues a message; the descriptors may be closed afterwards. TypeError for one
+        that cannot be sent.
+        """
+
+    def close(self) -> None:
+        """Sends nothing more after what was sent."""
+
+
+class Channel(Protocol):
+    """Carries messages to and from another process or thread."""
+
+    def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message as a whole. Closed when the other side is gone, TypeError for one that
+        cannot be sent.
+        """
+
+    def receive(self) -> Any:
+        """Waits for the next message. Closed at the end; ProtocolError for damage, and for
+        descriptors.
+        """
+
+    def receive_message(self) -> Message:
+        """Waits for the next message, which may bring descriptors."""
+
+    def sender(self) -> Sender: ...
+
+    def shut_down(self) -> None:
+        """Ends both directions: whoever sends or receives here or there gets Closed."""
+
+    def close(self) -> None:
+        """Frees it; after `shut_down`, and after the threads that use it have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +116,23 @@ class Connection:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, kind: str, body: Any = None, descriptors: Sequence[int] = ()) -> None:
-        """Sends a message as a whole. Closed when the other side is gone, TypeError for a body that
+    def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
+        """Sends a message as a whole. Closed when the other side is gone, TypeError for one that
         cannot be sent.
         """
-        self.transmit(self.frame(kind, body), descriptors)
+        self.transmit(self.frame(body), descriptors)
 
-    def frame(self, kind: str, body: Any = None) -> Frame:
+    def sender(self) -> Sender:
+        """Returns what sends from a thread of its own."""
+        return Outbox(self)
+
+    def frame(self, body: Any) -> Frame:
         """Makes a message ready to be sent. TypeError where it cannot be, or is too large."""
-        encoded = encode([kind, body])
+        encoded = encode(body)
         payloads = [as_bytes(tensor.cpu()).numpy().data for tensor in encoded.tensors]
         if len(encoded.header) > LARGEST_HEADER or sum(map(len, payloads)) > self._tensor_limit or len(payloads) > MOST_TENSORS:
-            raise TypeError(f"a message {kind!r} is too large: {len(encoded.header)} bytes and {sum(map(len, payloads))} of tensors")
+            size = f"{len(encoded.header)} bytes and {sum(map(len, payloads))} of tensors"
+            raise TypeError(f"a message of type {type(body).__name__} is too large: {size}")
         return Frame(encoded.header, [payload for payload in payloads if len(payload)], [len(payload) for payload in payloads])
 
     def transmit(self, frame: Frame, descriptors: Sequence[int] = ()) -> None:
@@ -118,15 +160,15 @@ class Connection:
             if sent:
                 buffers[first] = buffers[first][sent:]
 
-    def receive(self) -> tuple[str, Any]:
-        """Returns the next message's kind and body. Closed at the end; ProtocolError for damage,
-        and for descriptors, which nobody asked for.
+    def receive(self) -> Any:
+        """Returns the next message. Closed at the end; ProtocolError for damage, and for
+        descriptors, which nobody asked for.
         """
         message = self.receive_message()
         if message.descriptors:
             close_all(message.descriptors)
-            raise ProtocolError(f"a message {message.kind!r} brings file descriptors, which nobody expects here")
-        return message.kind, message.body
+            raise ProtocolError(f"a message of type {type(message.body).__name__} brings file descriptors, which nobody expects here")
+        return message.body
 
     def receive_message(self) -> Message:
         """Returns the next message with its descriptors; shuts down after an error."""
@@ -159,10 +201,7 @@ class Connection:
         buffers = [torch.empty(length, dtype=torch.uint8) for length in lengths]
         for buffer in buffers:
             self._fill(buffer.numpy().data, descriptors)
-        match decode(start[8 * tensor_count :], buffers):
-            case [str(kind), body]:
-                return Message(kind, body, tuple(descriptors))
-        raise ProtocolError("a message has no kind")
+        return Message(decode(start[8 * tensor_count :], buffers), tuple(descriptors))
 
     def _fill(self, target: memoryview, descriptors: list[int], room: int = 0) -> None:
         """Reads all of `target`, and the descriptors that come with it and have `room`."""
@@ -191,6 +230,47 @@ class Connection:
         """Closes the socket; after `shut_down`, and after the threads that use it have ended."""
         self.shut_down()
         self._socket.close()
+
+
+class Outbox:
+    """Sends in the order of `send`, from a thread of its own, until the connection ends. Any thread
+    may call. A message that cannot be sent whole ends the connection: whoever waits for it would
+    wait for ever.
+
+    Two sides that both wait to send, and read nothing meanwhile, would wait for ever; with an
+    outbox at one of them they do not.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting: queue.SimpleQueue[tuple[Frame, tuple[int, ...]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="katz-outbox", daemon=True)
+        self._thread.start()
+
+    def send(self, body: Any, descriptors: Sequence[int] = ()) -> None:
+        """Queues a message. Descriptors may be closed afterwards. TypeError for one that cannot be
+        sent.
+        """
+        frame = self._connection.frame(body)
+        self._waiting.put((frame, tuple(os.dup(descriptor) for descriptor in descriptors)))
+
+    def close(self) -> None:
+        """Sends nothing more after what waits now; what is on its way ends with the connection."""
+        self._waiting.put(None)
+
+    def _run(self) -> None:
+        gone = False
+        while (item := self._waiting.get()) is not None:
+            frame, descriptors = item
+            try:
+                if not gone:
+                    self._connection.transmit(frame, descriptors)
+            except Exception:  # Closed, or no memory: whoever reads the connection notices
+                gone = True
+                self._connection.shut_down()
+            finally:
+                close_all(descriptors)
+            del item, frame
 
 
 def close_all(descriptors: Sequence[int]) -> None:

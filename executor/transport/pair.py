@@ -51,7 +51,7 @@ class PairGroups:
         filled = torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
 
         def transfer() -> None:
-            connection.send("pair", [encoded.header, lengths])
+            connection.send(("pair", encoded.header, lengths))
             if filled is not None:
                 filled.synchronize()
             if block.numel():
@@ -60,8 +60,9 @@ class PairGroups:
         return transfer
 
     def receive(self, message: Message) -> tuple[bytes, list[Tensor]]:
-        if message.kind == "inline":
-            return self._inline.receive(message)
+        match message.body:
+            case ("inline", *_):
+                return self._inline.receive(message)
         header, lengths = fields(message, "pair", bytes, list)
         if min(lengths, default=0) < 0 or size_of(lengths) > TENSOR_LIMIT:
             raise ProtocolError(f"a message announces tensors of {lengths} bytes; {TENSOR_LIMIT} are allowed")
@@ -115,7 +116,7 @@ def _host(connection: Connection, address: str, limit: timedelta) -> Store:
     with socket.create_server((address, 0)) as listener:
         port = listener.getsockname()[1]
         store = TCPStore(address, port, None, True, limit, wait_for_workers=False, master_listen_fd=listener.detach())
-    connection.send("meet", [address, port])
+    connection.send(("meet", address, port))
     return store
 
 

@@ -188,12 +188,12 @@ class SharedMemory:
         lengths = lengths_of(encoded.tensors)
         size = size_of(lengths)
         if not size:
-            return connection.send("shared", [encoded.header, lengths, -1, [], False])
+            return connection.send(("shared", encoded.header, lengths, -1, [], False))
         with self._sending.segment(size) as (segment, descriptor, dropped):
             fill(torch.from_numpy(segment.array(size)), encoded.tensors)
             new = descriptor is not None
             descriptors = [] if descriptor is None else [descriptor]
-            connection.send("shared", [encoded.header, lengths, segment.number, dropped, new], descriptors)
+            connection.send(("shared", encoded.header, lengths, segment.number, dropped, new), descriptors)
 
     def receive(self, message: Message) -> tuple[bytes, list[Tensor]]:
         try:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from katz_graph import events, patches, recipe
+from katz_graph.executor import messages
 from katz_graph.executor.transport.mailbox import Address
 from katz_graph.executor.worker import config, timing
 from katz_graph.executor.worker.device_program import DeviceProgram
@@ -88,6 +89,9 @@ _CLASSES: tuple[type, ...] = (
     residency.ModelUse,
     recipe.Tile,
     Address,
+    messages.Failure,
+    *get_args(messages.ToWorker),
+    *get_args(messages.FromWorker),
 )
 
 VOCABULARY: Mapping[str, type] = MappingProxyType({kind.__name__: kind for kind in _CLASSES})
@@ -107,5 +111,7 @@ def fingerprint() -> str:
 
 @cache
 def sent_fields(kind: type[Any]) -> tuple[str, ...]:
-    """Returns the fields of a dataclass that travel, in the order in which they do."""
-    return tuple(field.name for field in fields(kind))
+    """Returns the fields of a dataclass that travel, in the order in which they do: those that are
+    not `LOCAL`.
+    """
+    return tuple(field.name for field in fields(kind) if not field.metadata.get("local"))

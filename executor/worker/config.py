@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
+from katz_graph.devices import AUTO, number_format
 from katz_graph.models.loading.residency import PolicyName
 
 
@@ -25,3 +27,9 @@ class WorkerConfig:
     tells: bool = False  # whether it prints which models it lets go for others
     control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
     policy: PolicyName = "lru"  # which of them goes first
+
+
+def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:
+    """Returns the torch dtype of `number_format`."""
+    dtype: torch.dtype = getattr(torch, number_format(devices, wanted))
+    return dtype

@@ -1,27 +1,45 @@
 """Serves one device inside a worker: its models, its fair queue, what arrives from other workers,
 and the requests that it has a part in.
 
-Told what to do in messages (`worker.main`); answers through `tell`. Must not know how it was
-launched.
+Told what to do by `worker.main`; answers with messages. Must not know how it was launched.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
-from katz_graph.context import Engine
-from katz_graph.errors import Cancelled, KatzError, OutOfMemory, RunError
+from katz_graph.context import Context, Engine
+from katz_graph.errors import KatzError, OutOfMemory, RunError
 from katz_graph.events import Event
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.measure.links import PROBES
+from katz_graph.executor.messages import (
+    Assigned,
+    Begin,
+    CallService,
+    Cancel,
+    Connected,
+    Disconnected,
+    Done,
+    Failed,
+    Failure,
+    Fault,
+    FromWorker,
+    Go,
+    Happened,
+    Raised,
+    Ready,
+    Returned,
+    Unusable,
+)
 from katz_graph.executor.transport.bulk import Bulk
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
@@ -30,11 +48,11 @@ from katz_graph.executor.transport.peer import Peer
 from katz_graph.executor.worker.affinity import stay_on
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.device_fault import device_fault
-from katz_graph.executor.worker.device_program import DeviceProgram
 from katz_graph.executor.worker.execution import Exchange, Execution
 from katz_graph.executor.worker.loop import DeviceJob, Single, Worker
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.executor.worker.services import SERVICES
+from katz_graph.files.folders import Folders
 from katz_graph.files.settings import Settings
 from katz_graph.host.memory import is_out_of_memory, memory_message
 from katz_graph.ir.device import Device
@@ -44,41 +62,32 @@ from katz_graph.models.loading.store import ModelStore
 from katz_graph.node import NodeType
 from katz_graph.packs import load_registry
 
-Tell = Callable[[str, Mapping[str, Any]], None]
-"""Sends one message (kind, body) to the driver."""
+Tell = Callable[[FromWorker], None]
+"""Sends a message to the driver."""
 
-GiveUp = Callable[[str, Mapping[str, Any]], None]
-"""Ends this worker, and tells the driver why and which work was at it."""
-
+GiveUp = Callable[[Fault], None]
+"""Tells the driver a fault, and ends this worker."""
 
 AWAKE = 1.0  # seconds that a processor is kept busy while a request waits
 WORK = {**SERVICES, **PROBES}  # what can be called
 
 
 class Host:
-    """Serves one device from `assign` until `close`. Reports what fails; ends all by `give_up`
-    where nothing more can be done here.
+    """Serves one device until `close`. Reports what fails; ends all by `give_up` where nothing more
+    can be done here. `types`: the nodes that stand inside of regions.
     """
 
-    def __init__(self, tell: Tell, types: Mapping[str, NodeType], give_up: GiveUp) -> None:
-        self._tell, self._give_up = tell, give_up
-        self._builtin = types
+    def __init__(self, config: WorkerConfig, tell: Tell, types: Mapping[str, NodeType], give_up: GiveUp) -> None:
+        self._config, self._tell, self._types, self._give_up = config, tell, types, give_up
         self.peers: dict[str, Peer] = {}
         self._parts: dict[tuple[str, int], tuple[Execution, DeviceJob]] = {}
         self._calls: dict[int, DeviceJob] = {}
-
-    def assign(self, assignment: WorkerConfig) -> None:
-        self._settings = Settings.read(packs=[Path(folder) for folder in assignment.packs])
-        self._folders = self._settings.folders()
-        self._types = _Types(self._builtin, assignment.name, self._settings)
-        self.models = _models(assignment)
-        self._worker = Worker(assignment.name, assignment.threads, AWAKE if assignment.processors else 0.0)
-        stay_on(assignment.processors)
+        self.models = _models(config)
+        self._worker = Worker(config.name, config.threads, AWAKE if config.processors else 0.0)
+        stay_on(config.processors)
         self.mailbox = Mailbox(self._worker.wake)
-        if (fault := _fault(torch.device(assignment.device))) is None:
-            self._tell("assigned", {"name": assignment.name})
-        else:
-            self._tell("unusable", {"message": fault})
+        fault = _fault(torch.device(config.device))
+        self._tell(Assigned() if fault is None else Unusable(fault))
 
     def close(self) -> None:
         """Ends after the unit that runs."""
@@ -86,56 +95,65 @@ class Host:
             job.cancel()
         for peer in self.peers.values():
             peer.close()
-        if hasattr(self, "_worker"):
-            self._worker.close()
+        self._worker.close()
 
     def connect(self, name: str, generation: int, connection: Connection, bulk: Bulk) -> None:
         """Uses this connection to another worker from now on, and tells the driver."""
-        told = {"peer": name, "generation": generation}
         if name in self.peers:  # its threads may take a moment to end, and whoever calls here has pings to answer
             threading.Thread(target=self.peers[name].close, name=f"close {name}", daemon=True).start()
-        self.peers[name] = Peer(name, connection, self.mailbox, bulk, lambda _, why: self._announce("lost", {**told, "message": why}))
-        self._announce("connected", told)
+        self.peers[name] = Peer(name, connection, self.mailbox, bulk, lambda _, why: self._announce(Disconnected(name, generation, why)))
+        self._announce(Connected(name, generation))
 
-    def begin(self, request: str, attempt: int, portion: DeviceProgram, measure: bool, previews: bool) -> None:
+    def begin(self, begin: Begin) -> None:
         """Loads what a device program needs, tells the driver, and waits for `go`."""
-        told = {"request": request, "attempt": attempt}
         try:
-            self._begin(request, attempt, portion, measure, previews, told)
+            self._begin(begin)
         except Exception as error:
-            self._explain("failed", told, error)
+            self._explain_failed(begin, error)
 
-    def _begin(self, request: str, attempt: int, portion: DeviceProgram, measure: bool, previews: bool, told: Mapping[str, Any]) -> None:
-        desk = _RequestExchange(request, attempt, self.mailbox, self.peers)
-        engine = cast(Engine, _NoEngine(portion.program.target.device(portion.device)))
-        context = RunContext(
-            engine, self._folders, self._settings.output, {}, partial(self._event, told), previews=previews, types=self._types
-        )
-        ready = partial(self._tell, "ready", told)
-        execution = Execution(portion, self.models, context, desk, measure, hold=True, on_loaded=ready)
+    def _begin(self, begin: Begin) -> None:
+        exchange = _RequestExchange(begin.request, begin.attempt, self.mailbox, self.peers)
+        ready = partial(self._tell, Ready(begin.request, begin.attempt))
+        context = begin.context or self._context(begin)
+        execution = Execution(begin.program, self.models, context, exchange, begin.measure, hold=True, on_loaded=ready)
         job = self._worker.submit(execution)
-        self._parts[request, attempt] = execution, job
-        job.future.add_done_callback(lambda future: self._ended(request, attempt, execution, future))
+        self._parts[begin.request, begin.attempt] = execution, job
+        job.future.add_done_callback(lambda future: self._ended(begin, execution, future))
 
-    def go(self, request: str, attempt: int) -> None:
-        if (part := self._parts.get((request, attempt))) is not None:
+    def _context(self, begin: Begin) -> Context:
+        """Makes a context for a run of another process; what it reports goes there."""
+        settings, folders, types = self._surroundings
+        engine = cast(Engine, _NoEngine(begin.program.program.target.device(begin.program.device)))
+
+        def report(event: Event) -> None:
+            self._tell(Happened(begin.request, begin.attempt, event))
+
+        return RunContext(engine, folders, settings.output, {}, report, previews=begin.previews, types=types)
+
+    @cached_property
+    def _surroundings(self) -> tuple[Settings, Folders, Mapping[str, NodeType]]:
+        settings = Settings.read(packs=[Path(folder) for folder in self._config.packs])
+        return settings, settings.folders(), _Types(self._types, self._config.name, settings)
+
+    def go(self, go: Go) -> None:
+        if (part := self._parts.get((go.request, go.attempt))) is not None:
             part[0].go()
             self._worker.wake()
 
-    def cancel(self, request: str, attempt: int) -> None:
+    def cancel(self, cancel: Cancel) -> None:
         """Stops an attempt before its next unit; drops what has arrived for it, or still does."""
-        if (part := self._parts.get((request, attempt))) is not None:
+        if (part := self._parts.get((cancel.request, cancel.attempt))) is not None:
             part[1].cancel()
-        self.mailbox.discard(request, attempt)
+        self.mailbox.discard(cancel.request, cancel.attempt)
 
-    def call(self, identifier: int, what: str, arguments: Sequence[Any]) -> None:
+    def call(self, call: CallService) -> None:
         """Runs a service or probe as one unit and sends its value."""
-        task = Single(lambda: WORK[what](self, *arguments))
+        task = Single(lambda: WORK[call.service](self, *call.arguments))
         try:
-            self._calls[identifier] = job = self._worker.submit(task)
+            self._calls[call.id] = job = self._worker.submit(task)
         except Exception as error:
-            return self._explain("raised", {"id": identifier}, error)
-        job.future.add_done_callback(lambda future: self._returned(identifier, task, future))
+            return self._explain_raised(call.id, error)
+        job.future.add_done_callback(lambda future: self._returned(call.id, task, future))
 
     def drop(self, identifier: int) -> None:
         """Leaves a call out unless it has begun, as nobody waits for it any longer."""
@@ -146,47 +164,50 @@ class Host:
         self._calls.pop(identifier, None)
         error = future.exception()
         if error is None:
-            error = self._answer("returned", {"id": identifier, "value": future.result(), "start": task.start, "seconds": task.seconds})
+            error = self._answer(Returned(identifier, future.result(), task.start, task.seconds))
         if error is not None:
-            self._explain("raised", {"id": identifier}, error)
+            self._explain_raised(identifier, error)
 
-    def _ended(self, request: str, attempt: int, execution: Execution, future: Future[Any]) -> None:
-        self._parts.pop((request, attempt), None)
-        self.mailbox.discard(request, attempt)
-        told = {"request": request, "attempt": attempt}
+    def _ended(self, begin: Begin, execution: Execution, future: Future[Any]) -> None:
+        self._parts.pop((begin.request, begin.attempt), None)
+        self.mailbox.discard(begin.request, begin.attempt)
         error = future.exception()
         if error is None:
-            error = self._answer("done", {**told, "result": future.result(), "timing": execution.timing})
-        if error is not None and not isinstance(error, Cancelled):
-            self._explain("failed", told, error)
+            error = self._answer(Done(begin.request, begin.attempt, execution.timing, future.result()))
+        if error is not None:
+            self._explain_failed(begin, error)
 
-    def _answer(self, kind: str, body: Mapping[str, Any]) -> Exception | None:
+    def _answer(self, message: FromWorker) -> Exception | None:
         """Sends a result; returns why it cannot be sent: a type that does not travel, no memory for
         a copy, a lost device.
         """
         try:
-            self._tell(kind, body)
+            self._tell(message)
         except TypeError as unsendable:
             return RunError(f"a result cannot be sent: {unsendable}")
         except Exception as error:
             return error
         return None
 
-    def _explain(self, kind: str, told: Mapping[str, Any], error: BaseException) -> None:
+    def _explain_failed(self, begin: Begin, error: BaseException) -> None:
+        self._explain(begin.request, error, lambda failure: Failed(begin.request, begin.attempt, failure))
+
+    def _explain_raised(self, identifier: int, error: BaseException) -> None:
+        self._explain(identifier, error, lambda failure: Raised(identifier, failure))
+
+    def _explain(self, culprit: str | int, error: BaseException, message: Callable[[Failure], FromWorker]) -> None:
         """Reports why something failed. After a fault of the device this worker is of no use."""
         if fault := device_fault(error):
-            return self._give_up(f"the device failed: {fault}", told)
-        self._announce(kind, {**told, **_described(error)})
+            return self._give_up(Fault(f"the device failed: {fault}", culprit))
+        self._announce(message(_described(error)), culprit)
 
-    def _announce(self, kind: str, body: Mapping[str, Any]) -> None:
+    def _announce(self, message: FromWorker, culprit: str | int | None = None) -> None:
         """Sends what the driver waits for. A worker that cannot even do that is of no use."""
         try:
-            self._tell(kind, body)
+            self._tell(message)
         except Exception as error:
-            self._give_up(f"a message ({kind}) cannot be told: {type(error).__name__}: {error}", body)
-
-    def _event(self, told: Mapping[str, Any], event: Event) -> None:
-        self._tell("event", {**told, "event": event})
+            what = f"a message ({type(message).__name__}) cannot be sent: {type(error).__name__}: {error}"
+            self._give_up(Fault(what, culprit))
 
 
 class _Types(dict[str, NodeType]):
@@ -252,10 +273,10 @@ def _fault(device: torch.device) -> str | None:
     return f"{device} does not exist; its worker sees {count} GPUs"
 
 
-def _described(error: BaseException) -> dict[str, Any]:
-    """Turns an error into a message: errors for users keep their class, others are named."""
+def _described(error: BaseException) -> Failure:
+    """Describes an error: errors for users keep their class, others are named."""
     if isinstance(error, (KatzError, Closed)):
-        return {"kind": type(error).__name__, "message": str(error)}
+        return Failure(type(error).__name__, str(error), error)
     if is_out_of_memory(error):
-        return {"kind": OutOfMemory.__name__, "message": memory_message(error)}
-    return {"kind": "RunError", "message": f"internal error: {type(error).__name__}: {error}".splitlines()[0]}
+        return Failure(OutOfMemory.__name__, memory_message(error), error)
+    return Failure(RunError.__name__, f"internal error: {type(error).__name__}: {error}".splitlines()[0], error)

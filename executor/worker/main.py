@@ -6,71 +6,95 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
-from katz_graph.executor.cluster import rendezvous as meeting
+from katz_graph.executor.cluster import rendezvous
 from katz_graph.executor.launch.base import hello
-from katz_graph.executor.transport.connection import Connection, Message, close_all
+from katz_graph.executor.messages import (
+    Assign,
+    Begin,
+    CallService,
+    Cancel,
+    Connect,
+    Dial,
+    DropCall,
+    Fault,
+    Go,
+    Listen,
+    Ping,
+    Pong,
+    Stop,
+)
+from katz_graph.executor.transport.connection import Channel, Connection, Message, Sender, close_all
 from katz_graph.executor.transport.faults import Closed
-from katz_graph.executor.transport.outbox import Outbox
 from katz_graph.executor.transport.shared_memory import SharedMemory
+from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.host import Host
 from katz_graph.node import NodeType
 
 
-def serve(connection: Connection, types: Mapping[str, NodeType]) -> None:
-    """Says hello, then does what comes until the connection ends or `stop`. `types`: the nodes that
-    stand inside of regions.
+def serve(connection: Channel, types: Mapping[str, NodeType], begun: Callable[[Host], None] | None = None) -> None:
+    """Says hello, then does what comes until the connection ends or `Stop`. `types`: the nodes that
+    stand inside of regions; `begun` is told the host of the device.
     """
-    outbox = Outbox(connection)
-    host = Host(outbox.send, types, partial(_give_up, connection, outbox))
+    sender = connection.sender()
     try:
-        outbox.send("hello", hello())
-        while (message := connection.receive_message()).kind != "stop":
-            _obey(host, outbox, message)
+        sender.send(hello())
+        if (config := _assigned(connection, sender)) is None:
+            return
+        host = Host(config, sender.send, types, partial(_give_up, connection, sender))
+        if begun is not None:
+            begun(host)
+        try:
+            while not isinstance((message := connection.receive_message()).body, Stop):
+                _obey(host, sender, message)
+        finally:
+            host.close()
     except Closed:
         return
     finally:
-        host.close()
-        outbox.close()
+        sender.close()
 
 
-def _give_up(connection: Connection, outbox: Outbox, why: str, told: Mapping[str, Any]) -> None:
+def _assigned(connection: Channel, sender: Sender) -> WorkerConfig | None:
+    """Answers pings until the worker is given a device; None where it is stopped before."""
+    while not isinstance(message := connection.receive(), Assign | Stop):
+        sender.send(Pong())
+    return message.config if isinstance(message, Assign) else None
+
+
+def _give_up(connection: Channel, sender: Sender, fault: Fault) -> None:
     """Prints why, for the log, and tells the driver, which ends this worker and takes another one.
     Where that cannot be told, the connection ends, and the worker with it.
     """
-    print(why, file=sys.stderr, flush=True)
+    print(fault.message, file=sys.stderr, flush=True)
     try:
-        outbox.send("fault", {**told, "message": why})
+        sender.send(fault)
     except Exception:
         connection.shut_down()
 
 
-def _obey(host: Host, outbox: Outbox, message: Message) -> None:
-    body = message.body
-    match message.kind:
-        case "ping":
-            outbox.send("pong", body)
-        case "assign":
-            host.assign(body["assignment"])
-        case "connect":
+def _obey(host: Host, sender: Sender, message: Message) -> None:
+    match message.body:
+        case Ping():
+            sender.send(Pong())
+        case Connect(peer, generation):
             (descriptor,) = message.descriptors
-            host.connect(body["peer"], body["generation"], Connection(socket.socket(fileno=descriptor)), SharedMemory())
-        case "listen":
-            meeting.listen(outbox.send, host.connect, body)
-        case "dial":
-            meeting.dial(outbox.send, host.connect, body)
-        case "begin":
-            host.begin(body["request"], body["attempt"], body["portion"], body["measure"], body["previews"])
-        case "go":
-            host.go(body["request"], body["attempt"])
-        case "cancel":
-            host.cancel(body["request"], body["attempt"])
-        case "drop":
-            host.drop(body["id"])
-        case "call":
-            host.call(body["id"], body["what"], body["arguments"])
+            host.connect(peer, generation, Connection(socket.socket(fileno=descriptor)), SharedMemory())
+        case Listen() as listen:
+            rendezvous.listen(sender.send, host.connect, listen)
+        case Dial() as dial:
+            rendezvous.dial(sender.send, host.connect, dial)
+        case Begin() as begin:
+            host.begin(begin)
+        case Go() as go:
+            host.go(go)
+        case Cancel() as cancel:
+            host.cancel(cancel)
+        case CallService() as call:
+            host.call(call)
+        case DropCall(identifier):
+            host.drop(identifier)
         case _:
             close_all(message.descriptors)

@@ -25,9 +25,9 @@ from katz_graph.options import PlacementOptions
 from katz_graph.places import parse_places
 
 if TYPE_CHECKING:
-    from katz_graph.executor.cluster.engine import ClusterEngine
-    from katz_graph.executor.engine import Choices
-    from katz_graph.executor.local import LocalEngine
+    from katz_graph.executor.engine import DeviceEngine
+    from katz_graph.executor.planning import Choices
+    from katz_graph.executor.worker.config import WorkerConfig
     from katz_graph.ir.device import NetworkLink, Target
     from katz_graph.models.costs.counts import Counts
 
@@ -52,12 +52,7 @@ class DeviceSetup:
         """Returns the threads of each device."""
         return threads_for(self.devices, self.options.threads)
 
-    def start(
-        self,
-        settings: Settings,
-        say: Callable[[str], None],
-        tell_evictions: bool,
-    ) -> LocalEngine | ClusterEngine:
+    def start(self, settings: Settings, say: Callable[[str], None], tell_evictions: bool) -> DeviceEngine:
         """Starts the devices; close the engine. RunError if a worker does not start.
 
         `tell_evictions`: says which models make room for others.
@@ -68,58 +63,39 @@ class DeviceSetup:
             imports_are_done()
         return engine
 
-    def _start_here(
-        self,
-        settings: Settings,
-        say: Callable[[str], None],
-        tell_evictions: bool,
-    ) -> LocalEngine:
-        from katz_graph.executor.engine import dtype_for
-        from katz_graph.executor.local import EngineOptions, LocalEngine
+    def _start_here(self, settings: Settings, say: Callable[[str], None], tell_evictions: bool) -> DeviceEngine:
+        from katz_graph.executor.start import assigned, start_here
 
         (choice,) = self.devices.choices
-        options = EngineOptions(
-            choice.device,
-            dtype_for([choice.device], self.dtype),
-            cache=settings.cache,
-            name=choice.name,
-            threads=self.threads,
-            model_bytes=self.options.model_bytes,
-        )
-        engine = LocalEngine(options, choices=self._choices())
+        (config,) = assigned({choice.name: choice.device}, self._config(settings), self.dtype)
+        engine = start_here(config, self._choices(), settings.cache)
         if tell_evictions:
             engine.models.residents.on_evicted = say
         return engine
 
-    def _start_workers(
-        self,
-        settings: Settings,
-        say: Callable[[str], None],
-        tell_evictions: bool,
-    ) -> ClusterEngine:
+    def _start_workers(self, settings: Settings, say: Callable[[str], None], tell_evictions: bool) -> DeviceEngine:
         with ExitStack() as opened:
             ahead = opened.enter_context(Ahead(self.devices, self.threads))  # while torch is loaded here
-            from katz_graph.executor.cluster.start import start_workers
-            from katz_graph.executor.worker.config import WorkerConfig
+            from katz_graph.executor.start import start_workers
 
-            packs = tuple(str(folder.absolute()) for folder in settings.packs)
-            like = WorkerConfig(
-                threads=self.threads,
-                packs=packs,
-                model_bytes=self.options.model_bytes,
-                tells=tell_evictions,
-            )
+            like = self._config(settings, tell_evictions)
             engine = start_workers(self.devices, like, say, self._choices(), settings.cache, self._link(), ahead=ahead, dtype=self.dtype)
             engine.opened.push(opened.pop_all())
             return engine
+
+    def _config(self, settings: Settings, tells: bool = False) -> WorkerConfig:
+        from katz_graph.executor.worker.config import WorkerConfig
+
+        packs = tuple(str(folder.absolute()) for folder in settings.packs)
+        return WorkerConfig(threads=self.threads, packs=packs, model_bytes=self.options.model_bytes, tells=tells)
 
     def estimate(self, settings: Settings) -> tuple[Target, Counts]:
         """Estimates devices and links as far as they are known without starting a worker.
 
         Devices of which nothing is known are measured, each alone.
         """
-        from katz_graph.executor.engine import dtype_for
         from katz_graph.executor.measure.survey import estimated
+        from katz_graph.executor.worker.config import dtype_for
 
         if self.devices.launcher == "ray":
             raise InputError("--devices ray: what a cluster has is known when it is joined; use katz run, or name devices as cpu*2")
@@ -138,7 +114,7 @@ class DeviceSetup:
         return torch_threads(1) if here else nullcontext()
 
     def _choices(self) -> Choices:
-        from katz_graph.executor.engine import Choices
+        from katz_graph.executor.planning import Choices
 
         return Choices(self.pins, self.allowed, self.batching)
 

@@ -32,8 +32,7 @@ from katz_graph.packs import load_registry
 
 if TYPE_CHECKING:
     from katz_graph.context import Engine as ContextEngine
-    from katz_graph.executor.cluster.engine import ClusterEngine
-    from katz_graph.executor.local import LocalEngine
+    from katz_graph.executor.engine import DeviceEngine
     from katz_graph.executor.measure.stages import StageTime
 
 log = logging.getLogger("katz_graph")
@@ -96,7 +95,7 @@ class Engine:
         for problem in problems:
             warn(str(problem))
         self._starting = threading.Lock()
-        self._started_with: tuple[DeviceSetup, LocalEngine | ClusterEngine] | None = None
+        self._started_with: tuple[DeviceSetup, DeviceEngine] | None = None
         self._changed = threading.Condition()
         self._running: set[_Run] = set()
         self._closed = False
@@ -240,7 +239,7 @@ class Engine:
             raise InputError("\n".join(prepared.problems))
         return prepared
 
-    def _started(self, setup: DeviceSetup) -> tuple[DeviceSetup, LocalEngine | ClusterEngine]:
+    def _started(self, setup: DeviceSetup) -> tuple[DeviceSetup, DeviceEngine]:
         """Starts devices for the first caller, and returns them to all later ones."""
         with self._starting:
             if self._closed:
@@ -289,7 +288,7 @@ class Engine:
         )
 
     def _context(
-        self, run: _Run, engine: LocalEngine | ClusterEngine, setup: DeviceSetup, prepared: PreparedRun, warn: Callable[[str], None]
+        self, run: _Run, engine: DeviceEngine, setup: DeviceSetup, prepared: PreparedRun, warn: Callable[[str], None]
     ) -> RunContext:
         devices, dtype = setup.devices.text, engine.device.dtype
         texts = metadata(prepared.workflow, self.types) | {"katz": made_with(devices, dtype, [])}

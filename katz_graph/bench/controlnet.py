@@ -21,7 +21,7 @@ from katz_graph.bench.parity import difference
 from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, middle, pins, plan, reference, seconds_of, take_turns
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
-from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.program import Program
 
@@ -35,7 +35,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         models = Models.make(folder, scale)
         region, profiled = models.request(scale, guidance=1.0), models.profiled(scale, guidance=1.0)
         expected = reference(region)
-        with ClusterEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair, Bare(models, scale, controls=1) as bare:
+        with DeviceEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair, Bare(models, scale, controls=1) as bare:
             one = Track("one worker, one thread", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:0")))
             two = Track("two workers, one thread each", pair, lambda: plan(pair, region, pins("cpu:0", "cpu:1")))
             stages, bare_speedups = take_turns(
@@ -44,7 +44,7 @@ def run(scale: Scale | None = None) -> BenchResult:
                 lambda: Stages(pair.profile(profiled, bare_context(pair))),
                 lambda: bare.seconds(1, None) / bare.seconds(1, "controlnet"),
             )
-        with ClusterEngine([WorkerConfig("cpu:0", threads=2)], cache=folder) as wide:  # once the processors are free again
+        with DeviceEngine([WorkerConfig("cpu:0", threads=2)], cache=folder) as wide:  # once the processors are free again
             wide.profile(profiled, bare_context(wide))
             threads = Track("one worker, two threads", wide, lambda: plan(wide, region))
             threads.warm_up()

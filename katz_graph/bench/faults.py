@@ -19,8 +19,8 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.placed import Scale
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Strike, Undisturbed, strike
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 
 DEVICES = ("cpu:0", "cpu:1", "cpu:2")
@@ -42,7 +42,7 @@ def run(scale: Scale = SCALE, repeats: int = 5, seed: int = 4) -> BenchResult:
     """Sends `repeats` of each signal to each of two workers, in random evaluations."""
     with quiet(), tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ClusterEngine([WorkerConfig(one) for one in DEVICES], cache=folder, link=LINK, spares=True, patience=FORGIVING) as engine:
+        with DeviceEngine([WorkerConfig(one) for one in DEVICES], cache=folder, link=LINK, spares=True, patience=FORGIVING) as engine:
             strikes, undisturbed = strike(engine, folder, scale, repeats, seed)
     figures = {f"spawn_{name}": value for name, value in most(strikes, undisturbed).items()}
     rows = table("spawn", strikes)

@@ -55,15 +55,15 @@ def in_namespaces(scale: Scale, repeats: int, seed: int) -> list[Strike]:
 
 def main(scale: Scale, repeats: int, seed: int) -> None:
     """Prints the strikes as a line of JSON."""
-    from katz_graph.executor.cluster.engine import ClusterEngine
     from katz_graph.executor.cluster.network import Network
+    from katz_graph.executor.engine import DeviceEngine
     from katz_graph.executor.launch.ray import RayCluster
     from katz_graph.executor.worker.config import WorkerConfig
 
     with tempfile.TemporaryDirectory() as name, RayCluster() as ray:
         folder = Path(name)
         places = {f"ray:{number}": place for number, place in enumerate(ray.places(DEVICES))}
-        with ClusterEngine(
+        with DeviceEngine(
             [WorkerConfig(device) for device in places],
             cache=folder,
             link=LINK,

@@ -25,7 +25,7 @@ from katz_graph.bench.parity import BOUND, difference
 from katz_graph.bench.placed import COLUMNS, Models, Scale, Stages, Track, middle, pins, plan, reference, seconds_of, take_turns
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
-from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink
 from katz_graph.ir.program import Program
@@ -71,7 +71,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         models = Models.make(folder, scale)
         regions = {kind: models.request(scale, GUIDANCE, controls) for kind, controls in KINDS.items()}
         expected = {kind: reference(region) for kind, region in regions.items()}
-        with ClusterEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair:
+        with DeviceEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], cache=folder) as pair:
             measured = {kind: _measure(kind, pair, models, region, expected[kind], scale) for kind, region in regions.items()}
         four = _four_workers(folder, regions["controlnet"])
     metrics = {f"{kind}_{name}": value for kind, found in measured.items() for name, value in found.metrics.items()}
@@ -89,7 +89,7 @@ def run(scale: Scale | None = None) -> BenchResult:
     return BenchResult("latent", ok, metrics, bounds, COLUMNS, [*middle(measured["controlnet"].stages).rows(), *rows, four.row()])
 
 
-def _measure(kind: str, engine: ClusterEngine, models: Models, region: Region, expected: Tensor, scale: Scale) -> Measured:
+def _measure(kind: str, engine: DeviceEngine, models: Models, region: Region, expected: Tensor, scale: Scale) -> Measured:
     one = Track(f"{kind}, one worker", engine, lambda: plan(engine, region, pins("cpu:0", "cpu:0")))
     two = Track(f"{kind}, two workers", engine, lambda: plan(engine, region))
     profiled = models.profiled(scale, GUIDANCE, KINDS[kind])
@@ -107,7 +107,7 @@ def _four_workers(folder: Path, region: Region) -> Track:
     """Runs once on four workers, worth using all wherever they really run: they take no notice of
     each other, on links that cost nothing.
     """
-    with ClusterEngine([WorkerConfig(f"cpu:{number}") for number in range(4)], cache=folder, link=FREE) as engine:
+    with DeviceEngine([WorkerConfig(f"cpu:{number}") for number in range(4)], cache=folder, link=FREE) as engine:
         apart = [replace(device, host=device.name, measured={}) for device in engine.cluster.devices]
         track = Track("controlnet, four workers", engine, lambda: plan(engine, region, batching=False, devices=apart))
         track.run()

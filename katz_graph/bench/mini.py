@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.conditions import quiet
-from katz_graph.bench.requests import bare_context, bind
+from katz_graph.bench.requests import bare_context, bind, local_engine
 from katz_graph.bench.result import BenchResult
 from katz_graph.executor.engine import DeviceEngine
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.files.folders import MINI
 from katz_graph.mini.evaluate import BOUNDS, evaluate, failures
 from katz_graph.mini.judge import load_judge
@@ -83,7 +82,7 @@ class EnginePaint:
 def run() -> BenchResult:
     """Runs the whole evaluation: about 750 pictures."""
     torch.set_num_threads(1)
-    with quiet(), LocalEngine(EngineOptions(threads=os.cpu_count())) as engine:
+    with quiet(), local_engine(threads=os.cpu_count()) as engine:
         judge = load_judge(MINI / "judge")
         figures = {f"judge_{name}": value for name, value in examine(judge).items()}
         figures |= evaluate(EnginePaint(engine), judge)

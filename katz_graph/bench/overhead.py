@@ -21,11 +21,12 @@ from diffusers.models.attention_processor import AttnProcessor2_0
 
 from katz_graph.bench import beside
 from katz_graph.bench.conditions import quiet
+from katz_graph.bench.requests import local_engine
 from katz_graph.bench.result import BenchResult, medians
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.files.folders import MINI, Folders
 from katz_graph.files.images import load_image
 from katz_graph.formats.api import from_api
@@ -60,7 +61,7 @@ def workflow(image: str) -> dict[str, Any]:
 
 def run() -> BenchResult:
     torch.set_num_threads(1)
-    with quiet(), tempfile.TemporaryDirectory() as folder, LocalEngine(EngineOptions()) as engine:
+    with quiet(), tempfile.TemporaryDirectory() as folder, local_engine() as engine:
         ours, theirs = _whole_run(engine, Path(folder)), _pipeline_run(engine, Path(folder))
         ours(), theirs()  # load and warm up
         seconds = medians({"katz": ours, "diffusers": theirs}, RUNS)
@@ -86,7 +87,7 @@ def run() -> BenchResult:
     return BenchResult("overhead", ok, metrics, bounds, ("median seconds", "katz", "against"), rows)
 
 
-def _whole_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
+def _whole_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
     """Reads the workflow, runs every node, writes the PNG. Models stay loaded; no result is taken
     from a cache.
     """
@@ -102,7 +103,7 @@ def _whole_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
     return once
 
 
-def _pipeline_run(engine: LocalEngine, folder: Path) -> Callable[[], object]:
+def _pipeline_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
     """Runs the stock pipeline around the engine's own modules, with diffusers' own attention, from
     prompt to PNG.
     """

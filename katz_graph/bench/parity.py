@@ -25,10 +25,10 @@ from katz_graph.bench import parity_reference as reference
 from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import Family, make_controlnet, make_lora, make_pipeline
-from katz_graph.bench.requests import region_of, sample, sampler_region
+from katz_graph.bench.requests import local_engine, region_of, sample, sampler_region
 from katz_graph.bench.result import BenchResult
 from katz_graph.errors import InputError
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.files.folders import MINI
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
@@ -129,7 +129,7 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / (theirs.max() - theirs.min()))
 
 
-def against_plain_loop(case: Case, engine: LocalEngine) -> tuple[float, float]:
+def against_plain_loop(case: Case, engine: DeviceEngine) -> tuple[float, float]:
     """Compares final latents with the plain loop with the same batching: on the engine's modules,
     and on others.
 
@@ -137,7 +137,7 @@ def against_plain_loop(case: Case, engine: LocalEngine) -> tuple[float, float]:
     """
     region = sampler_region(case)
     spec, _ = sampling_of(region.begin)
-    batched = engine.options.batching
+    batched = engine.choices.batching
     assert isinstance(spec, SamplingSpec) and batched is not None
     ours = sample(engine, region)
     pipeline, controls = engines_modules(case, engine, region)
@@ -145,7 +145,7 @@ def against_plain_loop(case: Case, engine: LocalEngine) -> tuple[float, float]:
     return difference(ours, shared), difference(ours, reference.sample(case, spec.sigmas, batched))
 
 
-def engines_modules(case: Case, engine: LocalEngine, region: Region) -> tuple[Any, list[Any]]:
+def engines_modules(case: Case, engine: DeviceEngine, region: Region) -> tuple[Any, list[Any]]:
     """Makes a stock pipeline around the modules that the engine has just run, LoRAs in place;
     returns it with the engine's ControlNets.
     """
@@ -158,7 +158,7 @@ def engines_modules(case: Case, engine: LocalEngine, region: Region) -> tuple[An
     return pipeline, [models.module(controlnet_recipe(control.folder)) for control in case.controls]
 
 
-def against_pipeline(case: Case, scheduler: str, engine: LocalEngine) -> float:
+def against_pipeline(case: Case, scheduler: str, engine: DeviceEngine) -> float:
     """Compares DiffusersSampler's latent with the stock pipeline's: same scheduler, seed and
     ControlNets.
     """
@@ -194,7 +194,7 @@ def against_pipeline(case: Case, scheduler: str, engine: LocalEngine) -> float:
 
 def unchanged_weights(case: Case) -> bool:
     """Tells whether a run with LoRAs and one without leave every weight bit-equal."""
-    with LocalEngine(EngineOptions()) as engine:
+    with local_engine() as engine:
         model, clip, _ = pipeline_recipes(case.pipeline)
         modules = [engine.models.patch(model)] + [
             engine.models.store.text_encoder(encoder.encoder, engine.models.device, engine.models.dtype) for encoder in clip.encoders
@@ -232,7 +232,7 @@ def run() -> BenchResult:
 
 def _plain_rows(models: Models) -> Iterator[list[Any]]:
     for batching, how in ((False, SPLIT), (True, BATCHED)):
-        with LocalEngine(EngineOptions(batching=batching)) as engine:
+        with local_engine(batching=batching) as engine:
             for case in cases(models):
                 shared, loaded = against_plain_loop(case, engine)
                 yield [f"{case.name}, {case.sampler}", f"{how}, {SAME}", shared]
@@ -241,7 +241,7 @@ def _plain_rows(models: Models) -> Iterator[list[Any]]:
 
 def _pipeline_rows(models: Models) -> Iterator[list[Any]]:
     some = {case.name: case for case in cases(models)}
-    with LocalEngine(EngineOptions(batching=True)) as engine:
+    with local_engine(batching=True) as engine:
         for name in PIPELINE_CASES:
             case = replace(some[f"{models.name}, {name}"], steps=PIPELINE_STEPS)
             for scheduler in SCHEDULERS:

@@ -25,8 +25,8 @@ from katz_graph.bench.placed import Models, Pins, Scale, Track, pins
 from katz_graph.bench.requests import bare_context
 from katz_graph.bench.result import BenchResult
 from katz_graph.errors import RunError
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.planning import plan_region
@@ -57,7 +57,7 @@ def run(scale: Scale | None = None) -> BenchResult:
             return compare(engine, region, link.shape, scale.runs)
 
 
-def compare(engine: ClusterEngine, region: Region, shape: Callable[[float], None], runs: int) -> BenchResult:
+def compare(engine: DeviceEngine, region: Region, shape: Callable[[float], None], runs: int) -> BenchResult:
     """Compares on workers BASE and CONTROL, over the link as it is and then as `shape` holds it to
     so many bytes a second.
     """
@@ -116,10 +116,10 @@ def compare(engine: ClusterEngine, region: Region, shape: Callable[[float], None
     return BenchResult("pipeline", ok, metrics, bounds, columns, [*rows, *([note, "", "", "", "", ""] for note in slower.notes)])
 
 
-def _engine(folder: Path, link: Wire) -> ClusterEngine:
+def _engine(folder: Path, link: Wire) -> DeviceEngine:
     sides = {BASE: link.first, CONTROL: link.second}
     with ExitStack() as opened:
-        engine = ClusterEngine(
+        engine = DeviceEngine(
             [WorkerConfig(name) for name in sides],
             cache=folder,
             launchers={name: Spawn(opened.enter_context(ForkServer(prefix=side.prefix))) for name, side in sides.items()},
@@ -129,7 +129,7 @@ def _engine(folder: Path, link: Wire) -> ClusterEngine:
         return engine
 
 
-def pipelined(engine: ClusterEngine, region: Region) -> tuple[Program, float]:
+def pipelined(engine: DeviceEngine, region: Region) -> tuple[Program, float]:
     """Plans the stale pipeline over both workers; returns it with the bytes of residuals that it
     sends in an evaluation.
 
@@ -145,13 +145,13 @@ def pipelined(engine: ClusterEngine, region: Region) -> tuple[Program, float]:
     return program, size
 
 
-def _plan(engine: ClusterEngine, region: Region, places: Pins, allowed: frozenset[str], link: NetworkLink | None = None) -> Program:
+def _plan(engine: DeviceEngine, region: Region, places: Pins, allowed: frozenset[str], link: NetworkLink | None = None) -> Program:
     """Plans with the links as measured, or as if all were `link`."""
     links = engine.cluster.links if link is None else dict.fromkeys(itertools.permutations((BASE, CONTROL), 2), link)
     return plan_region(region, Target(engine.cluster.devices, links, places, allowed))
 
 
-def _timed(engine: ClusterEngine, name: str, program: Program, runs: int) -> Track:
+def _timed(engine: DeviceEngine, name: str, program: Program, runs: int) -> Track:
     track = Track(name, engine, lambda: program)
     track.warm_up()
     for _ in range(runs):

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_controlnet, make_pipeline
-from katz_graph.bench.requests import bare_context, sample, sampler_region
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.engine import Outcome
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.executor.cluster.requests import Outcome
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.measure.stages import StageTime
 from katz_graph.executor.planning import plan_region
 from katz_graph.ir.device import Device, Target
@@ -89,7 +88,7 @@ def pins(unet: str, control_net: str) -> Pins:
 
 
 def plan(
-    engine: ClusterEngine, region: Region, places: Pins | None = None, batching: bool | None = None, devices: Sequence[Device] = ()
+    engine: DeviceEngine, region: Region, places: Pins | None = None, batching: bool | None = None, devices: Sequence[Device] = ()
 ) -> Program:
     """Plans for an engine's workers, with its own pins; `devices` replaces what is known of the
     workers.
@@ -101,7 +100,7 @@ def plan(
 def reference(region: Region) -> Tensor:
     """Samples on one device with one thread in this process, every branch by itself."""
     torch.set_num_threads(1)
-    with LocalEngine(EngineOptions(batching=False)) as engine:
+    with local_engine(batching=False) as engine:
         return sample(engine, region)
 
 
@@ -112,7 +111,7 @@ class Track:
     """
 
     name: str
-    engine: ClusterEngine
+    engine: DeviceEngine
     plan: Callable[[], Program]
     programs: list[Program] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)

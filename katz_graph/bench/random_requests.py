@@ -23,15 +23,14 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import difference
 from katz_graph.bench.random_graphs import SAMPLER, Drawn, draw, make_models
 from katz_graph.bench.result import BenchResult
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.checks.validate import check
 from katz_graph.context import Context
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import Folders
@@ -92,9 +91,9 @@ class Search:
         make_models(folder)
         self._folders = Folders((folder / "models",), folder / "input", folder / "output")
         self._registry, _ = load_registry()
-        self._local = _Collecting(EngineOptions(cache=folder))
-        launchers = {name: InProcess() for name in WORKERS}
-        self._pair = ClusterEngine([WorkerConfig(name) for name in WORKERS], cache=folder, link=LINK, launchers=launchers)
+        self._local = _Collecting(folder)
+        launchers = {name: WorkerThreads() for name in WORKERS}
+        self._pair = DeviceEngine([WorkerConfig(name) for name in WORKERS], cache=folder, link=LINK, launchers=launchers)
 
     def __enter__(self) -> Search:
         return self
@@ -136,19 +135,19 @@ class Search:
     def _plan(
         self, engine: DeviceEngine, region: Region, batching: bool | None, places: dict[str, tuple[str, ...]] | None = None
     ) -> Program:
-        devices, links = engine.workers.devices, engine.workers.links
+        devices, links = engine.cluster.devices, engine.cluster.links
         return plan_region(region, Target(devices, links, places or {}, batching=batching), engine.counts)
 
     def _sampled(self, engine: DeviceEngine, program: Program) -> Tensor:
-        return engine.workers.run(program, RunContext(engine, self._folders, self._folders.output)).samples
+        return engine.cluster.run(program, RunContext(engine, self._folders, self._folders.output)).samples
 
 
-class _Collecting(LocalEngine):
+class _Collecting(DeviceEngine):
     """Keeps the regions that it is asked to sample, and returns their latents as they are."""
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, cache: Path) -> None:
         self.regions: list[Region] = []
-        super().__init__(options)
+        super().__init__([WorkerConfig("cpu")], cache=cache, launchers={"cpu": InProcess()})
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
         self.regions.append(region)

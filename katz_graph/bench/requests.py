@@ -8,12 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case
 from katz_graph.context import Context
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
+from katz_graph.executor.planning import Choices
+from katz_graph.executor.start import start_here
+from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import Folders
 from katz_graph.graph import Graph
 from katz_graph.ir.region import Region
@@ -60,6 +64,20 @@ def sampler_region(case: Case) -> Region:
 def sample(engine: DeviceEngine, region: Region, context: Context | None = None) -> Tensor:
     """Samples the final latent, unscaled."""
     return engine.sample(region, context or bare_context(engine))[0]["samples"]
+
+
+def local_engine(
+    device: str = "cpu",
+    batching: bool | None = None,
+    cache: Path | None = None,
+    threads: int | None = None,
+    model_bytes: int | None = None,
+) -> DeviceEngine:
+    """Starts an engine on one device of this process, with as many threads as are set here unless
+    told otherwise.
+    """
+    config = WorkerConfig(device, device, threads or torch.get_num_threads(), model_bytes=model_bytes)
+    return start_here(config, Choices(batching=batching), cache)
 
 
 def bare_context(engine: DeviceEngine, **types: NodeType) -> RunContext:

@@ -20,8 +20,8 @@ from katz_graph.bench.conditions import quiet
 from katz_graph.bench.parity import difference
 from katz_graph.bench.placed import COLUMNS, Models, Scale, Track, pins, plan, reference
 from katz_graph.bench.result import BenchResult
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.engine import Outcome
+from katz_graph.executor.cluster.requests import Outcome
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 
 SPLIT_BOUND = 0.10
@@ -36,7 +36,7 @@ def run(scale: Scale | None = None) -> BenchResult:
         models = Models.make(folder, scale, CONTROLS)
         regions = [models.request(scale, guidance=1.0, controls=CONTROLS, seed=seed) for seed in (7, 8)]
         expected = [reference(region) for region in regions]
-        with ClusterEngine([WorkerConfig(device) for device in (*BASES, SHARED)], cache=folder) as engine:
+        with DeviceEngine([WorkerConfig(device) for device in (*BASES, SHARED)], cache=folder) as engine:
             tracks = [
                 Track(f"request on {base}, at once", engine, partial(plan, engine, region, pins(base, SHARED)))
                 for base, region in zip(BASES, regions, strict=True)

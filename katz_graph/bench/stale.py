@@ -26,10 +26,10 @@ from katz_graph.bench.mini import EnginePaint
 from katz_graph.bench.plot import Curve, Panel, line_chart
 from katz_graph.bench.result import BenchResult
 from katz_graph.context import Context
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.engine import Choices
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import MINI
 from katz_graph.ir.device import NetworkLink
@@ -88,13 +88,14 @@ class Ear:
         return (now,)
 
 
-class ListeningEngine(LocalEngine):
+class ListeningEngine(DeviceEngine):
     """Notes how alike residuals of adjacent evaluations are, of ControlNets that act in all of
     them.
     """
 
     def __init__(self) -> None:
-        super().__init__(EngineOptions(batching=True, threads=os.cpu_count()))
+        config = WorkerConfig("cpu", threads=os.cpu_count() or 1)
+        super().__init__([config], Choices(batching=True), launchers={config.name: InProcess()})
         self.similarities: dict[int, list[float]] = defaultdict(list)
 
     def sample(self, region: Region, context: Context) -> tuple[LatentSamples, LatentSamples]:
@@ -137,7 +138,7 @@ def run(number: int = PROMPTS) -> BenchResult:
                 pictures[kind] = {"without": one.painted(paint, controlled=False), "synchronous": one.painted(paint)}
                 similarities[kind] = engine.similarities
         choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=True)
-        with ClusterEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], choices, link=SLOW) as cluster:
+        with DeviceEngine([WorkerConfig("cpu:0"), WorkerConfig("cpu:1")], choices, link=SLOW) as cluster:
             paint = EnginePaint(cluster)
             for kind, one in asked.items():
                 pictures[kind]["stale"] = one.painted(paint)

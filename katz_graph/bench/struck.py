@@ -20,9 +20,9 @@ from katz_graph.bench.placed import Models, Scale, pins, plan, reference
 from katz_graph.bench.requests import bare_context
 from katz_graph.errors import RunError
 from katz_graph.events import Event, Progress, Warned
-from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
-from katz_graph.executor.engine import Outcome
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.ir.device import NetworkLink
 from katz_graph.ir.program import Program
@@ -52,7 +52,7 @@ class Struck:
     first evaluation done after each.
     """
 
-    engine: ClusterEngine
+    engine: DeviceEngine
     blows: Sequence[Blow]
     hit: list[float] = field(default_factory=list)
     noticed: list[float] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Undisturbed:
     difference: float
 
 
-def wait_for_spare(engine: ClusterEngine) -> None:
+def wait_for_spare(engine: DeviceEngine) -> None:
     """Waits until a worker waits to stand in. RunError when none does in time."""
     deadline = time.monotonic() + SPARE_TIMEOUT
     while "spare 0" not in engine.cluster.pids():
@@ -116,7 +116,7 @@ def wait_for_spare(engine: ClusterEngine) -> None:
 
 
 @contextmanager
-def bystander(engine: ClusterEngine, program: Program) -> Iterator[list[Outcome]]:
+def bystander(engine: DeviceEngine, program: Program) -> Iterator[list[Outcome]]:
     """Runs a program again and again beside what is done in the block; the list fills."""
     ended, outcomes = threading.Event(), list[Outcome]()
 
@@ -133,7 +133,7 @@ def bystander(engine: ClusterEngine, program: Program) -> Iterator[list[Outcome]
             running.result()
 
 
-def strike(engine: ClusterEngine, folder: Path, scale: Scale, repeats: int, seed: int) -> tuple[list[Strike], Undisturbed | None]:
+def strike(engine: DeviceEngine, folder: Path, scale: Scale, repeats: int, seed: int) -> tuple[list[Strike], Undisturbed | None]:
     """Strikes each of the first two devices with `repeats` blows of each signal, one request each,
     in random evaluations of its first half.
 

@@ -57,9 +57,9 @@ def profile_workflow(workflow: Path, options: WorkflowOptions, as_json: bool) ->
 def _measured_here(devices: DeviceList, dtype: str, threads: int) -> tuple[Device, ...]:
     import torch
 
-    from katz_graph.executor.engine import dtype_for
     from katz_graph.executor.measure.device import calibrated
     from katz_graph.executor.measure.store import CostStore
+    from katz_graph.executor.worker.config import dtype_for
 
     store = CostStore(Settings.read().cache)
     (choice,) = devices.choices
@@ -68,14 +68,14 @@ def _measured_here(devices: DeviceList, dtype: str, threads: int) -> tuple[Devic
 
 
 def _measured_together(devices: DeviceList, dtype: str, threads: int) -> tuple[tuple[Device, ...], Mapping[tuple[str, str], NetworkLink]]:
-    from katz_graph.executor.cluster.start import start_workers
+    from katz_graph.executor.start import start_workers
     from katz_graph.executor.worker.config import WorkerConfig
 
     like, say = WorkerConfig(threads=threads), functools.partial(print, file=sys.stderr)
     with start_workers(devices, like, say, None, Settings.read().cache, dtype=dtype) as engine:
         engine.measure(again=True)
         engine.cluster.links = engine.measured_links(again=True)
-        return engine.workers.devices, engine.workers.links
+        return engine.cluster.devices, engine.cluster.links
 
 
 def _rates(device: Device, threads: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command import Katz, use_threads
 
-from katz_graph.executor.cluster import start as starting
+from katz_graph.executor import start as starting
 from katz_graph.executor.launch.fork_server import ForkServer
 
 

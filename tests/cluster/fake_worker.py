@@ -10,40 +10,41 @@ import signal
 import subprocess
 import threading
 import time
+from dataclasses import replace
 
 import torch
 
 from katz_graph.executor.launch.base import hello
+from katz_graph.executor.messages import Ping, Pong, Stop
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed
 
 
 def serve(connection: Connection) -> None:
     try:
-        connection.send("hello", hello())
+        connection.send(hello())
         while True:
-            kind, body = connection.receive()
-            match kind:
-                case "stop":
+            match connection.receive():
+                case Stop():
                     return
-                case "ping":
-                    connection.send("pong", body)
-                case "exit":
+                case Ping():
+                    connection.send(Pong())
+                case "exit", _:
                     print("the disk is on fire", flush=True)
                     os._exit(3)
-                case "environment":
-                    connection.send("environment", {name: os.environ.get(name) for name in body})
-                case "process":
-                    connection.send("process", os.getpid())
-                case "hold":
-                    ctypes.PyDLL(None).usleep(int(body * 1e6))  # with the interpreter lock held
-                case "child":
-                    connection.send("child", subprocess.Popen(["sleep", "600"]).pid)
-                case "compute":
-                    threading.Thread(target=_compute, args=(body,), daemon=True).start()
-                    connection.send("computing", None)
-                case "echo":
-                    connection.send("echo", body)
+                case "environment", names:
+                    connection.send(("environment", {name: os.environ.get(name) for name in names}))
+                case "process", _:
+                    connection.send(("process", os.getpid()))
+                case "hold", seconds:
+                    ctypes.PyDLL(None).usleep(int(seconds * 1e6))  # with the interpreter lock held
+                case "child", _:
+                    connection.send(("child", subprocess.Popen(["sleep", "600"]).pid))
+                case "compute", seconds:
+                    threading.Thread(target=_compute, args=(seconds,), daemon=True).start()
+                    connection.send(("computing", None))
+                case "echo", value:
+                    connection.send(("echo", value))
     except Closed:
         return
 
@@ -56,13 +57,13 @@ def serve_stubbornly(connection: Connection) -> None:
 
 def serve_once(connection: Connection) -> None:
     """Says hello and dies."""
-    connection.send("hello", hello())
+    connection.send(hello())
     time.sleep(0.02)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def of_another_version(connection: Connection) -> None:
-    connection.send("hello", {**hello(), "version": "0.0.1"})
+    connection.send(replace(hello(), version="0.0.1"))
     time.sleep(600)
 
 

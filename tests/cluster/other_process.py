@@ -35,7 +35,7 @@ class Other:
     def connect(self, kind: str, body: Any, make_bulk: Callable[[Connection], Any]) -> End:
         """A peer here and one there."""
         ours, theirs = socket.socketpair()
-        self.control.send(kind, body, [theirs.fileno()])
+        self.control.send((kind, body), [theirs.fileno()])
         theirs.close()
         connection = Connection(ours)
         return End(connection, make_bulk(connection))

@@ -23,7 +23,7 @@ from katz_graph.executor.transport.shared_memory import SharedMemory
 def main() -> None:
     torch.set_num_threads(1)
     control = Connection(socket.socket(fileno=int(sys.argv[1])))
-    control.send("ready", os.getpid())
+    control.send(("ready", os.getpid()))
     came, ended = threading.Condition(), threading.Event()
     addresses: list[Address] = []
     mailbox = Announcing(came, addresses)
@@ -52,9 +52,10 @@ class Announcing(Mailbox):
 
 def connect(control: Connection, mailbox: Mailbox, ended: threading.Event) -> Peer:
     message = control.receive_message()
+    kind, body = message.body
     connection = Connection(socket.socket(fileno=message.descriptors[0]))
-    bulks = {"shared_memory": lambda: SharedMemory(), "inline": lambda: Inline(), "pair": lambda: join(connection, False, **message.body)}
-    return Peer("tests", connection, mailbox, bulks[message.kind](), lambda name, why: ended.set())
+    bulks = {"shared_memory": lambda: SharedMemory(), "inline": lambda: Inline(), "pair": lambda: join(connection, False, **body)}
+    return Peer("tests", connection, mailbox, bulks[kind](), lambda name, why: ended.set())
 
 
 def answer(peer: Peer, address: Address, value: Any) -> None:

@@ -15,12 +15,11 @@ from processes import eventually
 from test_same_picture import LINK, cases, scattered
 
 from katz_graph.bench.parity import random_models
-from katz_graph.bench.requests import bare_context, sample
+from katz_graph.bench.requests import bare_context, local_engine, sample
 from katz_graph.events import Event, Progress
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.cluster.network import Network
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.ray import RayCluster
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.worker.config import WorkerConfig
 
 
@@ -30,13 +29,13 @@ def pictures(ray: RayCluster, costs: Path, models: Path) -> dict[str, Any]:
     """
     torch.set_num_threads(1)
     regions = cases(random_models(models, "sdxl"))[::3]
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as local:
+    with local_engine(batching=False, cache=costs) as local:
         expected = [sample(local, region) for region in regions]
     places = {f"ray:{number}": place for number, place in enumerate(ray.places(2))}
     launchers = {name: ray.launcher(place) for name, place in places.items()}
     network = Network(tuple(places), {name: place.host for name, place in places.items()})
     assignments = [WorkerConfig(name) for name in places]
-    with ClusterEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, network=network) as engine:
+    with DeviceEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, network=network) as engine:
         equal = []
         for number, (region, latent) in enumerate(zip(regions, expected, strict=True)):
             made = engine.cluster.run(scattered(engine, region, 200 + number), bare_context(engine)).samples

@@ -35,7 +35,7 @@ def wait_for(kind: str) -> tuple[Any, ...]:
 def supervise(cluster: RayCluster) -> Supervisor:
     return Supervisor(
         {f"ray:{number}": cluster.launcher(place) for number, place in enumerate(cluster.places(2))},
-        on_message=lambda name, kind, body: told.put((kind, name, body, time.monotonic())),
+        on_message=lambda name, message: told.put((message[0], name, message[1], time.monotonic())),
         on_lost=lambda name, reason: told.put(("lost", name, reason, time.monotonic())),
         on_replaced=lambda name, connection: told.put(("replaced", name, connection, time.monotonic())),
         on_abandoned=lambda name, error: told.put(("abandoned", name, error, time.monotonic())),
@@ -46,7 +46,7 @@ def lose(connection: Any, sent: signal.Signals) -> tuple[Any, float, float, str]
     """Send a signal to worker ray:0; its next connection, the seconds until the loss was told and
     until it was replaced, and the reason.
     """
-    connection.send("process", None)
+    connection.send(("process", None))
     pid = wait_for("process")[2]
     began = time.monotonic()
     os.kill(pid, sent)
@@ -77,14 +77,14 @@ with RayCluster() as cluster:
     with supervise(cluster) as supervisor:
         connections = supervisor.start()
         seen["start"] = time.monotonic() - began
-        connections["ray:1"].send("echo", torch.arange(5, dtype=torch.float16))
+        connections["ray:1"].send(("echo", torch.arange(5, dtype=torch.float16)))
         _, name, content, _ = wait_for("echo")
         seen["echo"] = [name, content.tolist()]
-        connections["ray:0"].send("environment", ["OMP_NUM_THREADS"])
+        connections["ray:0"].send(("environment", ["OMP_NUM_THREADS"]))
         seen["environment"] = wait_for("environment")[2]
         connection, *seen["killed"] = lose(connections["ray:0"], signal.SIGKILL)
         connection, *seen["frozen"] = lose(connection, signal.SIGSTOP)
-        connection.send("echo", "still here")
+        connection.send(("echo", "still here"))
         seen["after"] = wait_for("echo")[1:3]
         began = time.monotonic()
     seen["close"] = time.monotonic() - began

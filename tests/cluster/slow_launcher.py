@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from katz_graph.executor.launch.base import hello
-from katz_graph.executor.launch.in_process import Thread
+from katz_graph.executor.launch.in_process import WorkerThread
+from katz_graph.executor.messages import Pong, Stop
 from katz_graph.executor.transport.connection import Connection
 
 
@@ -20,23 +21,25 @@ from katz_graph.executor.transport.connection import Connection
 class SlowLauncher:
     seconds: float
 
+    in_process = False
     any_device = False
 
-    def launch(self, name: str, background: bool = False) -> Thread:
-        ours, theirs = socket.socketpair()
-        return Thread(name, Connection(ours), Connection(theirs.dup()), lambda connection: self._serve(connection, theirs))
+    def launch(self, name: str, background: bool = False) -> WorkerThread:
+        ours, raw = socket.socketpair()
+        theirs = Connection(raw.dup())
+        return WorkerThread(name, Connection(ours), theirs, lambda: self._serve(theirs, raw))
 
     def _serve(self, connection: Connection, raw: socket.socket) -> None:
         with raw:
-            connection.send("hello", hello())
+            connection.send(hello())
             writer, reader = socket.socketpair()
             with writer, reader:
-                sender = threading.Thread(target=Connection(writer).send, args=("picture", torch.zeros(1000)))
+                sender = threading.Thread(target=Connection(writer).send, args=(("picture", torch.zeros(1000)),))
                 sender.start()
                 sender.join()
                 frame = reader.recv(1 << 16)
             for start in range(0, len(frame), 200):
                 raw.sendall(frame[start : start + 200])
                 time.sleep(self.seconds * 200 / len(frame))
-            while connection.receive()[0] != "stop":
-                connection.send("pong", {})
+            while not isinstance(connection.receive(), Stop):
+                connection.send(Pong())

@@ -12,8 +12,8 @@ from command import use_threads
 
 from katz_graph.bench import controlnet, pipeline
 from katz_graph.bench.placed import Scale
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink
 
@@ -44,7 +44,7 @@ def test_the_pipeline_bench_compares_the_same_on_the_fastest_link(tmp_path: Path
     region = pipeline.Models.make(tmp_path, TOY).request(TOY, guidance=1.0)
     workers = [WorkerConfig(name) for name in (pipeline.BASE, pipeline.CONTROL)]
     rates: list[float] = []
-    with ClusterEngine(workers, cache=costs, link=NetworkLink(22.7e9), launchers={one.name: InProcess() for one in workers}) as engine:
+    with DeviceEngine(workers, cache=costs, link=NetworkLink(22.7e9), launchers={one.name: WorkerThreads() for one in workers}) as engine:
         metrics = pipeline.compare(engine, region, rates.append, runs=1).metrics
         program, _ = pipeline.pipelined(engine, region)
     assert program.delayed and len(program.instructions) == 2

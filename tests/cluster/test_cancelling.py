@@ -22,16 +22,13 @@ from test_waiting import FIRST, SECOND, Starting, end
 
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.bench.struck import LINK
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import Cancelled
 from katz_graph.events import Event, Progress
-from katz_graph.executor import local
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
-from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.worker import host
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.region import Region
@@ -55,9 +52,9 @@ def region(models: Models) -> Region:
 @pytest.fixture(scope="module", params=["worker", "here"])
 def engine(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine]:
     if request.param == "here":
-        opened: DeviceEngine = LocalEngine(EngineOptions(cache=costs))
+        opened: DeviceEngine = local_engine(cache=costs)
     else:
-        opened = ClusterEngine([WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": InProcess()})
+        opened = DeviceEngine([WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": WorkerThreads()})
     with opened:
         yield opened
 
@@ -75,7 +72,6 @@ def services(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     more = {"nap": nap, "sign": lambda worker, name: signed.append(name)}
     monkeypatch.setattr(host, "WORK", {**host.WORK, **more})
-    monkeypatch.setattr(local, "SERVICES", {**local.SERVICES, **more})
     return signed
 
 
@@ -124,26 +120,26 @@ def test_a_sampler_ends_within_the_evaluation_and_the_next_has_its_picture(
 def test_a_call_is_not_waited_for_and_goes_on(engine: DeviceEngine, services: list[str]) -> None:
     context = bare_context(engine)
     device = engine.device.name
-    with cancelled_soon(context, lambda: engine.workers.call(device, "nap", context=context), lambda: services == ["nap"]):
-        engine.workers.call(device, "sign", "the next")
+    with cancelled_soon(context, lambda: engine.cluster.call(device, "nap", context=context), lambda: services == ["nap"]):
+        engine.cluster.call(device, "sign", "the next")
     assert services == ["nap", "the next"]
 
 
 def test_a_call_that_waits_for_its_turn_is_left_out(engine: DeviceEngine, services: list[str]) -> None:
     context, device = bare_context(engine), engine.device.name
     with ThreadPoolExecutor(1) as pool:
-        nap = pool.submit(engine.workers.call, device, "nap")
+        nap = pool.submit(engine.cluster.call, device, "nap")
         eventually(lambda: services == ["nap"], 20)
         asked = threading.Event()
 
         def ask() -> None:
             asked.set()
-            engine.workers.call(device, "sign", "cancelled", context=context)
+            engine.cluster.call(device, "sign", "cancelled", context=context)
 
         with cancelled_soon(context, ask, asked.is_set):
             assert not nap.done()
             nap.result(20)
-            engine.workers.call(device, "sign", "the next")
+            engine.cluster.call(device, "sign", "the next")
     assert services == ["nap", "the next"]
 
 
@@ -151,14 +147,14 @@ def test_what_was_cancelled_before_does_not_begin(engine: DeviceEngine, region: 
     context = bare_context(engine)
     context.cancel()
     with pytest.raises(Cancelled):
-        engine.workers.call(engine.device.name, "nap", context=context)
+        engine.cluster.call(engine.device.name, "nap", context=context)
     with pytest.raises(Cancelled):
         engine.sample(region, context)
 
 
 def test_who_waits_for_a_worker_to_come_back(costs: Path) -> None:
-    launchers = dict.fromkeys((FIRST, SECOND), InProcess(Starting(itertools.count())))
-    with ClusterEngine([WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as opened:
+    launchers = dict.fromkeys((FIRST, SECOND), WorkerThreads(Starting(itertools.count())))
+    with DeviceEngine([WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as opened:
         end(opened, SECOND)
         eventually(lambda: SECOND not in opened.cluster._connections, 5)
         context = bare_context(opened)
@@ -178,8 +174,8 @@ def test_two_runs_at_once_are_told_apart(region: Region, models: Models, costs: 
     """
     other = sampler_region(Case("other", models.pipeline, False, "euler", 7, seed=3))
     long = sampler_region(Case("cancelled", models.pipeline, False, "euler", 500, seed=4))
-    launchers = dict.fromkeys(("cpu:0", "cpu:1"), InProcess())
-    with ClusterEngine([WorkerConfig(name) for name in launchers], cache=costs, launchers=launchers) as opened:
+    launchers = dict.fromkeys(("cpu:0", "cpu:1"), WorkerThreads())
+    with DeviceEngine([WorkerConfig(name) for name in launchers], cache=costs, launchers=launchers) as opened:
         contexts = [bare_context(opened) for _ in range(3)]
         seen: list[list[Event]] = [[], [], []]
         for context, events in zip(contexts, seen, strict=True):

@@ -36,8 +36,8 @@ supervisor = Supervisor(dict.fromkeys("ab", Spawn(server, "fake_worker:serve")),
 print("starting", flush=True)
 try:
     connections = supervisor.start()
-    connections["a"].send("compute", 600.0)
-    connections["b"].send("child", None)
+    connections["a"].send(("compute", 600.0))
+    connections["b"].send(("child", None))
     time.sleep(0.5)
     print("working", flush=True)
     time.sleep(600)

@@ -22,13 +22,13 @@ from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.placed import pins, reference
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING, LINK, SIGNALS, Blow, Struck, bystander, wait_for_spare
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import Cancelled, RunError
 from katz_graph.events import Event, Progress
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.cluster.network import Network
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.spawn import Spawn
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.transport.shared_memory import MemorySegment, SharedMemory
@@ -74,7 +74,7 @@ def expected_plain(plain: Region) -> Tensor:
     return reference(plain)
 
 
-def placed(engine: ClusterEngine, region: Region, places: dict[str, tuple[str, ...]]) -> Program:
+def placed(engine: DeviceEngine, region: Region, places: dict[str, tuple[str, ...]]) -> Program:
     return plan_region(region, Target(engine.cluster.devices, engine.cluster.links, places, batching=False))
 
 
@@ -83,20 +83,20 @@ class TestProcesses:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def engine(cls, costs: Path, fork_server: ForkServer) -> Iterator[ClusterEngine]:
+    def engine(cls, costs: Path, fork_server: ForkServer) -> Iterator[DeviceEngine]:
         before = below(os.getpid())
         assignments, launchers = [WorkerConfig(name) for name in DEVICES], dict.fromkeys(DEVICES, Spawn(fork_server))
-        with ClusterEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, patience=FORGIVING) as engine:
+        with DeviceEngine(assignments, cache=costs, link=LINK, spares=True, launchers=launchers, patience=FORGIVING) as engine:
             yield engine
             known = below(os.getpid()) - before
         assert len(known) >= len(DEVICES) and not any(map(runs, known))
 
     @pytest.fixture
-    def program(self, engine: ClusterEngine, region: Region) -> Program:
+    def program(self, engine: DeviceEngine, region: Region) -> Program:
         return placed(engine, region, dict(pins(BASE, CONTROL)))
 
     @pytest.fixture
-    def beside(self, engine: ClusterEngine, plain: Region) -> Program:
+    def beside(self, engine: DeviceEngine, plain: Region) -> Program:
         return placed(engine, plain, dict(pins(OTHER, OTHER)))
 
     @pytest.mark.slow
@@ -104,7 +104,7 @@ class TestProcesses:
     @pytest.mark.parametrize("victim", [BASE, CONTROL])
     def test_a_request_begins_again_and_ends_with_the_same_bits(
         self,
-        engine: ClusterEngine,
+        engine: DeviceEngine,
         program: Program,
         beside: Program,
         expected: Tensor,
@@ -126,7 +126,7 @@ class TestProcesses:
         assert all(one.attempts == 1 and torch.equal(one.samples, expected_plain) for one in others)
 
     @pytest.mark.slow
-    def test_a_pause_of_a_worker_is_waited_for(self, engine: ClusterEngine, program: Program, expected: Tensor) -> None:
+    def test_a_pause_of_a_worker_is_waited_for(self, engine: DeviceEngine, program: Program, expected: Tensor) -> None:
         pids = {name: engine.cluster.pids()[name] for name in DEVICES}
         stopped = pids[CONTROL]
         assert stopped is not None
@@ -144,7 +144,7 @@ class TestProcesses:
 
     @pytest.mark.slow
     def test_a_request_that_loses_two_workers_fails_and_others_go_on(
-        self, engine: ClusterEngine, program: Program, beside: Program, expected: Tensor, expected_plain: Tensor
+        self, engine: DeviceEngine, program: Program, beside: Program, expected: Tensor, expected_plain: Tensor
     ) -> None:
         wait_for_spare(engine)
         struck = Struck(engine, [Blow(signal.SIGKILL, CONTROL, 2), Blow(signal.SIGKILL, BASE, 3)])
@@ -179,14 +179,14 @@ class TestThreads:
         return Network(DEVICES)
 
     @pytest.fixture
-    def engine(self, hosts: list[Host], network: Network, costs: Path) -> Iterator[ClusterEngine]:
-        assignments, launchers = [WorkerConfig(name) for name in DEVICES], dict.fromkeys(DEVICES, InProcess())
-        with ClusterEngine(assignments, cache=costs, link=LINK, launchers=launchers, network=network) as engine:
+    def engine(self, hosts: list[Host], network: Network, costs: Path) -> Iterator[DeviceEngine]:
+        assignments, launchers = [WorkerConfig(name) for name in DEVICES], dict.fromkeys(DEVICES, WorkerThreads())
+        with DeviceEngine(assignments, cache=costs, link=LINK, launchers=launchers, network=network) as engine:
             yield engine
 
     @pytest.mark.parametrize("network", [Network(DEVICES), Network(DEVICES, dict.fromkeys(DEVICES, "127.0.0.1"))])
     def test_two_workers_that_lose_each_other_meet_again(
-        self, engine: ClusterEngine, hosts: list[Host], region: Region, expected: Tensor
+        self, engine: DeviceEngine, hosts: list[Host], region: Region, expected: Tensor
     ) -> None:
         program = placed(engine, region, dict(pins(BASE, CONTROL)))
         (control,) = (host for host in hosts if set(host.peers) == {BASE, OTHER})
@@ -204,7 +204,7 @@ class TestThreads:
         assert outcome.attempts == 1 and torch.equal(outcome.samples, expected)
 
     def test_a_request_that_comes_while_workers_are_parted_waits_for_them(
-        self, engine: ClusterEngine, hosts: list[Host], region: Region, expected: Tensor
+        self, engine: DeviceEngine, hosts: list[Host], region: Region, expected: Tensor
     ) -> None:
         program = placed(engine, region, dict(pins(BASE, CONTROL)))
         (control,) = (host for host in hosts if set(host.peers) == {BASE, OTHER})
@@ -216,7 +216,7 @@ class TestThreads:
         assert control.peers[BASE] is not lost
 
     def test_a_cancelled_request_stops_everywhere_and_leaves_nothing(
-        self, engine: ClusterEngine, hosts: list[Host], region: Region, expected: Tensor
+        self, engine: DeviceEngine, hosts: list[Host], region: Region, expected: Tensor
     ) -> None:
         program = placed(engine, region, dict(pins(BASE, CONTROL)))
         context = bare_context(engine)
@@ -238,7 +238,7 @@ class TestThreads:
 
     @pytest.mark.slow
     def test_many_requests_and_cancellations_leave_nothing(
-        self, engine: ClusterEngine, hosts: list[Host], region: Region, plain: Region, expected: Tensor, expected_plain: Tensor
+        self, engine: DeviceEngine, hosts: list[Host], region: Region, plain: Region, expected: Tensor, expected_plain: Tensor
     ) -> None:
         """Two at a time, every stage anywhere."""
         seed = random.randrange(1 << 16)
@@ -290,7 +290,7 @@ def test_shared_memory_that_cannot_be_had_is_told(region: Region, costs: Path) -
     before, shared = below(os.getpid()), set(Path("/dev/shm").iterdir())
     limited = ForkServer(prefix=("prlimit", "--fsize=32768"))
     launchers = dict.fromkeys((BASE, CONTROL), Spawn(limited, echo=lambda line: None))
-    with limited, ClusterEngine([WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as engine:
+    with limited, DeviceEngine([WorkerConfig(name) for name in launchers], cache=costs, link=LINK, launchers=launchers) as engine:
         with pytest.raises(RunError, match="shared memory between two workers cannot be had"):
             engine.cluster.run(placed(engine, region, dict(pins(BASE, CONTROL))), bare_context(engine))
         alone = placed(engine, region, dict(pins(BASE, BASE)))

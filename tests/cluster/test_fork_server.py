@@ -24,9 +24,9 @@ from pathlib import Path
 {loaded}
 def tell(connection):
     command = Path("/proc/self/cmdline").read_text().split("\\0")
-    connection.send("told", [os.getpid(), command, len(os.listdir("/proc/self/fd")), os.environ["OPENBLAS_NUM_THREADS"]])
+    connection.send(("told", [os.getpid(), command, len(os.listdir("/proc/self/fd")), os.environ["OPENBLAS_NUM_THREADS"]]))
     while connection.receive()[0] == "child":
-        connection.send("child", subprocess.Popen(["sleep", "600"]).pid)
+        connection.send(("child", subprocess.Popen(["sleep", "600"]).pid))
     os._exit(7)
 """
 Make = Callable[..., ForkServer]
@@ -85,7 +85,7 @@ def test_who_cannot_be_forked_begins_anew(make: Make, loaded: str) -> None:
     forked = make(loaded.replace("DRIVER", str(os.getpid()))).fork("made_for_a_test:tell")
     connection, (pid, command, _, threads) = told(forked)
     assert began_anew(command) and pid == forked.pid and threads == "3"
-    connection.send("end")
+    connection.send(("end", None))
     eventually(lambda: forked.is_over, 10)
     assert forked.code == 7
     forked.let_go()
@@ -95,9 +95,9 @@ def test_who_cannot_be_forked_begins_anew(make: Make, loaded: str) -> None:
 def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(make: Make) -> None:
     forked = make().fork("made_for_a_test:tell")
     connection, (pid, *_) = told(forked)
-    connection.send("child")
+    connection.send(("child", None))
     child = connection.receive()[1]
-    connection.send("end")
+    connection.send(("end", None))
     eventually(lambda: forked.is_over, 10)
     assert forked.code == 7 and forked.pid == pid
     assert Path(f"/proc/{pid}").exists() and runs(child)
@@ -111,7 +111,7 @@ def test_it_ends_as_it_is_told_and_its_number_stays_its_own_until_it_is_let_go(m
 def test_it_is_killed_with_what_it_started(make: Make) -> None:
     forked = make().fork("made_for_a_test:tell")
     connection, _ = told(forked)
-    connection.send("child")
+    connection.send(("child", None))
     child = connection.receive()[1]
     forked.kill()
     eventually(lambda: forked.is_over and not runs(child), 10)
@@ -140,13 +140,13 @@ def test_when_the_server_is_lost_its_processes_go_on_and_another_takes_its_place
     (lost,) = below(os.getpid()) - before - {pid}
     os.kill(lost, signal.SIGKILL)
     eventually(lambda: not runs(lost), 10)
-    connection.send("child")
+    connection.send(("child", None))
     assert runs(connection.receive()[1])
     eventually(lambda: first.is_over, 10)
     assert first.code is None  # nobody can tell
     second, (other, *_) = told(server.fork("made_for_a_test:tell"))
     assert other != pid
-    connection.send("end")
+    connection.send(("end", None))
     eventually(lambda: not runs(pid), 10)
     second.close()
 

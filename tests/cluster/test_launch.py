@@ -15,17 +15,18 @@ import slow_cuda
 import torch
 from processes import below, eventually, runs
 
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.devices import parse_devices
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.cluster.worker_handle import PATIENCE
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch import entries
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.launch.base import hello
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.spawn import Spawn, WorkerProcess
 from katz_graph.executor.measure.device import METHOD
 from katz_graph.executor.measure.store import CostStore, Rates
+from katz_graph.executor.messages import Ping, Pong
 from katz_graph.executor.transport.faults import Closed
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.settings import WAITING
@@ -44,13 +45,13 @@ def test_a_process_has_its_threads_its_prefix_and_a_session(tmp_path: Path, monk
 
 
 def live_and_end(process: WorkerProcess, printed: list[str]) -> None:
-    assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
+    assert process.connection.receive() == replace(hello(), pid=process.pid)
     assert process.pid is not None and os.getsid(process.pid) == process.pid
-    process.connection.send("environment", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "SPACE"])
+    process.connection.send(("environment", ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "SPACE"]))
     told = {"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "3", "SPACE": "blue"}
     assert process.connection.receive() == ("environment", told)
     assert process.is_alive() and process.last_words() == ""
-    process.connection.send("exit", None)
+    process.connection.send(("exit", None))
     with pytest.raises(Closed):
         process.connection.receive()
     assert process.wait(5) and not process.is_alive() and not runs(process.pid)
@@ -74,10 +75,10 @@ def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(monkeypatch: pyt
     began = time.monotonic()
     with ForkServer() as server:
         process = Spawn(server).launch("a")
-        assert process.connection.receive() == ("hello", {**hello(), "pid": process.pid})
+        assert process.connection.receive() == replace(hello(), pid=process.pid)
         seconds = time.monotonic() - began
-        process.connection.send("ping", {"number": 1})
-        assert process.connection.receive() == ("pong", {"number": 1})
+        process.connection.send(Ping())
+        assert process.connection.receive() == Pong()
         process.connection.close()
         eventually(lambda: not process.is_alive(), 2)
         assert process.wait(1)
@@ -87,9 +88,9 @@ def test_the_real_worker_starts_and_its_threads_wait_as_ours_do(monkeypatch: pyt
 
 
 def test_a_thread_answers_and_ends() -> None:
-    thread = InProcess(fake_worker.serve).launch("a")
-    assert thread.connection.receive() == ("hello", hello())
-    thread.connection.send("echo", (1, 2))
+    thread = WorkerThreads(fake_worker.serve).launch("a")
+    assert thread.connection.receive() == hello()
+    thread.connection.send(("echo", (1, 2)))
     assert thread.connection.receive() == ("echo", (1, 2))
     thread.kill()
     assert thread.wait(2) and not thread.is_alive()
@@ -99,7 +100,7 @@ def test_a_thread_answers_and_ends() -> None:
 
 
 def test_a_thread_tells_what_it_died_of() -> None:
-    thread = InProcess(fake_worker.broken).launch("a")
+    thread = WorkerThreads(fake_worker.broken).launch("a")
     assert thread.wait(2)
     assert thread.last_words().startswith("ImportError: libcuda")
     thread.connection.close()
@@ -119,5 +120,5 @@ def test_a_gpu_that_takes_long_to_begin_is_not_taken_for_a_frozen_worker(tmp_pat
     monkeypatch.setattr(entries, "ENTRY_ON_GPU", "slow_cuda:work_on_gpu")
     assert PATIENCE.frozen < slow_cuda.SECONDS
     CostStore(tmp_path).keep_rates(f"{METHOD}/{slow_cuda.NAME}/float32/torch {torch.__version__}", Rates(1e12, 1e11, 1e-5))
-    with ClusterEngine([WorkerConfig("cuda:0", "cuda:0")], cache=tmp_path, patience=replace(PATIENCE, deaths=1)) as engine:
+    with DeviceEngine([WorkerConfig("cuda:0", "cuda:0")], cache=tmp_path, patience=replace(PATIENCE, deaths=1)) as engine:
         assert engine.cluster.call("cuda:0", "identity").value["memory_bytes"] == 7 << 30  # of 8, less what is kept for computing

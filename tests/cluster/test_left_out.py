@@ -14,11 +14,11 @@ import torch
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.devices import check_present, parse_devices
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.engine import Choices
-from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.web.options import RunnerStart, ServeOptions
@@ -34,13 +34,13 @@ def models(sd1: Models) -> Models:
 
 
 @pytest.fixture
-def engine(costs: Path) -> Iterator[ClusterEngine]:
+def engine(costs: Path) -> Iterator[DeviceEngine]:
     choices = Choices(PINS, gone=frozenset({"cuda:7"}))
-    with ClusterEngine([WorkerConfig("cpu:0")], choices, costs, launchers={"cpu:0": InProcess()}) as engine:
+    with DeviceEngine([WorkerConfig("cpu:0")], choices, costs, launchers={"cpu:0": WorkerThreads()}) as engine:
         yield engine
 
 
-def test_what_no_device_is_left_for_is_refused_in_one_line_and_the_rest_runs(engine: ClusterEngine, models: Models) -> None:
+def test_what_no_device_is_left_for_is_refused_in_one_line_and_the_rest_runs(engine: DeviceEngine, models: Models) -> None:
     why = r"^{} may only run on cuda:7 \(--place\), which failed and is left out; the server has to be started anew$"
     plain = Case("plain", models.pipeline, False, "euler", 2)
     latent = sample(engine, sampler_region(plain))

@@ -12,11 +12,10 @@ import torch
 from made_up_family import STRONGER, Stronger
 
 from katz_graph.bench.parity import Models
-from katz_graph.bench.requests import bare_context, sample
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.engine import Choices
-from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.bench.requests import bare_context, local_engine, sample
+from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import Choices
 from katz_graph.executor.recorded.call import Recorder
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.graph import Graph, Link, NodeCall
@@ -63,16 +62,16 @@ def region(models: Models, *strengths: float) -> Region:
 
 def test_it_samples_on_one_device_and_on_two_with_the_same_bits(sd1: Models, costs: Path) -> None:
     asked = region(sd1, 0.5, 1.0)
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
+    with local_engine(batching=False, cache=costs) as engine:
         expected = sample(engine, asked, bare_context(engine, **TYPES))
         assert not torch.equal(expected, sample(engine, region(sd1, 1.0, 1.0)))
         engine.models.compute = Recorder(strict=True)
         assert torch.equal(sample(engine, asked, bare_context(engine, **TYPES)), expected)
     workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
     pins = {**parse_places(["made_up_stronger=cpu:1", "unet=cpu:0"], ["cpu:0", "cpu:1"])}
-    launchers = {one.name: InProcess() for one in workers}
+    launchers = {one.name: WorkerThreads() for one in workers}
     choices, link = Choices(pins, batching=False), NetworkLink(1e9, 1e-4)
-    with ClusterEngine(workers, choices, cache=costs, link=link, launchers=launchers) as cluster:
+    with DeviceEngine(workers, choices, cache=costs, link=link, launchers=launchers) as cluster:
         program = cluster.plan(asked)
         assert program.placement["cond.strong"] == "cpu:1"
         assert torch.equal(cluster.cluster.run(program, bare_context(cluster)).samples, expected)

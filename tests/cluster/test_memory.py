@@ -17,10 +17,10 @@ from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_pipeline
 from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import OutOfMemory
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.engine import Choices
-from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink
 from katz_graph.models.loading.identity import count_values
@@ -36,8 +36,8 @@ def models(sd1: Models) -> Models:
 
 
 @pytest.fixture
-def engine(costs: Path) -> Iterator[ClusterEngine]:
-    with ClusterEngine([WorkerConfig("cpu:0")], cache=costs) as engine:
+def engine(costs: Path) -> Iterator[DeviceEngine]:
+    with DeviceEngine([WorkerConfig("cpu:0")], cache=costs) as engine:
         yield engine
 
 
@@ -56,8 +56,8 @@ def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tm
     rooms = {"cpu:0": (model.unet, clip.encoders[0].encoder), "cpu:1": (control,)}
     assignments = [WorkerConfig(name, model_bytes=4 * sum(map(count_values, parts)) + 1000) for name, parts in rooms.items()]
     pins = {**dict.fromkeys(("text_encoder", "unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)), "controlnet": ("cpu:1",)}
-    launchers = dict.fromkeys(rooms, InProcess())
-    with ClusterEngine(assignments, Choices(pins, batching=False), costs, NetworkLink(1e10, 1e-5), launchers=launchers) as engine:
+    launchers = dict.fromkeys(rooms, WorkerThreads())
+    with DeviceEngine(assignments, Choices(pins, batching=False), costs, NetworkLink(1e10, 1e-5), launchers=launchers) as engine:
         one_by_one = [sample(engine, region) for region in regions]
         with ThreadPoolExecutor(4) as pool:
             together = list(pool.map(lambda region: sample(engine, region), regions))
@@ -65,7 +65,7 @@ def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tm
     assert all(torch.equal(one, other) for one, other in zip(together, one_by_one, strict=True))
 
 
-def painted(engine: ClusterEngine, models: Models) -> tuple[Tensor, Tensor]:
+def painted(engine: DeviceEngine, models: Models) -> tuple[Tensor, Tensor]:
     latent = sample(engine, sampler_region(Case("x", models.pipeline, False, "euler", 3)))
     return latent, engine.decode_latent(pipeline_recipes(models.pipeline)[2], latent, bare_context(engine))
 
@@ -75,7 +75,7 @@ def limit(pid: int, room: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_AS, (taken + room, taken + room))
 
 
-def test_a_limited_worker_does_what_it_can_and_survives_the_rest(engine: ClusterEngine, models: Models) -> None:
+def test_a_limited_worker_does_what_it_can_and_survives_the_rest(engine: DeviceEngine, models: Models) -> None:
     fresh = painted(engine, models)
     (pid,) = engine.cluster.pids().values()
     assert pid is not None

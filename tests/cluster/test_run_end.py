@@ -19,7 +19,7 @@ import pytest
 from processes import as_before, below, eventually, runs
 
 from katz_graph.errors import RunError
-from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.entries import ENTRY
 from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.executor.launch.spawn import Spawn
@@ -142,9 +142,9 @@ def test_a_worker_that_cannot_start_is_told_in_one_line(costs: Path, broken: str
     as_before(before)
 
 
-def engine(names: list[str], cache: Path, server: ForkServer, last: str = ENTRY) -> ClusterEngine:
+def engine(names: list[str], cache: Path, server: ForkServer, last: str = ENTRY) -> DeviceEngine:
     """Workers on this host, the last with another entry."""
     launchers = {name: Spawn(server, last if name == names[-1] else ENTRY, echo=lambda line: None) for name in names}
-    return ClusterEngine(
+    return DeviceEngine(
         [WorkerConfig(name, name.split(":")[0] if "cpu" in name else name) for name in names], cache=cache, launchers=launchers
     )

@@ -14,13 +14,12 @@ from torch import Tensor
 
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, sample, sampler_region
-from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.base import Launcher
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.executor.launch.in_process import InProcess
 from katz_graph.executor.launch.spawn import Spawn
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.device import NetworkLink, Target
@@ -55,22 +54,22 @@ def cases(models: Models) -> list[Region]:
 
 @pytest.fixture(scope="module")
 def expected(models: Models, costs: Path) -> list[Tensor]:
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
+    with local_engine(batching=False, cache=costs) as engine:
         return [sample(engine, region) for region in cases(models)]
 
 
-def engine_of(number: int, launcher: Launcher, costs: Path) -> ClusterEngine:
+def engine_of(number: int, launcher: Launcher, costs: Path) -> DeviceEngine:
     assignments = [WorkerConfig(f"cpu:{index}") for index in range(number)]
-    return ClusterEngine(assignments, cache=costs, link=LINK, launchers={one.name: launcher for one in assignments})
+    return DeviceEngine(assignments, cache=costs, link=LINK, launchers={one.name: launcher for one in assignments})
 
 
 @pytest.fixture(scope="module", params=[1, 2, 4])
-def threads(request: pytest.FixtureRequest, costs: Path) -> Iterator[ClusterEngine]:
-    with engine_of(request.param, InProcess(), costs) as engine:
+def threads(request: pytest.FixtureRequest, costs: Path) -> Iterator[DeviceEngine]:
+    with engine_of(request.param, WorkerThreads(), costs) as engine:
         yield engine
 
 
-def scattered(engine: ClusterEngine, region: Region, seed: int) -> Program:
+def scattered(engine: DeviceEngine, region: Region, seed: int) -> Program:
     """A program with every stage of every branch on a device drawn by chance."""
     draw = random.Random(seed)
     names = [device.name for device in engine.cluster.devices]
@@ -78,17 +77,17 @@ def scattered(engine: ClusterEngine, region: Region, seed: int) -> Program:
     return plan_region(region, Target(engine.cluster.devices, engine.cluster.links, pins, batching=False))
 
 
-def made(engine: ClusterEngine, program: Program) -> Tensor:
+def made(engine: DeviceEngine, program: Program) -> Tensor:
     return engine.cluster.run(program, bare_context(engine)).samples
 
 
-def test_placements_by_chance_give_the_same_bits(threads: ClusterEngine, models: Models, expected: list[Tensor]) -> None:
+def test_placements_by_chance_give_the_same_bits(threads: DeviceEngine, models: Models, expected: list[Tensor]) -> None:
     for number, (region, latent) in enumerate(zip(cases(models), expected, strict=True)):
         program = scattered(threads, region, number)
         assert torch.equal(made(threads, program), latent), program.placement
 
 
-def test_the_planner_s_own_choice_gives_the_same_picture(threads: ClusterEngine, models: Models, expected: list[Tensor]) -> None:
+def test_the_planner_s_own_choice_gives_the_same_picture(threads: DeviceEngine, models: Models, expected: list[Tensor]) -> None:
     for region, latent in list(zip(cases(models), expected, strict=True))[1::3]:
         assert difference(made(threads, threads.plan(region)), latent) <= 1e-5  # equal stages may share a call: float rounding
 

@@ -15,12 +15,11 @@ from test_same_picture import LINK
 
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import InputError
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.engine import Choices
-from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.identity import count_values
@@ -41,18 +40,18 @@ def request(models: Models, controls: Sequence[int], seed: int = 7) -> Region:
     return sampler_region(Case("x", models.pipeline, models.xl, "euler", 4, guidance=1.0, seed=seed, controls=uses))
 
 
-def service(models: Models, costs: Path) -> ClusterEngine:
+def service(models: Models, costs: Path) -> DeviceEngine:
     """The UNet on one worker; on the other room for one ControlNet and a half."""
     size = 4 * count_values(controlnet_recipe(models.controls[0]).control_net)
     assignments = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1", control_net_bytes=size * 3 // 2)]
     pins = {**dict.fromkeys(UNET, ("cpu:0",)), "controlnet": ("cpu:1",)}
-    launchers = dict.fromkeys(("cpu:0", "cpu:1"), InProcess())
-    return ClusterEngine(assignments, Choices(pins, batching=False), costs, LINK, launchers=launchers)
+    launchers = dict.fromkeys(("cpu:0", "cpu:1"), WorkerThreads())
+    return DeviceEngine(assignments, Choices(pins, batching=False), costs, LINK, launchers=launchers)
 
 
 def test_requests_whose_controlnets_have_no_room_together_wait_for_each_other(models: Models, costs: Path) -> None:
     regions = [request(models, [number % 2], seed=number) for number in range(4)]
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as local:
+    with local_engine(batching=False, cache=costs) as local:
         expected = [sample(local, region) for region in regions]
     with service(models, costs) as engine, ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda region: sample(engine, region), regions))
@@ -73,7 +72,7 @@ def test_what_cannot_be_sent_runs_here_and_says_so(models: Models, costs: Path) 
     patch = OpaquePatch("post_cfg_function", "halved", lambda given: given["denoised"] * 0.5)
     strange = replace(plain, operations=tuple(replace(op, inputs={**op.inputs, "remark": object()}) for op in plain.operations))
     begin = replace(plain.begin, inputs={**plain.begin.inputs, "model": plain.begin.inputs["model"].with_patch(patch)})
-    with service(models, costs) as engine, LocalEngine(EngineOptions(batching=False, cache=costs)) as local:
+    with service(models, costs) as engine, local_engine(batching=False, cache=costs) as local:
         for region, reason in ((strange, "cannot send a builtins.object"), (replace(plain, begin=begin), "post_cfg_function halved")):
             context = bare_context(engine)
             made = engine.sample(region, context)[0]["samples"]

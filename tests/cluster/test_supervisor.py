@@ -37,7 +37,7 @@ class Told:
         launcher = Spawn(self._server, f"fake_worker:{entry}", echo=lambda line: None)
         return Supervisor(
             dict.fromkeys(names, launcher),
-            on_message=lambda name, kind, body: self.items.put((kind, name, body, time.monotonic())),
+            on_message=lambda name, message: self.items.put((message[0], name, message[1], time.monotonic())),
             on_lost=lambda name, reason: self.items.put(("lost", name, reason, time.monotonic())),
             on_replaced=lambda name, connection: self.items.put(("replaced", name, connection, time.monotonic())),
             on_abandoned=lambda name, error: self.items.put(("abandoned", name, error, time.monotonic())),
@@ -75,7 +75,7 @@ def test_workers_answer_and_end_with_the_block(told: Told) -> None:
     with told.make(names=("a", "b")) as supervisor:
         connections = supervisor.start()
         print(f"two workers that import torch were ready after {time.monotonic() - began:.2f} s")
-        connections["b"].send("echo", torch.arange(3))
+        connections["b"].send(("echo", torch.arange(3)))
         name, content, _ = told.next("echo")
         assert name == "b" and content.tolist() == [0, 1, 2]
         assert supervisor.states() == {"a": "ready", "b": "ready"}
@@ -104,7 +104,7 @@ def test_a_killed_worker_is_noticed_within_a_second_and_replaced(told: Told) -> 
         print(f"replaced without a spare after {replaced - killed:.2f} s")
         assert name == "a" and connection is supervisor.connection("a") is not first["a"]
         assert supervisor.connection("b") is first["b"]
-        connection.send("echo", "again")
+        connection.send(("echo", "again"))
         assert told.next("echo")[:2] == ("a", "again")
 
 
@@ -121,7 +121,7 @@ def test_a_spare_replaces_at_once(told: Told) -> None:
         print(f"replaced by the spare after {replaced - killed:.3f} s")
         assert replaced - killed < 1.0
         assert supervisor.pids()["a"] == pids["spare 0"]
-        connection.send("echo", "here")
+        connection.send(("echo", "here"))
         assert told.next("echo")[:2] == ("a", "here")
         eventually(lambda: "spare 0" in supervisor.pids(), 30)  # the next one
 
@@ -135,10 +135,10 @@ def test_a_frozen_worker_is_killed_and_replaced(told: Told) -> None:
         frozen = time.monotonic()
         eventually(lambda: supervisor.states()["a"] == "suspect", 5)
         for _ in range(20):  # its socket swallows them, which is no sign of life
-            supervisor.connection("a").send("echo", None)
+            supervisor.connection("a").send(("echo", None))
             time.sleep(0.05)
         with pytest.raises(Closed):  # who waits for it is not held for ever
-            supervisor.connection("a").send("echo", torch.zeros(8 << 20))
+            supervisor.connection("a").send(("echo", torch.zeros(8 << 20)))
         assert time.monotonic() - frozen < 4.0
         _, reason, noticed = told.next("lost")
         print(f"SIGSTOP noticed after {noticed - frozen:.2f} s")
@@ -151,11 +151,11 @@ def test_busy_is_not_frozen(told: Told) -> None:
     """All cores busy in the worker for 3 s and its interpreter lock held for 1 s and 2 s."""
     with told.make() as supervisor:
         connection = supervisor.start()["a"]
-        connection.send("compute", 3.0)
+        connection.send(("compute", 3.0))
         told.next("computing")
         for seconds in (1.0, 2.0):
-            connection.send("hold", seconds)
-            connection.send("echo", seconds)
+            connection.send(("hold", seconds))
+            connection.send(("echo", seconds))
             assert told.next("echo")[1] == seconds
         assert told.items.empty()
         eventually(lambda: supervisor.states() == {"a": "ready"}, 1)
@@ -173,7 +173,7 @@ def test_a_message_of_many_seconds_is_a_sign_of_life(told: Told) -> None:
     heard: queue.Queue[Any] = queue.Queue()
     supervisor = Supervisor(
         {"a": launcher},
-        on_message=lambda name, kind, body: heard.put(body),
+        on_message=lambda name, message: heard.put(message[1]),
         on_lost=lambda name, reason: lost.append(reason),
         on_replaced=lambda name, connection: None,
         on_abandoned=lambda name, error: None,
@@ -234,7 +234,7 @@ def test_a_worker_of_another_version_is_refused(told: Told) -> None:
 
 def test_a_stubborn_worker_is_killed_in_the_end_with_what_it_started(told: Told) -> None:
     with told.make("serve_stubbornly") as supervisor:
-        supervisor.start()["a"].send("child", None)
+        supervisor.start()["a"].send(("child", None))
         _, child, _ = told.next("child")
         assert runs(child)
         began = time.monotonic()

@@ -24,11 +24,12 @@ from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.placed import pins, plan, reference
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING, LINK
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import Cancelled
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.cluster.requests import DeviceGone, WorkerLost
 from katz_graph.executor.cluster.worker_handle import WorkerPatience
-from katz_graph.executor.launch.in_process import InProcess, Thread
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.launch.in_process import WorkerThread
 from katz_graph.executor.launch.work import work
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.worker import host
@@ -59,15 +60,15 @@ class Starting:
 
 
 @contextmanager
-def engine(costs: Path, patience: WorkerPatience = FORGIVING, entry: Callable[[Connection], None] = work) -> Iterator[ClusterEngine]:
-    launchers = dict.fromkeys((FIRST, SECOND), InProcess(entry))
+def engine(costs: Path, patience: WorkerPatience = FORGIVING, entry: Callable[[Connection], None] = work) -> Iterator[DeviceEngine]:
+    launchers = dict.fromkeys((FIRST, SECOND), WorkerThreads(entry))
     assignments = [WorkerConfig(name) for name in launchers]
-    with ClusterEngine(assignments, cache=costs, link=LINK, launchers=launchers, patience=patience) as opened:
+    with DeviceEngine(assignments, cache=costs, link=LINK, launchers=launchers, patience=patience) as opened:
         yield opened
     eventually(lambda: not any(thread.name.startswith("katz-") for thread in threading.enumerate()), 5)
 
 
-def end(opened: ClusterEngine, name: str) -> None:
+def end(opened: DeviceEngine, name: str) -> None:
     opened.cluster._supervisor._workers[name].end("the test wanted it")
 
 
@@ -137,10 +138,11 @@ class Spared:
 
     numbers: Iterator[int]
     may: threading.Event
+    in_process = False
     any_device = True
 
-    def launch(self, name: str, background: bool = False) -> Thread:
-        return InProcess(self._late if background else Starting(self.numbers)).launch(name)
+    def launch(self, name: str, background: bool = False) -> WorkerThread:
+        return WorkerThreads(self._late if background else Starting(self.numbers)).launch(name)
 
     def _late(self, connection: Connection) -> None:
         self.may.wait(SOON)
@@ -150,7 +152,7 @@ class Spared:
 def test_a_spare_that_is_ready_first_takes_the_place_of_one_that_still_starts(costs: Path) -> None:
     may = threading.Event()
     launchers = {FIRST: Spared(itertools.count(1), may)}
-    with ThreadPoolExecutor(1) as pool, ClusterEngine([WorkerConfig(FIRST)], cache=costs, launchers=launchers, spares=True) as opened:
+    with ThreadPoolExecutor(1) as pool, DeviceEngine([WorkerConfig(FIRST)], cache=costs, launchers=launchers, spares=True) as opened:
         end(opened, FIRST)
         eventually(lambda: opened.cluster._supervisor.states()[FIRST] == "starting", 5)
         asked = pool.submit(opened.cluster.call, FIRST, "identity")
@@ -177,7 +179,7 @@ def live_weights() -> int:
 
 
 def test_unloading_does_not_wait_long_for_a_worker_that_is_busy(costs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("katz_graph.executor.cluster.engine.UNLOADING", 0.2)
+    monkeypatch.setattr("katz_graph.executor.engine.UNLOADING", 0.2)
     free, done = threading.Event(), []
     work_of = {**host.WORK, "nap": lambda worker: free.wait(SOON), "unload": lambda worker: done.append("unload")}
     monkeypatch.setattr(host, "WORK", work_of)

@@ -23,11 +23,12 @@ from katz_graph.bench.parity_reference import Case
 from katz_graph.bench.placed import reference
 from katz_graph.bench.requests import bare_context, sampler_region
 from katz_graph.bench.struck import FORGIVING
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.cluster.requests import WorkerLost
-from katz_graph.executor.engine import Choices
-from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.messages import Fault, Raised, Returned
+from katz_graph.executor.planning import Choices
 from katz_graph.executor.transport import connection
 from katz_graph.executor.transport.connection import Connection, Frame
 from katz_graph.executor.worker import host
@@ -59,15 +60,15 @@ def expected(region: Region) -> Tensor:
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[ClusterEngine]:
-    with ClusterEngine(
-        [WorkerConfig(DEVICE)], Choices(batching=False), tmp_path, launchers={DEVICE: InProcess()}, patience=UNHURRIED
+def engine(tmp_path: Path) -> Iterator[DeviceEngine]:
+    with DeviceEngine(
+        [WorkerConfig(DEVICE)], Choices(batching=False), tmp_path, launchers={DEVICE: WorkerThreads()}, patience=UNHURRIED
     ) as engine:
         yield engine
 
 
 @pytest.fixture
-def lost(engine: ClusterEngine) -> list[str]:
+def lost(engine: DeviceEngine) -> list[str]:
     """Workers that were lost."""
     names: list[str] = []
     told = engine.cluster.on_vanished
@@ -106,7 +107,7 @@ def break_at(monkeypatch: pytest.MonkeyPatch, breaks: Callable[[tuple[int, ...]]
 
 
 def test_a_request_whose_device_fails_begins_again_on_another_worker(
-    engine: ClusterEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = itertools.count()
     break_at(monkeypatch, lambda shape: next(numbers) == 3)
@@ -119,7 +120,7 @@ def test_a_request_whose_device_fails_begins_again_on_another_worker(
 
 
 def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_not(
-    engine: ClusterEngine, models: Models, region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine, models: Models, region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes down what the other one computes with as often as it may try: those are not the
     other one's tries.
@@ -140,7 +141,7 @@ def test_a_request_that_always_breaks_its_device_fails_and_one_beside_it_does_no
 
 
 def test_a_call_whose_device_fails_is_done_again_and_no_more_than_that(
-    engine: ClusterEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = itertools.count()
 
@@ -158,7 +159,7 @@ def test_a_call_whose_device_fails_is_done_again_and_no_more_than_that(
 
 
 def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request(
-    engine: ClusterEngine, lost: list[str], models: Models, tmp_path: Path
+    engine: DeviceEngine, lost: list[str], models: Models, tmp_path: Path
 ) -> None:
     shutil.copytree(models.pipeline, tmp_path / "model")
     context = bare_context(engine)
@@ -174,7 +175,7 @@ def test_a_model_that_changed_before_a_request_begins_is_an_error_of_the_request
 
 
 def test_a_request_that_cannot_begin_for_whatever_reason_is_told_so(
-    engine: ClusterEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = engine.plan(region)
     with monkeypatch.context() as patch:
@@ -187,7 +188,7 @@ def test_a_request_that_cannot_begin_for_whatever_reason_is_told_so(
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")])
 def test_an_answer_that_cannot_be_made_is_told(
-    engine: ClusterEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch, error: Exception
+    engine: DeviceEngine, lost: list[str], region: Region, expected: Tensor, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(host, "WORK", {**host.WORK, "picture": lambda worker: torch.zeros(3, 1001)})
     program = engine.plan(region)
@@ -208,28 +209,28 @@ def test_an_answer_that_cannot_be_made_is_told(
 
 
 def test_a_worker_that_cannot_even_tell_of_an_error_is_replaced(
-    engine: ClusterEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    engine: DeviceEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     real, failures = Connection.frame, itertools.count()
 
-    def frame(self: Connection, kind: str, body: Any = None) -> Frame:
-        if kind in ("returned", "raised", "fault") and next(failures) < 3:
+    def frame(self: Connection, body: Any) -> Frame:
+        if isinstance(body, Returned | Raised | Fault) and next(failures) < 3:
             raise MemoryError
-        return real(self, kind, body)
+        return real(self, body)
 
     monkeypatch.setattr(Connection, "frame", frame)
     assert in_time(engine.cluster.call, DEVICE, "identity").value["dtype"] == "float32"
     assert lost == [DEVICE]
-    assert "a message (raised) cannot be told: MemoryError" in capfd.readouterr().err
+    assert "a message (Raised) cannot be sent: MemoryError" in capfd.readouterr().err
 
 
 def test_a_worker_that_cannot_send_what_it_has_to_tell_is_replaced(
-    engine: ClusterEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch
+    engine: DeviceEngine, lost: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, failures = Connection.transmit, itertools.count()
 
     def transmit(self: Connection, frame: Frame, descriptors: Any = ()) -> None:
-        if b"returned" in frame.header and next(failures) == 0:
+        if b"Returned" in frame.header and next(failures) == 0:
             raise MemoryError
         real(self, frame, descriptors)
 

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import bare_context, bind, sample
+from katz_graph.bench.requests import bare_context, bind, local_engine, sample
 from katz_graph.errors import InputError, RunError
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.batching import merge
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.region import Region
@@ -55,9 +55,9 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def engines() -> Iterator[tuple[LocalEngine, LocalEngine]]:
+def engines() -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
     """One call per branch, and batched."""
-    with LocalEngine(EngineOptions(batching=False)) as split, LocalEngine(EngineOptions(batching=True)) as batched:
+    with local_engine(batching=False) as split, local_engine(batching=True) as batched:
         yield split, batched
 
 
@@ -76,7 +76,7 @@ def region(model: ModelRecipe, positive: Conditioning, negative: Conditioning) -
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
-def moved(engines: tuple[LocalEngine, LocalEngine], requested: Region, **types: NodeType) -> float:
+def moved(engines: tuple[DeviceEngine, DeviceEngine], requested: Region, **types: NodeType) -> float:
     """How far batching moves the latent, of its range. Some call takes several operations."""
     split, batched = engines
     assert any(len(call.operations) > 1 for calls in batched.plan(requested).calls for call in calls)
@@ -98,7 +98,7 @@ def boxes() -> tuple[MaskUse, ...]:
 @pytest.mark.parametrize("limit", ["area", "mask"])
 @pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "wrapped"])
 def test_areas_of_one_size_see_their_own_part_of_the_picture(
-    extra: int, limit: str, wrapped: bool, seeing: Callable[[int], Path], engines: tuple[LocalEngine, LocalEngine]
+    extra: int, limit: str, wrapped: bool, seeing: Callable[[int], Path], engines: tuple[DeviceEngine, DeviceEngine]
 ) -> None:
     model, clip, _ = pipeline_recipes(seeing(extra))
     if wrapped:
@@ -120,7 +120,7 @@ def calls(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
     return result
 
 
-def test_a_part_of_a_part_sees_its_own_place(seeing: Callable[[int], Path], engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_a_part_of_a_part_sees_its_own_place(seeing: Callable[[int], Path], engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     """A StepCrop behind a StepCrop, on a model that sees the picture: as one StepCrop of the same
     place.
     """
@@ -151,7 +151,7 @@ class Earlier(Node, category="test"):
         return replace(step, timestep=step.timestep * 0.5, sigma=step.sigma * 0.5)
 
 
-def test_branches_of_unequal_noise_level_do_not_share_a_call(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_branches_of_unequal_noise_level_do_not_share_a_call(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     texts = [(ConditioningEntry(Prompt(clip, text)),) for text in ("a", "b", "c")]
     nodes = {
@@ -169,7 +169,7 @@ def test_branches_of_unequal_noise_level_do_not_share_a_call(sd1: Models, engine
     assert moved(engines, drawn, **types) <= BOUND
 
 
-def test_a_controlnet_that_averages_and_one_that_does_not(sd1: Models, engines: tuple[LocalEngine, LocalEngine], tmp_path: Path) -> None:
+def test_a_controlnet_that_averages_and_one_that_does_not(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path) -> None:
     """Their residuals have other shapes, so decoders that read them do not share a call; all else
     does.
     """
@@ -185,12 +185,12 @@ def test_a_controlnet_that_averages_and_one_that_does_not(sd1: Models, engines: 
     assert moved(engines, region(model, positive, negative)) <= BOUND
 
 
-def given(clip: ClipRecipe, engine: LocalEngine, pooled: Tensor | None) -> ConditioningEntry:
+def given(clip: ClipRecipe, engine: DeviceEngine, pooled: Tensor | None) -> ConditioningEntry:
     with torch.no_grad():
         return ConditioningEntry(Given.of(engine.models.encode_text(Prompt(clip, "b")).hidden, pooled))
 
 
-def test_a_text_that_a_pack_made_shares_calls_with_a_prompt(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_a_text_that_a_pack_made_shares_calls_with_a_prompt(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     """Pooled text beside it is for other models: it neither counts nor disturbs."""
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     prompt, plain, pooled = ConditioningEntry(Prompt(clip, "a")), *(given(clip, engines[0], one) for one in (None, torch.ones(1, 40)))
@@ -199,7 +199,7 @@ def test_a_text_that_a_pack_made_shares_calls_with_a_prompt(sd1: Models, engines
     assert torch.equal(sample(engines[1], region(model, (prompt,), (pooled,))), sample(engines[1], region(model, (prompt,), (plain,))))
 
 
-def test_a_text_without_what_sdxl_needs_is_named(sdxl: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_a_text_without_what_sdxl_needs_is_named(sdxl: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     model, clip, _ = pipeline_recipes(sdxl.pipeline)
     for engine in engines:
         with pytest.raises(InputError, match="an SDXL model needs pooled text"):

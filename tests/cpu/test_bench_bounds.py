@@ -14,7 +14,7 @@ from planner_devices import MS, SECONDS, devices, laid, region, several
 from katz_graph.bench import controlnet, latent, sharing
 from katz_graph.bench.placed import Stages, Track
 from katz_graph.events import Span
-from katz_graph.executor.engine import Outcome
+from katz_graph.executor.cluster.requests import Outcome
 from katz_graph.executor.measure.stages import StageTime
 from katz_graph.executor.worker.timing import Timing
 from katz_graph.ir.program import Program

@@ -26,7 +26,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, *strikes: Strike, undisturbed: Undistu
     def engine(*_: Any, **__: Any) -> Any:
         return nullcontext()
 
-    monkeypatch.setattr(faults, "ClusterEngine", engine)
+    monkeypatch.setattr(faults, "DeviceEngine", engine)
     monkeypatch.setattr(faults, "strike", lambda *_: (list(strikes), undisturbed))
     monkeypatch.setattr(faults_on_ray, "can_run", lambda: ray)
     monkeypatch.setattr(faults_on_ray, "in_namespaces", lambda *_: [*GOOD, Strike("SIGKILL", "ray:1", 0.5, 4.5, 2, 0.0)])

@@ -13,9 +13,8 @@ import torch
 
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
 from katz_graph.bench.stale import cosine_similarity, listened, psnr, ssim
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.ir.values import Residuals
 
 
@@ -51,7 +50,7 @@ def test_listening_changes_nothing_and_hears_every_evaluation_but_the_first(sd1:
     control = ControlCase(sd1.controls[0], 0.8, 0.0, 1.0)
     region = sampler_region(Case("test", sd1.pipeline, sd1.xl, "euler", 4, controls=(control,)))
     heard: dict[int, list[float]] = defaultdict(list)
-    with LocalEngine(EngineOptions(batching=True, cache=costs)) as engine:
+    with local_engine(batching=True, cache=costs) as engine:
         plain = sample(engine, region)
         with_ears, ears = listened(region, heard)
         listening = sample(engine, with_ears, bare_context(engine, **ears))

@@ -24,7 +24,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from katz_graph.executor import local
+from katz_graph.executor.worker import host
 from katz_graph.executor.worker.loop import Worker
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
@@ -422,6 +422,8 @@ def test_every_shipped_workflow_is_a_valid_one() -> None:
 
 def test_threads_are_those_asked_for(katz: Katz, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[int, int]] = []
-    monkeypatch.setattr(local, "Worker", lambda name, threads: given.append((threads, torch.get_num_threads())) or Worker(name, threads))
+    monkeypatch.setattr(
+        host, "Worker", lambda name, threads, awake: given.append((threads, torch.get_num_threads())) or Worker(name, threads)
+    )
     assert katz("run", write(workflow()), "--models", model_folder, "--threads", 1).code == 0
     assert given == [(1, 1)]

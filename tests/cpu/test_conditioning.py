@@ -20,9 +20,9 @@ from node_calls import call
 from torch import Tensor
 
 from katz_graph.bench.parity import Models
-from katz_graph.bench.requests import bind, sample
+from katz_graph.bench.requests import bind, local_engine, sample
 from katz_graph.errors import InputError
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.models import DeviceModels as LiveModels
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.unet.inputs import concatenated_channels
@@ -48,15 +48,15 @@ from katz_graph.recipe import (
 
 
 @pytest.fixture(scope="module")
-def engine(costs: Path) -> Iterator[LocalEngine]:
-    with LocalEngine(EngineOptions(batching=True, cache=costs)) as engine:
+def engine(costs: Path) -> Iterator[DeviceEngine]:
+    with local_engine(batching=True, cache=costs) as engine:
         yield engine
 
 
 class Painter:
     """One evaluation of a random SD1-shaped model from a fixed latent, without noise."""
 
-    def __init__(self, engine: LocalEngine, models: Models) -> None:
+    def __init__(self, engine: DeviceEngine, models: Models) -> None:
         self.engine = engine
         self.model, self.clip, _ = pipeline_recipes(models.pipeline)
         self.latent = torch.randn(1, 4, 16, 24, generator=torch.Generator().manual_seed(1)) * 20
@@ -74,7 +74,7 @@ class Painter:
 
 
 @pytest.fixture
-def painter(engine: LocalEngine, sd1: Models) -> Painter:
+def painter(engine: DeviceEngine, sd1: Models) -> Painter:
     return Painter(engine, sd1)
 
 

@@ -19,13 +19,13 @@ from test_cli import workflow, write
 
 from katz_graph.bench.parity import Models
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, sampler_region
-from katz_graph.executor.engine import Choices
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.bench.requests import bare_context, local_engine, sampler_region
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.measure import device as calibrate
 from katz_graph.executor.measure.device import calibrated, contention, device_key, measure
 from katz_graph.executor.measure.store import Contention, CostStore, Rates
 from katz_graph.executor.measure.survey import STRETCH, estimated, survey
+from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.weight_set import WeightSets
 from katz_graph.ir.region import Region
 from katz_graph.planner.simulation.simulate import simulate
@@ -127,7 +127,7 @@ def test_hosts_can_be_told_where_names_of_machines_say_otherwise() -> None:
 def test_an_engine_measures_every_stage_of_a_request_in_both_ways(sdxl: Models) -> None:
     controls = (ControlCase(sdxl.controls[0], 1.0, 0.0, 1.0),)
     region = sampler_region(Case("test", sdxl.pipeline, sdxl.xl, "euler", 4, controls=controls))
-    with LocalEngine(EngineOptions()) as engine:
+    with local_engine() as engine:
         times = engine.profile(region, bare_context(engine))
         known = set(engine.device.measured.values())
     stages = {(time.stage, time.members) for time in times}
@@ -163,7 +163,7 @@ def test_profile_refuses_in_one_line(katz: Katz, arguments: tuple[str, ...]) -> 
     assert result.code == 2 and len(result.errors) == 1, result.err
 
 
-def patch_seconds(engine: LocalEngine, region: Region) -> float:
+def patch_seconds(engine: DeviceEngine, region: Region) -> float:
     (span,) = [span for span in simulate(engine.plan(region)).spans if span.what.startswith("patch ")]
     return span.seconds
 
@@ -175,7 +175,7 @@ def test_what_a_switch_of_loras_took_is_what_the_next_plan_says(tmp_path: Path, 
     write_weight, plain = WeightSets._write, region()
     monkeypatch.setattr(WeightSets, "_write", lambda self, *given: (time.sleep(0.002), write_weight(self, *given)))
     first, again, two = region((sd1.loras[0], 0.7)), region((sd1.loras[1], -0.4)), region((sd1.loras[0], 1.0), (sd1.loras[1], 1.0))
-    with LocalEngine(EngineOptions(cache=tmp_path)) as engine:
+    with local_engine(cache=tmp_path) as engine:
         assert patch_seconds(engine, first) < 0.05
         engine.sample(first, bare_context(engine))
         took = engine.models.lora_seconds  # with text encoders, which are little
@@ -183,7 +183,7 @@ def test_what_a_switch_of_loras_took_is_what_the_next_plan_says(tmp_path: Path, 
         engine.sample(plain, bare_context(engine))
         assert took > 0.2 and patch_seconds(engine, first) == pytest.approx(took, rel=0.2)
         assert patch_seconds(engine, two) < 0.05  # more than one LoRA was not measured
-    with LocalEngine(EngineOptions(cache=tmp_path)) as engine:
+    with local_engine(cache=tmp_path) as engine:
         assert patch_seconds(engine, again) == pytest.approx(took, rel=0.2)
 
 

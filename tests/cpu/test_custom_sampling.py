@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.requests import bare_context
+from katz_graph.bench.requests import bare_context, local_engine
 from katz_graph.errors import KatzError
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.loading.sources import pipeline_recipes
 from katz_graph.packs import Registry, load_registry
@@ -31,8 +31,8 @@ STEPS, SEED = 6, 5
 
 
 @pytest.fixture(scope="module")
-def engine(costs: Path) -> LocalEngine:
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
+def engine(costs: Path) -> DeviceEngine:
+    with local_engine(batching=False, cache=costs) as engine:
         yield engine
 
 
@@ -49,13 +49,13 @@ def registry() -> Registry:
     return load_registry()[0]
 
 
-def run(engine: LocalEngine, nodes: Mapping[str, NodeCall], target: str = "out") -> tuple[Any, ...]:
+def run(engine: DeviceEngine, nodes: Mapping[str, NodeCall], target: str = "out") -> tuple[Any, ...]:
     result = run_graph(Graph(dict(nodes)), bare_context(engine), ResultCache("none"), targets=[target])
     result.raise_failures()
     return result.outputs[target]
 
 
-def samples(engine: LocalEngine, nodes: Mapping[str, NodeCall], output: int = 0) -> Tensor:
+def samples(engine: DeviceEngine, nodes: Mapping[str, NodeCall], output: int = 0) -> Tensor:
     return run(engine, nodes)[output]["samples"]
 
 
@@ -93,7 +93,7 @@ def masked() -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("sampler", ["euler", "euler_ancestral", "dpmpp_2m"])
 @pytest.mark.parametrize("latent", [empty(), masked()], ids=["empty", "masked"])
-def test_the_three_samplers_are_one(sd1: Models, engine: LocalEngine, sampler: str, latent: dict[str, Tensor]) -> None:
+def test_the_three_samplers_are_one(sd1: Models, engine: DeviceEngine, sampler: str, latent: dict[str, Tensor]) -> None:
     expected = samples(engine, plain(sd1, sampler_name=sampler, latent_image=latent))
     wires = {"sampler": SamplerChoice(sampler), "sigmas": levels(sd1), "latent_image": latent, **both_sides(sd1)}
     knobs = {"model": pipeline_recipes(sd1.pipeline)[0], "noise_seed": SEED, "cfg": 5.0}
@@ -101,12 +101,12 @@ def test_the_three_samplers_are_one(sd1: Models, engine: LocalEngine, sampler: s
     assert torch.equal(samples(engine, guided(sd1, "CFGGuider", sampler, latent, cfg=5.0, **both_sides(sd1))), expected)
 
 
-def test_the_other_keys_of_a_latent_stay(sd1: Models, engine: LocalEngine) -> None:
+def test_the_other_keys_of_a_latent_stay(sd1: Models, engine: DeviceEngine) -> None:
     outputs = run(engine, guided(sd1, "CFGGuider", latent=masked(), cfg=5.0, **both_sides(sd1)))
     assert all(set(output) == {"samples", "noise_mask"} for output in outputs)
 
 
-def test_the_denoised_output_is_what_the_last_step_went_to(sd1: Models, engine: LocalEngine) -> None:
+def test_the_denoised_output_is_what_the_last_step_went_to(sd1: Models, engine: DeviceEngine) -> None:
     """Euler to 0 ends in the denoised prediction; stopped before, it went x' = x + (σ' - σ)(x -
     denoised) / σ.
     """
@@ -123,7 +123,7 @@ def test_the_denoised_output_is_what_the_last_step_went_to(sd1: Models, engine: 
     assert difference(twice[1]["samples"], by_hand) < 1e-5
 
 
-def test_without_levels_or_steps_the_latent_stays(sd1: Models, engine: LocalEngine) -> None:
+def test_without_levels_or_steps_the_latent_stays(sd1: Models, engine: DeviceEngine) -> None:
     nodes = guided(sd1, "CFGGuider", latent=masked(), cfg=5.0, **both_sides(sd1))
     nodes["out"] = NodeCall("SamplerCustomAdvanced", {**nodes["out"].inputs, "sigmas": torch.tensor([])})
     latent, denoised = run(engine, nodes)
@@ -137,7 +137,7 @@ def advanced(models: Models, first: int, last: int, add_noise: str, leftover: st
     return {"out": NodeCall("KSamplerAdvanced", {**base, **part, "latent_image": latent})}
 
 
-def test_a_schedule_in_two_parts_is_the_whole_schedule(sd1: Models, engine: LocalEngine) -> None:
+def test_a_schedule_in_two_parts_is_the_whole_schedule(sd1: Models, engine: DeviceEngine) -> None:
     half = run(engine, advanced(sd1, 0, 3, "enable", "enable", empty()))[0]
     both = samples(engine, advanced(sd1, 3, 10000, "disable", "disable", half))
     assert difference(both, samples(engine, plain(sd1))) < 1e-5
@@ -145,7 +145,7 @@ def test_a_schedule_in_two_parts_is_the_whole_schedule(sd1: Models, engine: Loca
     assert difference(early, half["samples"]) > 1e-3
 
 
-def test_disabled_noise_starts_from_the_latent_as_it_is(sd1: Models, engine: LocalEngine) -> None:
+def test_disabled_noise_starts_from_the_latent_as_it_is(sd1: Models, engine: DeviceEngine) -> None:
     """AddNoise and a sampler without noise are a sampler with noise, below the table's maximum."""
     sigmas = levels(sd1)[2:]
     model = pipeline_recipes(sd1.pipeline)[0]
@@ -158,13 +158,13 @@ def test_disabled_noise_starts_from_the_latent_as_it_is(sd1: Models, engine: Loc
     assert difference(samples(engine, parts), expected) < 1e-5
 
 
-def test_a_basic_guider_is_guidance_1(sd1: Models, engine: LocalEngine) -> None:
+def test_a_basic_guider_is_guidance_1(sd1: Models, engine: DeviceEngine) -> None:
     sides = both_sides(sd1)
     alone = samples(engine, guided(sd1, "BasicGuider", conditioning=sides["positive"]))
     assert torch.equal(alone, samples(engine, plain(sd1, cfg=1.0)))
 
 
-def test_dual_guidance_reduces_to_guidance(sd1: Models, engine: LocalEngine) -> None:
+def test_dual_guidance_reduces_to_guidance(sd1: Models, engine: DeviceEngine) -> None:
     """With the same second conditioning as the first, or a scale of 1, one guidance of the two is
     left.
     """
@@ -185,6 +185,6 @@ def test_dual_guidance_reduces_to_guidance(sd1: Models, engine: LocalEngine) -> 
     assert difference(both[0], both[1]) > 1e-3
 
 
-def test_a_sampler_without_conditioning_is_refused_in_one_line(sd1: Models, engine: LocalEngine) -> None:
+def test_a_sampler_without_conditioning_is_refused_in_one_line(sd1: Models, engine: DeviceEngine) -> None:
     with pytest.raises(KatzError, match="the positive conditioning is empty"):
         run(engine, guided(sd1, "BasicGuider", conditioning=()))

@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from processes import eventually
 
 from katz_graph.bench.parity import Models, against_plain_loop, cases, difference, unchanged_weights
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
+from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
 from katz_graph.errors import Cancelled, InputError, RunError
-from katz_graph.executor.local import EngineOptions, LocalEngine
-from katz_graph.executor.worker.loop import DeviceJob
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.region import Region
 from katz_graph.models.loading.sources import pipeline_recipes
@@ -25,8 +26,8 @@ from katz_graph.recipe import ConditioningEntry, Prompt
 
 
 @pytest.fixture
-def engine(costs: Path) -> LocalEngine:
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
+def engine(costs: Path) -> DeviceEngine:
+    with local_engine(batching=False, cache=costs) as engine:
         yield engine
 
 
@@ -40,7 +41,7 @@ def controls(models: Models, number: int) -> tuple[ControlCase, ...]:
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_regions_equal_plain_loops_over_diffusers_modules(family: str, request: pytest.FixtureRequest, engine: LocalEngine) -> None:
+def test_regions_equal_plain_loops_over_diffusers_modules(family: str, request: pytest.FixtureRequest, engine: DeviceEngine) -> None:
     # every eleventh of the bench's cases: all kinds and numbers of ControlNets come up, with LoRAs and without
     for case in list(cases(request.getfixturevalue(family)))[::11]:
         shared, loaded = against_plain_loop(case, engine)
@@ -48,9 +49,9 @@ def test_regions_equal_plain_loops_over_diffusers_modules(family: str, request: 
         assert loaded <= 1e-5, case.name  # float rounding; the bound of the fidelity rules
 
 
-def test_batching_the_branches_moves_the_latent_by_rounding_only(sdxl: Models, engine: LocalEngine) -> None:
+def test_batching_the_branches_moves_the_latent_by_rounding_only(sdxl: Models, engine: DeviceEngine, costs: Path) -> None:
     region = sampler_region(request(sdxl, controls=controls(sdxl, 3)))
-    with LocalEngine(EngineOptions(batching=True, cache=engine.options.cache)) as batched:
+    with local_engine(batching=True, cache=costs) as batched:
         assert difference(sample(batched, region), sample(engine, region)) <= 1e-5
 
 
@@ -59,7 +60,7 @@ def test_loras_leave_no_trace(sd1: Models, sdxl: Models) -> None:
     assert unchanged_weights(request(sdxl, loras=((sdxl.loras[1], 1.0),)))
 
 
-def test_a_lora_with_a_text_part_changes_the_conditioning(sd1: Models, engine: LocalEngine) -> None:
+def test_a_lora_with_a_text_part_changes_the_conditioning(sd1: Models, engine: DeviceEngine) -> None:
     _, clip, _ = pipeline_recipes(sd1.pipeline)
     region = sampler_region(request(sd1, loras=((sd1.loras[1], 1.0),)))
     entry = next(op for op in region.operations if op.stage == "unet_encoder").inputs["conditioning"][0]
@@ -70,11 +71,7 @@ def test_a_lora_with_a_text_part_changes_the_conditioning(sd1: Models, engine: L
     assert torch.equal(plain.hidden, again.hidden)
 
 
-def start(engine: LocalEngine, region: Region) -> DeviceJob:
-    return engine.submit(engine.plan(region), bare_context(engine))
-
-
-def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(sdxl: Models, engine: LocalEngine) -> None:
+def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(sdxl: Models, engine: DeviceEngine) -> None:
     wanted = [
         request(sdxl, seed=1),
         request(sdxl, seed=2, loras=((sdxl.loras[0], 0.5),)),
@@ -82,11 +79,12 @@ def test_requests_with_different_loras_interleave_and_each_gets_its_own_picture(
         request(sdxl, seed=4, prompt="something else"),
     ]
     alone = [sample(engine, sampler_region(case)) for case in wanted]
-    jobs = [start(engine, sampler_region(case)) for case in wanted]
-    assert all(torch.equal(job.result()[0], expected) for job, expected in zip(jobs, alone, strict=True))
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        together = list(pool.map(lambda case: sample(engine, sampler_region(case)), wanted))
+    assert all(map(torch.equal, together, alone))
 
 
-def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, engine: LocalEngine) -> None:
+def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, engine: DeviceEngine) -> None:
     order: list[tuple[int, int]] = []
     both_submitted = threading.Event()
 
@@ -101,10 +99,12 @@ def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, 
         return context
 
     regions = [sampler_region(replace(request(sd1, seed=seed), steps=12)) for seed in (1, 2)]
-    jobs = [engine.submit(engine.plan(region), watch(number)) for number, region in enumerate(regions)]
-    both_submitted.set()
-    for job in jobs:
-        job.result()
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(engine.cluster.run, engine.plan(region), watch(number)) for number, region in enumerate(regions)]
+        eventually(lambda: len(engine.cluster.launchers["cpu"].host._parts) == 2, 10)  # type: ignore[attr-defined]
+        both_submitted.set()
+        for run in runs:
+            run.result()
     steps = list(range(1, 13))
     assert [done for number, done in order if number == 0] == steps == [done for number, done in order if number == 1]
     # turns are shared by seconds, and a request's first one is longer; neither may be far ahead all the same
@@ -114,7 +114,7 @@ def test_a_worker_alternates_between_requests_by_whole_evaluations(sd1: Models, 
     assert sum(one[0] != other[0] for one, other in itertools.pairwise(order)) >= 6
 
 
-def test_cancelling_stops_between_evaluations_and_leaves_the_worker_usable(sd1: Models, engine: LocalEngine) -> None:
+def test_cancelling_stops_between_evaluations_and_leaves_the_worker_usable(sd1: Models, engine: DeviceEngine) -> None:
     region = sampler_region(replace(request(sd1), steps=500))
     context = bare_context(engine)
     started = threading.Event()
@@ -125,22 +125,23 @@ def test_cancelling_stops_between_evaluations_and_leaves_the_worker_usable(sd1: 
         started.set()
 
     context.listener = listen  # type: ignore[assignment]
-    job = engine.submit(engine.plan(region), context)
-    assert started.wait(30)
-    job.cancel()
-    with pytest.raises(Cancelled):
-        job.result()
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(engine.cluster.run, engine.plan(region), context)
+        assert started.wait(30)
+        context.cancel()
+        with pytest.raises(Cancelled):
+            run.result()
     assert len(seen) < 500
     assert torch.isfinite(sample(engine, sampler_region(request(sd1)))).all()
 
 
-def test_nan_is_an_error_that_names_node_and_step(sd1: Models, engine: LocalEngine) -> None:
+def test_nan_is_an_error_that_names_node_and_step(sd1: Models, engine: DeviceEngine) -> None:
     broken = torch.full((1, 4, 8, 8), float("nan"))
     with pytest.raises(RunError, match=r"node end: .* NaN .* step 1 \(evaluation 1 of 4\)"):
         sample(engine, sampler_region(request(sd1, latent=broken)))
 
 
-def test_a_controlnet_of_another_width_is_refused_before_the_run(sd1: Models, sdxl: Models, engine: LocalEngine) -> None:
+def test_a_controlnet_of_another_width_is_refused_before_the_run(sd1: Models, sdxl: Models, engine: DeviceEngine) -> None:
     with pytest.raises(InputError, match="does not fit the UNet"):
         sample(engine, sampler_region(request(sd1, controls=controls(sdxl, 1))))
 
@@ -177,12 +178,12 @@ def drawn_loop(models: Models, every: int | None) -> Region:
     return bind(Graph(nodes), "end")
 
 
-def test_a_loop_drawn_by_hand_is_the_sampler_bit_for_bit(sd1: Models, engine: LocalEngine) -> None:
+def test_a_loop_drawn_by_hand_is_the_sampler_bit_for_bit(sd1: Models, engine: DeviceEngine) -> None:
     sampler = sample(engine, sampler_region(request(sd1)))
     assert torch.equal(sample(engine, drawn_loop(sd1, None)), sampler)
     assert torch.equal(sample(engine, drawn_loop(sd1, every=1)), sampler)  # always fresh deep features, through slots
 
 
-def test_keeping_deep_features_for_a_step_changes_the_picture_a_little(sd1: Models, engine: LocalEngine) -> None:
+def test_keeping_deep_features_for_a_step_changes_the_picture_a_little(sd1: Models, engine: DeviceEngine) -> None:
     sampler, kept = sample(engine, sampler_region(request(sd1))), sample(engine, drawn_loop(sd1, every=2))
     assert 0.0 < difference(kept, sampler) < 0.5

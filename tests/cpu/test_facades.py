@@ -16,15 +16,16 @@ from foreign_packs import forgetting_shims, write
 from safetensors.torch import save_file
 from torch import Tensor
 
+from katz_graph.bench.requests import local_engine
 from katz_graph.checks.validate import validate
 from katz_graph.comfy.finder import installed
 from katz_graph.comfy.running import compute_device
 from katz_graph.context import Engine
 from katz_graph.events import Event, Progress
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import GraphResult, run_graph
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.files.folders import Folders
 from katz_graph.formats.api import from_api
 from katz_graph.ir.device import Device
@@ -63,7 +64,7 @@ class Workshop:
 
     folder: Path
     models: Path
-    engine: LocalEngine
+    engine: DeviceEngine
     family: str = "sd1"
     warnings: tuple[str, ...] = ()
     encoded: int = 0
@@ -103,7 +104,7 @@ class Workshop:
 
 @pytest.fixture
 def workshop(tmp_path: Path, model_folder: Path, costs: Path) -> Iterator[Workshop]:
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
+    with local_engine(batching=False, cache=costs) as engine:
         yield Workshop(tmp_path, model_folder, engine)
 
 

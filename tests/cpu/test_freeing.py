@@ -17,9 +17,8 @@ from tiny_models import pipeline_folder, recipes
 from torch import Tensor
 
 from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import bare_context, sampler_region
+from katz_graph.bench.requests import bare_context, local_engine, sampler_region
 from katz_graph.errors import RunError
-from katz_graph.executor.local import LocalEngine
 from katz_graph.executor.worker.loop import Single, Worker
 from katz_graph.models.loading.store import ModelStore
 
@@ -114,7 +113,7 @@ def test_a_failed_request_of_an_engine_in_this_process_keeps_nothing(monkeypatch
         held.see(given["features"].hidden)
         raise RuntimeError("no room")
 
-    with LocalEngine() as engine:
+    with local_engine() as engine:
         replace_stage(monkeypatch, "unet_mid", lambda real: fail)
         error = error_of(lambda: engine.sample(region, bare_context(engine)))
         assert not held and "no room" in str(error)

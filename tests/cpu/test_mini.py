@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from katz_graph.bench.mini import EnginePaint
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.bench.requests import local_engine
 from katz_graph.files.folders import MINI
 from katz_graph.mini.draw import draw
 from katz_graph.mini.evaluate import held_out_scenes, in_styles, painted, with_hints
@@ -26,7 +26,7 @@ def judge() -> Judge:
 
 @pytest.fixture(scope="module")
 def paint(costs: Path) -> EnginePaint:
-    with LocalEngine(EngineOptions(cache=costs)) as engine:
+    with local_engine(cache=costs) as engine:
         yield EnginePaint(engine)
 
 

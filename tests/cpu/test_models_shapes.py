@@ -7,9 +7,8 @@ import pytest
 import torch
 from tiny_models import FAMILIES, control_recipe, controlnet, recipes, unet
 
-from katz_graph.bench.requests import bind
+from katz_graph.bench.requests import bind, local_engine
 from katz_graph.errors import InputError
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.measure.store import FILE, CostStore
 from katz_graph.ir.region import Operation
 from katz_graph.models.costs import stage_cost as shapes
@@ -146,10 +145,10 @@ def test_counts_that_cannot_be_read_are_counted_anew(tmp_path):
 
 
 def test_an_engine_plans_a_new_size_from_what_another_one_counted(tmp_path, monkeypatch):
-    with LocalEngine(EngineOptions(cache=tmp_path)) as engine:
+    with local_engine(cache=tmp_path) as engine:
         work = engine.plan(region(16)).work
     monkeypatch.setattr(shapes, "_module", None)
-    with LocalEngine(EngineOptions(cache=tmp_path)) as engine:
+    with local_engine(cache=tmp_path) as engine:
         larger = engine.plan(region(24)).work
     assert all(larger[name].flops > one.flops for name, one in work.items() if name.startswith("positive") and one.flops)
 

@@ -5,15 +5,15 @@ import torch
 from node_calls import call, context_in
 from tiny_models import random, recipes
 
+from katz_graph.bench.requests import local_engine
 from katz_graph.errors import InputError
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.recipe import ConditioningEntry, Prompt
 
 
 @pytest.fixture
 def context(tmp_path, costs):
-    with LocalEngine(EngineOptions(cache=costs)) as engine:
+    with local_engine(cache=costs) as engine:
         yield context_in(tmp_path, engine=engine)
 
 

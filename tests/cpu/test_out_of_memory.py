@@ -25,9 +25,9 @@ from katz_graph.adapters.lora import Factors
 from katz_graph.bench.parity import Models as Files
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import OutOfMemory
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.launch.in_process import InProcess
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.execution import Execution
 from katz_graph.executor.worker.host import WORK
@@ -53,7 +53,7 @@ class Jobs:
     """One job that does all there is, on an engine whose only worker is reached by messages."""
 
     def __init__(self, files: Files, folder: Path) -> None:
-        self.engine = ClusterEngine([WorkerConfig("cpu:0")], cache=folder, launchers={"cpu:0": InProcess()})
+        self.engine = DeviceEngine([WorkerConfig("cpu:0")], cache=folder, launchers={"cpu:0": WorkerThreads()})
         controls = (ControlCase(files.controls[0], 0.8, 0.0, 1.0),)
         self.region = sampler_region(
             Case("x", files.pipeline, files.xl, "euler", 2, guidance=1.0, loras=((files.loras[1], 0.5),), controls=controls)
@@ -273,7 +273,7 @@ def test_an_upscaler_takes_smaller_tiles_before_it_begins(tmp_path: Path, monkey
     (tmp_path / "models" / "upscale_models").mkdir(parents=True)
     torch.manual_seed(0)
     save_file(CompactNet(Compact(16, 1, 2)).state_dict(), tmp_path / "models" / "upscale_models" / "net.safetensors")
-    with ClusterEngine([WorkerConfig("cpu:0")], cache=tmp_path, launchers={"cpu:0": InProcess()}) as engine:
+    with DeviceEngine([WorkerConfig("cpu:0")], cache=tmp_path, launchers={"cpu:0": WorkerThreads()}) as engine:
         context = context_in(tmp_path, engine=engine)
         recipe = call("UpscaleModelLoader", context, model_name="net.safetensors")
         image = torch.rand(1, 300, 300, 3, generator=torch.Generator().manual_seed(1))

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from katz_graph.bench.parity import Models, difference
-from katz_graph.bench.requests import bare_context, bind
+from katz_graph.bench.requests import bare_context, bind, local_engine
 from katz_graph.errors import InputError, KatzError
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.guidance_spec import Guider
 from katz_graph.ir.values import Step
@@ -38,8 +38,8 @@ from katz_graph.sampling.schedules import schedule
 
 
 @pytest.fixture(scope="module")
-def engine(costs: Path) -> LocalEngine:
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
+def engine(costs: Path) -> DeviceEngine:
+    with local_engine(batching=False, cache=costs) as engine:
         yield engine
 
 
@@ -56,7 +56,7 @@ def registry() -> Registry:
     return load_registry()[0]
 
 
-def run(engine: LocalEngine, nodes: Mapping[str, NodeCall], target: str = "out") -> Tensor:
+def run(engine: DeviceEngine, nodes: Mapping[str, NodeCall], target: str = "out") -> Tensor:
     result = run_graph(Graph(dict(nodes)), bare_context(engine), ResultCache("none"), targets=[target])
     result.raise_failures()
     return result.outputs[target][0]["samples"]
@@ -74,7 +74,7 @@ def sampler(models: Models, model: Any, type_: str = "KSampler", **changes: Any)
     return NodeCall(type_, inputs | changes)
 
 
-def painted(engine: LocalEngine, models: Models, *patches: Patch, **changes: Any) -> Tensor:
+def painted(engine: DeviceEngine, models: Models, *patches: Patch, **changes: Any) -> Tensor:
     return run(engine, {"out": sampler(models, patched(models, *patches), **changes)})
 
 
@@ -86,7 +86,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_freeu_with_all_factors_1_changes_nothing(family: str, request: pytest.FixtureRequest, engine: LocalEngine) -> None:
+def test_freeu_with_all_factors_1_changes_nothing(family: str, request: pytest.FixtureRequest, engine: DeviceEngine) -> None:
     models = request.getfixturevalue(family)
     plain = painted(engine, models, steps=2)
     for version in (1, 2):
@@ -94,7 +94,7 @@ def test_freeu_with_all_factors_1_changes_nothing(family: str, request: pytest.F
         assert difference(painted(engine, models, FreeU(version, 1.3, 1.4, 0.9, 0.2), steps=2), plain) > 1e-4
 
 
-def test_freeu_nodes_patch_a_model(sd1: Models, engine: LocalEngine) -> None:
+def test_freeu_nodes_patch_a_model(sd1: Models, engine: DeviceEngine) -> None:
     model = pipeline_recipes(sd1.pipeline)[0]
     for node, version, b1, b2 in (("FreeU", 1, 1.1, 1.2), ("FreeU_V2", 2, 1.3, 1.4)):
         nodes = {"freeu": NodeCall(node, {"model": model}), "out": sampler(sd1, Link("freeu", 0))}
@@ -159,7 +159,7 @@ def test_rescaled_guidance_has_the_contrast_of_the_conditional_prediction() -> N
     assert torch.allclose(blended, 0.7 * full + 0.3 * plain, atol=1e-4)
 
 
-def test_rescaled_guidance_of_multiplier_0_is_plain(sd1: Models, engine: LocalEngine) -> None:
+def test_rescaled_guidance_of_multiplier_0_is_plain(sd1: Models, engine: DeviceEngine) -> None:
     plain = painted(engine, sd1)
     assert torch.equal(painted(engine, sd1, RescaledGuidance(0.0)), plain)
     nodes = {
@@ -175,7 +175,7 @@ def standard(args: Mapping[str, Any]) -> Tensor:
     return args["uncond"] + (args["cond"] - args["uncond"]) * args["cond_scale"]
 
 
-def test_a_function_that_does_standard_guidance_gives_the_standard_picture(sd1: Models, engine: LocalEngine) -> None:
+def test_a_function_that_does_standard_guidance_gives_the_standard_picture(sd1: Models, engine: DeviceEngine) -> None:
     plain = painted(engine, sd1)
     assert difference(painted(engine, sd1, OpaquePatch("cfg_function", "standard", standard)), plain) < 1e-6
     post = OpaquePatch(
@@ -186,7 +186,7 @@ def test_a_function_that_does_standard_guidance_gives_the_standard_picture(sd1: 
     assert difference(painted(engine, sd1, halved), plain) > 1e-3
 
 
-def test_functions_are_told_what_the_ecosystem_tells_them(sd1: Models, engine: LocalEngine) -> None:
+def test_functions_are_told_what_the_ecosystem_tells_them(sd1: Models, engine: DeviceEngine) -> None:
     seen: list[Mapping[str, Any]] = []
 
     def watch(args: Mapping[str, Any]) -> Tensor:
@@ -202,7 +202,7 @@ def test_functions_are_told_what_the_ecosystem_tells_them(sd1: Models, engine: L
         assert torch.equal(args["uncond"], args["input"] - args["uncond_denoised"])
 
 
-def test_at_guidance_1_the_negative_side_is_computed_only_for_a_patch_that_needs_it(sd1: Models, engine: LocalEngine) -> None:
+def test_at_guidance_1_the_negative_side_is_computed_only_for_a_patch_that_needs_it(sd1: Models, engine: DeviceEngine) -> None:
     def uncond_seen(kind: Any, **flags: Any) -> bool:
         seen: list[bool] = []
 
@@ -218,12 +218,12 @@ def test_at_guidance_1_the_negative_side_is_computed_only_for_a_patch_that_needs
     assert uncond_seen("post_cfg_function", needs_uncond=True)
 
 
-def test_a_function_that_gives_no_prediction_is_named(sd1: Models, engine: LocalEngine) -> None:
+def test_a_function_that_gives_no_prediction_is_named(sd1: Models, engine: DeviceEngine) -> None:
     with pytest.raises(KatzError, match=r"cfg_function mine gave a NoneType, expected a tensor of \[1, 4, 8, 8\]"):
         painted(engine, sd1, OpaquePatch("cfg_function", "mine", lambda args: None))
 
 
-def test_the_last_guidance_counts_and_identity_is_the_key(sd1: Models, engine: LocalEngine) -> None:
+def test_the_last_guidance_counts_and_identity_is_the_key(sd1: Models, engine: DeviceEngine) -> None:
     function = OpaquePatch("cfg_function", "standard", standard)
     assert difference(painted(engine, sd1, RescaledGuidance(0.7), function), painted(engine, sd1)) < 1e-6
     assert torch.equal(painted(engine, sd1, function, RescaledGuidance(0.7)), painted(engine, sd1, RescaledGuidance(0.7)))
@@ -236,7 +236,7 @@ def test_the_last_guidance_counts_and_identity_is_the_key(sd1: Models, engine: L
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_a_wrapper_that_only_calls_the_model_changes_nothing(family: str, request: pytest.FixtureRequest, engine: LocalEngine) -> None:
+def test_a_wrapper_that_only_calls_the_model_changes_nothing(family: str, request: pytest.FixtureRequest, engine: DeviceEngine) -> None:
     models, sides = request.getfixturevalue(family), []
 
     def wrapper(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
@@ -248,7 +248,7 @@ def test_a_wrapper_that_only_calls_the_model_changes_nothing(family: str, reques
     assert sorted(sides) == [[0]] * 4 + [[1]] * 4
 
 
-def test_a_wrapper_may_call_the_model_with_something_else(sd1: Models, engine: LocalEngine) -> None:
+def test_a_wrapper_may_call_the_model_with_something_else(sd1: Models, engine: DeviceEngine) -> None:
     def again(apply_model: Any, args: Mapping[str, Any]) -> Tensor:
         c = dict(args["c"], c_crossattn=args["c"]["c_crossattn"].clone())
         return apply_model(args["input"].clone(), args["timestep"].clone(), **c)
@@ -261,7 +261,7 @@ def test_a_wrapper_may_call_the_model_with_something_else(sd1: Models, engine: L
     assert difference(painted(engine, sd1, OpaquePatch("unet_wrapper", "halved", halved)), plain) > 1e-3
 
 
-def test_a_loop_drawn_by_hand_does_not_lose_a_patch(sd1: Models, engine: LocalEngine) -> None:
+def test_a_loop_drawn_by_hand_does_not_lose_a_patch(sd1: Models, engine: DeviceEngine) -> None:
     def drawn(patch: Patch, combine: str = "CFGCombine") -> Tensor:
         model = patched(sd1, patch)
         latent = {"samples": torch.zeros(1, 4, 8, 8)}
@@ -285,7 +285,7 @@ def guider(models: Models, model: ModelRecipe) -> Guider:
     return Guider("cfg", model, text(models, "a red circle above sand"), text(models, "grey, blurred"), guidance=8.0)
 
 
-def test_a_plan_says_what_pins_it(sd1: Models, engine: LocalEngine) -> None:
+def test_a_plan_says_what_pins_it(sd1: Models, engine: DeviceEngine) -> None:
     latent = {"samples": torch.zeros(1, 4, 8, 8)}
 
     def plan(*patches: Patch) -> Any:
@@ -299,7 +299,7 @@ def test_a_plan_says_what_pins_it(sd1: Models, engine: LocalEngine) -> None:
     assert sum(work.flops for work in pinned.work.values()) == pytest.approx(sum(work.flops for work in free.work.values()))
 
 
-def test_the_diffusers_sampler_refuses_what_it_cannot_heed(sd1: Models, engine: LocalEngine) -> None:
+def test_the_diffusers_sampler_refuses_what_it_cannot_heed(sd1: Models, engine: DeviceEngine) -> None:
     inputs = {name: value for name, value in sampler(sd1, None).inputs.items() if name != "model"}
     refused = {"out": NodeCall("DiffusersSampler", {**inputs, "model": patched(sd1, RescaledGuidance(0.7))})}
     with pytest.raises(KatzError, match=r"the model carries a patch \(RescaledGuidance\)"):
@@ -309,7 +309,7 @@ def test_the_diffusers_sampler_refuses_what_it_cannot_heed(sd1: Models, engine: 
 # Sampling
 
 
-def test_v_prediction_with_zero_terminal_snr(sd1: Models, engine: LocalEngine) -> None:
+def test_v_prediction_with_zero_terminal_snr(sd1: Models, engine: DeviceEngine) -> None:
     """Lin et al. 2024, algorithm 1: sqrt(ᾱ) shifted to end in 0 and scaled to keep its first value;
     the last level is 4518.76.
     """
@@ -343,12 +343,12 @@ def test_the_output_means_what_the_patch_says(sampling: Any, sd1: Models) -> Non
     assert torch.allclose(to_denoised(output, step, table.parametrisation), picture, atol=bound)
 
 
-def test_a_plain_patch_of_sampling_changes_nothing(sd1: Models, engine: LocalEngine) -> None:
+def test_a_plain_patch_of_sampling_changes_nothing(sd1: Models, engine: DeviceEngine) -> None:
     assert torch.equal(painted(engine, sd1, DiscreteSampling("eps")), painted(engine, sd1))
     assert difference(painted(engine, sd1, DiscreteSampling("x0")), painted(engine, sd1)) > 1e-3
 
 
-def test_a_distilled_model_is_asked_at_every_twentieth_timestep(sd1: Models, engine: LocalEngine) -> None:
+def test_a_distilled_model_is_asked_at_every_twentieth_timestep(sd1: Models, engine: DeviceEngine) -> None:
     trained, table = table_of(patched(sd1)), table_of(patched(sd1, DiscreteSampling("lcm")))
     assert torch.equal(table.sigmas, trained.sigmas[19::20])
     assert [table.timestep_at(sigma) for sigma in table.sigmas] == list(range(19, 1000, 20))
@@ -358,7 +358,7 @@ def test_a_distilled_model_is_asked_at_every_twentieth_timestep(sd1: Models, eng
 
 
 @pytest.mark.parametrize("sampling", ["eps", "v_prediction", "edm"])
-def test_continuous_noise_levels(sampling: Any, sd1: Models, engine: LocalEngine) -> None:
+def test_continuous_noise_levels(sampling: Any, sd1: Models, engine: DeviceEngine) -> None:
     """Karras et al. 2022, table 1: the model is told ln(σ) / 4, and EDM's scalings keep a known
     picture.
     """
@@ -376,7 +376,7 @@ def test_continuous_noise_levels(sampling: Any, sd1: Models, engine: LocalEngine
         assert torch.allclose(to_denoised((picture - skip * x) / out, a_step(sigma, x), "edm"), picture, atol=1e-5)
 
 
-def test_what_is_not_supported_is_refused_by_name(sd1: Models, engine: LocalEngine) -> None:
+def test_what_is_not_supported_is_refused_by_name(sd1: Models, engine: DeviceEngine) -> None:
     for node, inputs, message in (
         ("ModelSamplingDiscrete", {"sampling": "img_to_img"}, "'img_to_img' is not supported; choose eps, v_prediction, lcm or x0"),
         ("ModelSamplingContinuousEDM", {"sampling": "cosmos_rflow"}, "'cosmos_rflow' is not supported; choose"),

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import bare_context
+from katz_graph.bench.requests import bare_context, local_engine
 from katz_graph.errors import InputError, KatzError
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.worker import models as live
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.models.loading.identity import count_values, file_identity
@@ -40,8 +40,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRecipe, ClipRe
 
 
 @pytest.fixture(scope="module")
-def engine(costs: Path) -> LocalEngine:
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
+def engine(costs: Path) -> DeviceEngine:
+    with local_engine(batching=False, cache=costs) as engine:
         yield engine
 
 
@@ -63,20 +63,20 @@ def registry() -> Registry:
     return load_registry()[0]
 
 
-def run(engine: LocalEngine, nodes: Mapping[str, NodeCall]) -> Tensor:
+def run(engine: DeviceEngine, nodes: Mapping[str, NodeCall]) -> Tensor:
     result = run_graph(Graph(dict(nodes)), bare_context(engine), ResultCache("none"), targets=["out"])
     result.raise_failures()
     return result.outputs["out"][0]["samples"]
 
 
-def painted(engine: LocalEngine, model: Any, clip: Any, **merge: NodeCall) -> Tensor:
+def painted(engine: DeviceEngine, model: Any, clip: Any, **merge: NodeCall) -> Tensor:
     encode = {"clip": clip, "text": "a red circle above sand"}
     inputs = {"model": model, "positive": Link("text", 0), "negative": Link("text", 0), "cfg": 1.0, "steps": 3}
     latent = {"latent_image": {"samples": torch.zeros(1, 4, 8, 8)}}
     return run(engine, {**merge, "text": NodeCall("CLIPTextEncode", encode), "out": NodeCall("KSampler", {**inputs, **latent})})
 
 
-def test_a_share_of_1_or_0_is_one_of_the_models(sd1: Models, other: tuple[ModelRecipe, ClipRecipe], engine: LocalEngine) -> None:
+def test_a_share_of_1_or_0_is_one_of_the_models(sd1: Models, other: tuple[ModelRecipe, ClipRecipe], engine: DeviceEngine) -> None:
     (model, clip), (model2, clip2) = recipes(sd1), other
     for ratio, expected in ((1.0, (model, clip)), (0.0, (model2, clip2))):
         nodes = {
@@ -96,7 +96,7 @@ def test_half_is_the_mean(sd1: Models, other: tuple[ModelRecipe, ClipRecipe]) ->
     assert not torch.allclose(words[2], words[0]) and not torch.allclose(words[2], words[1])
 
 
-def test_blocks_have_shares_of_their_own(sd1: Models, other: tuple[ModelRecipe, ClipRecipe], engine: LocalEngine) -> None:
+def test_blocks_have_shares_of_their_own(sd1: Models, other: tuple[ModelRecipe, ClipRecipe], engine: DeviceEngine) -> None:
     model, model2 = recipes(sd1)[0], other[0]
     merge = NodeCall("ModelMergeBlocks", {"model1": model, "model2": model2, "input": 0.0, "middle": 1.0, "out": 0.25})
     result = run_graph(Graph({"m": merge}), bare_context(engine), ResultCache("none"), targets=["m"])
@@ -107,7 +107,7 @@ def test_blocks_have_shares_of_their_own(sd1: Models, other: tuple[ModelRecipe, 
         assert torch.allclose(merged[name], share * first[name] + (1 - share) * second[name], atol=1e-7), name
 
 
-def test_adding_a_difference_back_gives_the_model(sd1: Models, other: tuple[ModelRecipe, ClipRecipe], engine: LocalEngine) -> None:
+def test_adding_a_difference_back_gives_the_model(sd1: Models, other: tuple[ModelRecipe, ClipRecipe], engine: DeviceEngine) -> None:
     (model, clip), (model2, _) = recipes(sd1), other
     nodes = {
         "difference": NodeCall("ModelMergeSubtract", {"model1": model, "model2": model2}),
@@ -155,7 +155,7 @@ def test_merges_of_merges_and_their_keys(sd1: Models, other: tuple[ModelRecipe, 
     assert len(keys) == 4
 
 
-def test_models_of_other_shapes_are_refused(sd1: Models, sdxl: Models, engine: LocalEngine) -> None:
+def test_models_of_other_shapes_are_refused(sd1: Models, sdxl: Models, engine: DeviceEngine) -> None:
     (model, clip), (large, large_clip) = recipes(sd1), recipes(sdxl)
     with pytest.raises(InputError, match="the UNets have different shapes"):
         merged_model(model, large, HALF)

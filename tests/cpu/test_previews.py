@@ -17,14 +17,12 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from katz_graph.bench.parity_reference import Case
-from katz_graph.bench.requests import bare_context, sampler_region
+from katz_graph.bench.requests import bare_context, local_engine, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.comfy.running import ProgressBar
 from katz_graph.events import Event, Previewed, Progress
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
-from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import MINI, Folders
 from katz_graph.ir.region import Region
@@ -40,8 +38,8 @@ CAPTIONS = [caption(scene) for scene in held_out_scenes(3, 1, 1)]
 
 
 @pytest.fixture(scope="module")
-def engine(costs: Path) -> Iterator[LocalEngine]:
-    with LocalEngine(EngineOptions(cache=costs)) as opened:
+def engine(costs: Path) -> Iterator[DeviceEngine]:
+    with local_engine(cache=costs) as opened:
         yield opened
 
 
@@ -75,7 +73,7 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 
 @pytest.mark.parametrize("prompt", CAPTIONS)
-def test_the_last_preview_is_like_the_picture(engine: LocalEngine, prompt: str) -> None:
+def test_the_last_preview_is_like_the_picture(engine: DeviceEngine, prompt: str) -> None:
     """0.8: one colour for each cell by one linear map; measured are 0.88 and more, and 0.4 to 0.8
     of the first evaluation.
     """
@@ -90,7 +88,7 @@ def test_the_last_preview_is_like_the_picture(engine: LocalEngine, prompt: str) 
     assert alike[-1] > alike[0]  # it shows what is made of the noise, not the noise
 
 
-def test_previews_leave_the_picture_as_it_is_and_are_made_only_when_asked_for(engine: LocalEngine) -> None:
+def test_previews_leave_the_picture_as_it_is_and_are_made_only_when_asked_for(engine: DeviceEngine) -> None:
     region = mini(steps=4)
     silent, watched = Watched(engine, previews=False), Watched(engine)
     plain, shown = (engine.sample(region, context)[0]["samples"] for context in (silent, watched))
@@ -98,7 +96,7 @@ def test_previews_leave_the_picture_as_it_is_and_are_made_only_when_asked_for(en
     assert silent.seen == [] and len(watched.seen) == 4
 
 
-def test_four_a_second_at_most(engine: LocalEngine) -> None:
+def test_four_a_second_at_most(engine: DeviceEngine) -> None:
     """Ten evaluations a second for two seconds: the clock is looked at once for each, and again for
     what is shown.
     """
@@ -118,7 +116,7 @@ def test_four_a_second_at_most(engine: LocalEngine) -> None:
 
 
 def test_a_worker_sends_them_when_the_run_asks(costs: Path) -> None:
-    with ClusterEngine([WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": InProcess()}) as cluster:
+    with DeviceEngine([WorkerConfig("cpu:0")], cache=costs, launchers={"cpu:0": WorkerThreads()}) as cluster:
         region = mini(steps=3)
         asked, silent = Watched(cluster), Watched(cluster, previews=False)
         samples = [cluster.sample(region, context)[0]["samples"] for context in (asked, silent)]
@@ -202,5 +200,5 @@ def pack_callback() -> Any:
     return lambda: prepare_callback(model, 5)
 
 
-def test_bare_runs_have_none(engine: LocalEngine) -> None:
+def test_bare_runs_have_none(engine: DeviceEngine) -> None:
     assert not bare_context(engine).wants_preview("x")

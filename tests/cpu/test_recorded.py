@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,10 +22,9 @@ from torch import Tensor, nn
 from katz_graph.bench.parity import Models, cases
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_pipeline
-from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.planning import plan_region
 from katz_graph.executor.recorded.call import Recorder, form_of
 from katz_graph.executor.recorded.tape import NotRecordable, Tape
@@ -54,20 +54,20 @@ Called = tuple[Stage, Any, Mapping[str, Any], Outputs]
 
 
 @pytest.fixture(params=[False, True], ids=["apart", "batched"])
-def engines(request: pytest.FixtureRequest, costs: Path) -> Iterator[tuple[LocalEngine, LocalEngine]]:
+def engines(request: pytest.FixtureRequest, costs: Path) -> Iterator[tuple[DeviceEngine, DeviceEngine]]:
     """One that computes call by call, and one that records strictly."""
-    options = EngineOptions(batching=request.param, cache=costs)
-    with LocalEngine(options) as plain, LocalEngine(options) as recorded:
+    batching = request.param
+    with local_engine(batching=batching, cache=costs) as plain, local_engine(batching=batching, cache=costs) as recorded:
         recorded.models.compute = Recorder(strict=True)
         yield plain, recorded
 
 
-def recorder(engine: LocalEngine) -> Recorder:
+def recorder(engine: DeviceEngine) -> Recorder:
     assert isinstance(engine.models.compute, Recorder)
     return engine.models.compute
 
 
-def same(engines: tuple[LocalEngine, LocalEngine], region: Region) -> bool:
+def same(engines: tuple[DeviceEngine, DeviceEngine], region: Region) -> bool:
     plain, recorded = engines
     return torch.equal(sample(recorded, region), sample(plain, region))
 
@@ -77,7 +77,9 @@ def case(models: Models, **changes: Any) -> Case:
 
 
 @pytest.mark.parametrize("family", ["sd1", "sdxl"])
-def test_replayed_calls_paint_the_same_bytes(family: str, request: pytest.FixtureRequest, engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_replayed_calls_paint_the_same_bytes(
+    family: str, request: pytest.FixtureRequest, engines: tuple[DeviceEngine, DeviceEngine]
+) -> None:
     """Every eleventh case of the parity bench: ControlNets with windows, LoRAs, pictures, masks,
     batches, LoRAs switched between.
     """
@@ -88,13 +90,12 @@ def test_replayed_calls_paint_the_same_bytes(family: str, request: pytest.Fixtur
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
 def test_every_sampler_is_replayed(sampler: str, sd1: Models, costs: Path) -> None:
-    options = EngineOptions(batching=True, cache=costs)
-    with LocalEngine(options) as plain, LocalEngine(options) as recorded:
+    with local_engine(batching=True, cache=costs) as plain, local_engine(batching=True, cache=costs) as recorded:
         recorded.models.compute = Recorder(strict=True)
         assert same((plain, recorded), sampler_region(case(sd1, sampler=sampler)))
 
 
-def test_loras_strengths_prompts_and_seeds_record_nothing_anew(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_loras_strengths_prompts_and_seeds_record_nothing_anew(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     controls = (ControlCase(sd1.controls[0], 0.8, 0.0, 1.0),)
     assert same(engines, sampler_region(case(sd1, controls=controls)))
     captures = recorder(engines[1]).captures
@@ -109,18 +110,19 @@ def test_loras_strengths_prompts_and_seeds_record_nothing_anew(sd1: Models, engi
     assert recorder(engines[1]).captures == captures
 
 
-def test_two_requests_in_turn(sdxl: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_two_requests_in_turn(sdxl: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     plain, recorded = engines
     regions = [
         sampler_region(case(sdxl, seed=1)),
         sampler_region(case(sdxl, seed=2, prompt="other", loras=((sdxl.loras[0], 0.5),), sampler="dpmpp_2m")),
     ]
     expected = [sample(plain, region) for region in regions]
-    jobs = [recorded.submit(recorded.plan(region), bare_context(recorded)) for region in regions]
-    assert all(torch.equal(job.future.result()[0], latent) for job, latent in zip(jobs, expected, strict=True))
+    with ThreadPoolExecutor(len(regions)) as pool:
+        made = list(pool.map(lambda region: sample(recorded, region), regions))
+    assert all(map(torch.equal, made, expected))
 
 
-def test_areas_and_changed_skips(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_areas_and_changed_skips(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     areas = (Area(0, 0, 8, 8), Area(0, 8, 8, 8), None)
     positive = tuple(ConditioningEntry(Prompt(clip, f"part {number}"), area=area) for number, area in enumerate(areas))
@@ -136,7 +138,7 @@ def region(model: ModelRecipe, positive: tuple[ConditioningEntry, ...], negative
     return bind(expansion.graph, expansion.outputs[0].node)
 
 
-def test_what_an_inpainting_model_sees_beside_the_latent(engines: tuple[LocalEngine, LocalEngine], tmp_path: Path) -> None:
+def test_what_an_inpainting_model_sees_beside_the_latent(engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path) -> None:
     make_pipeline(tmp_path / "seeing", "sd1", seed=1, extra=5)
     model, clip, _ = pipeline_recipes(tmp_path / "seeing")
     mask, picture = torch.rand(1, 64, 128), torch.randn(1, 4, 8, 16)
@@ -229,14 +231,14 @@ def calls_of(wanted: Case, costs: Path) -> list[Called]:
         found.append((stage, module, given, outputs))
         return outputs
 
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine, torch.no_grad():
+    with local_engine(batching=False, cache=costs) as engine, torch.no_grad():
         engine.models.compute = noted
         sample(engine, sampler_region(wanted))
     return found
 
 
 def test_branches_with_other_loras_on_one_unet_are_patched_in_turn(
-    sd1: Models, engines: tuple[LocalEngine, LocalEngine], tmp_path: Path
+    sd1: Models, engines: tuple[DeviceEngine, DeviceEngine], tmp_path: Path, costs: Path
 ) -> None:
     """The weights of the negative side from a copy of the folder, whose UNet is another one, give
     the same bytes.
@@ -255,9 +257,7 @@ def test_branches_with_other_loras_on_one_unet_are_patched_in_turn(
     drawn = two_models(patched, shared, clip)
     apart = {name: ("cpu:1" if name.startswith("uncond") else "cpu:0",) for name in (op.id for op in drawn.operations)}
     workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
-    with ClusterEngine(
-        workers, cache=engines[0].options.cache, link=NetworkLink(1e9), launchers={one.name: InProcess() for one in workers}
-    ) as cluster:
+    with DeviceEngine(workers, cache=costs, link=NetworkLink(1e9), launchers={one.name: WorkerThreads() for one in workers}) as cluster:
         scattered = plan_region(drawn, Target(cluster.cluster.devices, cluster.cluster.links, apart, batching=False))
         assert {scattered.placement[name] for name in ("cond.mid", "uncond.mid")} == {"cpu:0", "cpu:1"}
         assert torch.equal(cluster.cluster.run(scattered, bare_context(cluster)).samples, expected)
@@ -275,7 +275,7 @@ def two_models(cond: ModelRecipe, uncond: ModelRecipe, clip: ClipRecipe) -> Regi
     return bind(Graph(nodes), "end")
 
 
-def test_a_number_that_a_switch_chooses_is_that_of_each_evaluation(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_a_number_that_a_switch_chooses_is_that_of_each_evaluation(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     """A ControlNet whose strength changes from step to step, as two ControlNets between which a switch chooses."""
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     text, step = (ConditioningEntry(Prompt(clip, "a")),), Link("begin", 0)
@@ -314,14 +314,14 @@ class Number(Node, category="test"):
         return numpy.float32(self.value)  # type: ignore[return-value]
 
 
-def test_a_number_that_a_node_of_the_region_computes(sd1: Models, engines: tuple[LocalEngine, LocalEngine]) -> None:
+def test_a_number_that_a_node_of_the_region_computes(sd1: Models, engines: tuple[DeviceEngine, DeviceEngine]) -> None:
     model, clip, _ = pipeline_recipes(sd1.pipeline)
     text, step = (ConditioningEntry(Prompt(clip, "a")),), Link("begin", 0)
     image = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1))
     common = {"control_net": controlnet_recipe(sd1.controls[0]), "step": step, "conditioning": text, "image": image}
     types = {"Number": Number.describe()}
 
-    def painted(engine: LocalEngine, strength: Any) -> Tensor:
+    def painted(engine: DeviceEngine, strength: Any) -> Tensor:
         latent = {"samples": torch.zeros(1, 4, 8, 8)}
         nodes = {"begin": NodeCall("StepBegin", {"model": model, "latent_image": latent, "steps": 2})}
         nodes["number"] = NodeCall("Number", {"step": step, "value": 0.5})

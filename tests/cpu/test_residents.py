@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 import single_files
 import torch
+from processes import eventually
 from safetensors.torch import save_file
 from tiny_models import control_recipe, lora, pipeline_folder, recipes
 
 from katz_graph.bench.parity import Models as Files
 from katz_graph.bench.parity_reference import Case, ControlCase
 from katz_graph.bench.random_models import make_pipeline, make_refiner
-from katz_graph.bench.requests import bare_context, sample, sampler_region
+from katz_graph.bench.requests import bare_context, local_engine, sample, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.errors import InputError, OutOfMemory
-from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.graph.run import run_graph
-from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import EngineOptions, LocalEngine
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.models import DeviceModels
 from katz_graph.graph import Graph, Link, NodeCall
@@ -225,10 +225,10 @@ def test_requests_that_do_not_fit_together_wait_for_each_other(sd1: Files, tmp_p
         sampler_region(Case("x", folder, False, "euler", 3, seed=number, controls=(control,)))
         for number, folder in enumerate((sd1.pipeline, other, sd1.pipeline, other))
     ]
-    with LocalEngine(EngineOptions(batching=False, cache=measured)) as engine:
+    with local_engine(batching=False, cache=measured) as engine:
         alone = [sample(engine, region) for region in regions]
     most = _request_bytes(sd1)
-    with LocalEngine(EngineOptions(batching=False, cache=measured, model_bytes=most)) as engine, ThreadPoolExecutor(4) as pool:
+    with local_engine(batching=False, cache=measured, model_bytes=most) as engine, ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda region: sample(engine, region), regions))
         assert engine.models.residents.use.evictions >= 2
         assert not engine.models.residents.in_use
@@ -243,7 +243,7 @@ def _request_bytes(models: Files) -> int:
 def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(sd1: Files, measured: Path) -> None:
     model, _, _ = pipeline_recipes(sd1.pipeline)
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
-    with LocalEngine(EngineOptions(cache=measured, model_bytes=bytes_of(model.unet) + 1000)) as engine:
+    with local_engine(cache=measured, model_bytes=bytes_of(model.unet) + 1000) as engine:
         with pytest.raises(OutOfMemory, match=r"sampler .*its models do not fit together: text encoder sd1: takes .* in use takes"):
             sample(engine, region)
         assert not engine.models.residents.in_use
@@ -257,14 +257,16 @@ def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) 
         models.decode_latent(recipes("sd1")[2], torch.zeros(1, 4, 2, 2))
     vae = pipeline_recipes(sd1.pipeline)[2]
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 20))
-    with LocalEngine(EngineOptions(cache=measured, model_bytes=_request_bytes(sd1))) as engine:
-        job = engine.submit(engine.plan(region), bare_context(engine))
-        picture = engine.decode_latent(vae, torch.zeros(1, 4, 2, 2), bare_context(engine))
+    with local_engine(cache=measured, model_bytes=_request_bytes(sd1)) as engine:
+        with ThreadPoolExecutor(1) as pool:
+            painted = pool.submit(sample, engine, region)
+            eventually(lambda: bool(engine.models.residents.in_use), 10)
+            picture = engine.decode_latent(vae, torch.zeros(1, 4, 2, 2), bare_context(engine))
         assert picture.shape == (1, 16, 16, 3)
-        assert torch.isfinite(job.result()[0]).all()
+        assert torch.isfinite(painted.result()).all()
 
 
-def paint(engine: LocalEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe], second: Any, seed: int) -> torch.Tensor:
+def paint(engine: DeviceEngine, first: tuple[ModelRecipe, ClipRecipe, VaeRecipe], second: Any, seed: int) -> torch.Tensor:
     """Base and refiner: the second goes on with what the first left over."""
     (model, clip, vae), (refiner, words, _) = first, second
     shared = {"steps": 4, "cfg": 3.0, "sampler_name": "euler", "scheduler": "normal", "noise_seed": seed}
@@ -310,10 +312,10 @@ def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(tmp_path: Pa
     make_pipeline(tmp_path / "second", "sd1", seed=5)
     make_refiner(tmp_path / "refiner", seed=6)
     first, second, refiner = recipes("sd1"), *(pipeline_recipes(tmp_path / name) for name in ("second", "refiner"))
-    with LocalEngine(EngineOptions(batching=False, cache=measured)) as engine:
+    with local_engine(batching=False, cache=measured) as engine:
         alone = [paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))]
     sizes = [bytes_of(model.unet, vae.vae, *(one.encoder for one in clip.encoders)) for model, clip, vae in (first, second, refiner)]
-    with LocalEngine(EngineOptions(batching=False, cache=measured, model_bytes=max(sizes))) as engine:
+    with local_engine(batching=False, cache=measured, model_bytes=max(sizes)) as engine:
         residents, most = engine.models.residents, []
         residents.on_evicted = lambda line: most.append(residents.use.resident_bytes)
         made = [paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))]
@@ -328,10 +330,10 @@ def test_the_planner_is_told_what_models_may_take(sd1: Files, measured: Path) ->
     """
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
 
-    def engine(**given: int) -> ClusterEngine:
+    def engine(**given: int) -> DeviceEngine:
         assignments = [WorkerConfig(name, **given) for name in ("cpu:0", "cpu:1")]
-        launchers = {one.name: InProcess() for one in assignments}
-        return ClusterEngine(assignments, cache=measured, link=DeviceLink(1e10, 1e-5), launchers=launchers)
+        launchers = {one.name: WorkerThreads() for one in assignments}
+        return DeviceEngine(assignments, cache=measured, link=DeviceLink(1e10, 1e-5), launchers=launchers)
 
     with engine(model_bytes=1_000_000) as tight:
         assert [device.memory_bytes for device in tight.cluster.devices] == [1e6, 1e6]

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from katz_graph.bench.parity import Models, difference
 from katz_graph.bench.parity_reference import Case, ControlCase
-from katz_graph.bench.requests import bare_context, bind, sample, sampler_region
+from katz_graph.bench.requests import bare_context, bind, local_engine, sample, sampler_region
+from katz_graph.bench.worker_threads import WorkerThreads
 from katz_graph.events import Event, Timeline
-from katz_graph.executor.cluster.engine import ClusterEngine
-from katz_graph.executor.engine import Choices
-from katz_graph.executor.launch.in_process import InProcess
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.executor.engine import DeviceEngine
+from katz_graph.executor.planning import Choices
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink as Wire
@@ -57,8 +56,8 @@ class Stale:
 
 
 @pytest.fixture
-def local(costs: Path) -> Iterator[LocalEngine]:
-    with LocalEngine(EngineOptions(batching=False, cache=costs)) as engine:
+def local(costs: Path) -> Iterator[DeviceEngine]:
+    with local_engine(batching=False, cache=costs) as engine:
         yield engine
 
 
@@ -70,8 +69,8 @@ def request(models: Models, sampler: str, steps: int, guidance: float, windows: 
 def stale(case: Case, costs: Path) -> Stale:
     """The same request with its ControlNets on a second worker, one evaluation behind."""
     choices = Choices(PLACES, frozenset({"stale-controlnet"}), batching=False)
-    launchers = {name: InProcess() for name in NAMES}
-    with ClusterEngine([WorkerConfig(name) for name in NAMES], choices, costs, SLOW, launchers=launchers) as engine:
+    launchers = {name: WorkerThreads() for name in NAMES}
+    with DeviceEngine([WorkerConfig(name) for name in NAMES], choices, costs, SLOW, launchers=launchers) as engine:
         context = bare_context(engine)
         ran: dict[str, set[int]] = defaultdict(set)
 
@@ -160,7 +159,7 @@ HEUN_MIDDLE = Window(0.3, 0.7, 1, 4)
     ],
 )
 def test_the_picture_is_that_of_the_loop_drawn_by_hand(
-    sdxl: Models, local: LocalEngine, costs: Path, sampler: str, steps: int, guidance: float, windows: list[Window], computed: list[int]
+    sdxl: Models, local: DeviceEngine, costs: Path, sampler: str, steps: int, guidance: float, windows: list[Window], computed: list[int]
 ) -> None:
     case = request(sdxl, sampler, steps, guidance, windows)
     found, by_hand, exact = stale(case, costs), sample(local, drawn(case, windows)), sample(local, sampler_region(case))
@@ -170,7 +169,7 @@ def test_the_picture_is_that_of_the_loop_drawn_by_hand(
     assert 0.0 < difference(found.latent, exact) < 0.5
 
 
-def test_a_controlnet_that_acts_once_is_waited_for(sdxl: Models, local: LocalEngine, costs: Path) -> None:
+def test_a_controlnet_that_acts_once_is_waited_for(sdxl: Models, local: DeviceEngine, costs: Path) -> None:
     case = request(sdxl, "euler", 4, 1.0, [Window(0.0, 0.1, 0, 0)])
     found = stale(case, costs)
     assert torch.equal(found.latent, sample(local, sampler_region(case)))

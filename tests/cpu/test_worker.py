@@ -40,7 +40,8 @@ def test_many_submit_while_it_works(hurried: None) -> None:
 THREADS = """
 import os, threading, torch
 from katz_graph.api.devices import torch_threads
-from katz_graph.executor.local import EngineOptions, LocalEngine
+from katz_graph.bench.requests import local_engine
+from katz_graph.executor.engine import DeviceEngine
 
 def pools():
     return len(os.listdir("/proc/self/task")) - threading.active_count()
@@ -49,10 +50,10 @@ def compute():
     torch.nn.functional.conv2d(torch.rand(1, 64, 64, 64), torch.rand(64, 64, 3, 3))
     found.append(pools())
 
-with LocalEngine(EngineOptions(threads=3)) as engine, torch_threads(1):
+with local_engine(threads=3) as engine, torch_threads(1):
     found = [pools()]
     compute()
-    print(engine.workers.call("cpu", "identity").value["key"].split(", ")[1].split("/")[0], len(set(found)))
+    print(engine.cluster.call("cpu", "identity").value["key"].split(", ")[1].split("/")[0], len(set(found)))
 """
 
 

@@ -132,7 +132,7 @@ def test_the_server_imports_no_model_library_and_runs_nothing() -> None:
     ("module", "heavy"),
     [
         ("katz_graph.executor.transport.connection", {"diffusers", "transformers", "scipy"}),  # every process speaks with workers
-        ("katz_graph.executor.cluster.engine", {"diffusers", "transformers", "scipy"}),  # what plans is loaded beside the workers
+        ("katz_graph.executor.engine", {"diffusers", "transformers", "scipy"}),  # what plans is loaded beside the workers
         ("katz_graph.cli.serve", {"torch", "numpy", "fastapi", "uvicorn"}),  # workers begin to load before the rest of the server
         ("katz_graph.web.runner.main", {"torch", "numpy"}),  # it has workers begin to load before all else
         ("katz_graph.web.runner.service", {"torch", "numpy"}),  # a server answers for its nodes first

@@ -14,12 +14,11 @@ import torch
 
 from katz_graph.approximations import allowed_names
 from katz_graph.devices import AUTO, check_present, parse_link, threads_for
-from katz_graph.executor.cluster.start import start_workers
-from katz_graph.executor.engine import Choices
 from katz_graph.executor.graph.result_store import ResultCache
 from katz_graph.executor.launch.ahead import Ahead
 from katz_graph.executor.measure.store import CostStore
-from katz_graph.executor.planning import preload
+from katz_graph.executor.planning import Choices, preload
+from katz_graph.executor.start import start_workers
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.files.folders import Folders
 from katz_graph.files.settings import Settings

@@ -18,7 +18,7 @@ from katz_graph.approximations import in_force, made_with
 from katz_graph.checks.validate import upstream
 from katz_graph.errors import Cancelled, KatzError, RunError
 from katz_graph.events import Event, Planned
-from katz_graph.executor.cluster.engine import ClusterEngine
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.graph.context import RunContext
 from katz_graph.executor.graph.run import run_graph
 from katz_graph.executor.worker.device_fault import device_fault
@@ -43,7 +43,7 @@ class RunnerDevices:
     limit of that name.
     """
 
-    engine: ClusterEngine
+    engine: DeviceEngine
     registry: Registry
     folders: Folders
     caches: Caches

@@ -1,4 +1,6 @@
-"""Starts the workers that a device list asks for, and the engine over them."""
+"""Starts the workers that a device list asks for, and the engine over them: processes of this host,
+Ray actors, or a thread of this process.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from katz_graph.devices import AUTO, DeviceList, format_name
-from katz_graph.executor.cluster.engine import ClusterEngine
 from katz_graph.executor.cluster.network import Network
-from katz_graph.executor.engine import Choices, dtype_for
+from katz_graph.executor.engine import DeviceEngine
 from katz_graph.executor.launch.ahead import Ahead
-from katz_graph.executor.worker.config import WorkerConfig
+from katz_graph.executor.planning import Choices
+from katz_graph.executor.worker.config import WorkerConfig, dtype_for
 from katz_graph.ir.device import NetworkLink
 
 
@@ -26,7 +28,7 @@ def start_workers(
     spares: bool = False,
     ahead: Ahead | None = None,
     dtype: str = AUTO,
-) -> ClusterEngine:
+) -> DeviceEngine:
     """Starts a worker for each device, all `like` one: processes of this host, or Ray actors.
     RunError when one does not start; the caller closes the engine.
 
@@ -37,7 +39,7 @@ def start_workers(
     if devices.launcher == "spawn":
         assignments = assigned({one.name: one.device for one in devices.choices}, like, dtype)
         say(f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: {', '.join(devices.names)}")
-        return ClusterEngine(assignments, choices, cache, link, spares, ahead=ahead)
+        return DeviceEngine(assignments, choices, cache, link, spares, ahead=ahead)
     from katz_graph.executor.launch.ray import RayCluster
 
     with ExitStack() as opened:
@@ -47,7 +49,7 @@ def start_workers(
         assignments = assigned({name: place.device for name, place in places.items()}, like, dtype)
         where = ", ".join(f"{name} ({place.device} on {place.host})" for name, place in places.items())
         say(f"starting {len(assignments)} workers, in {format_name(assignments[0].dtype)}: {where}")
-        engine = ClusterEngine(
+        engine = DeviceEngine(
             assignments,
             choices,
             cache,
@@ -58,6 +60,15 @@ def start_workers(
         )
         engine.opened.push(opened.pop_all())
         return engine
+
+
+def start_here(config: WorkerConfig, choices: Choices | None = None, cache: Path | None = None) -> DeviceEngine:
+    """Starts one worker in this process: there is nothing to load, and functions of packs can be
+    reached. Not for servers: a device fault ends the process.
+    """
+    from katz_graph.executor.launch.in_process import InProcess  # loads models' libraries
+
+    return DeviceEngine([config], choices, cache, launchers={config.name: InProcess()})
 
 
 def assigned(devices: Mapping[str, str], like: WorkerConfig, dtype: str = AUTO) -> list[WorkerConfig]:
