@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
 from katz_graph import recipe
+from katz_graph.errors import OutOfMemory, RunError
 from katz_graph.events import Span
+from katz_graph.executor import messages
 from katz_graph.executor.transport.codec import as_bytes, decode, encode
 from katz_graph.executor.transport.faults import ProtocolError
 from katz_graph.executor.transport.mailbox import Address
@@ -205,3 +208,21 @@ def damaged() -> list[tuple[bytes, list[Tensor]]]:
 def test_damage_is_a_protocol_error(header: bytes, buffers: list[Tensor]) -> None:
     with pytest.raises(ProtocolError):
         decode(header, buffers)
+
+
+@pytest.mark.parametrize(
+    "kind", [messages.Failure, *get_args(messages.ToWorker), *get_args(messages.FromWorker)], ids=lambda kind: kind.__name__
+)
+def test_a_message_arrives_but_for_what_stays_in_its_process(kind: type[Any]) -> None:
+    sent = kind(**{field.name: object() if field.metadata else (field.name, number) for number, field in enumerate(fields(kind))})
+    stays = {field.name: field.default for field in fields(kind) if field.metadata}
+    assert there_and_back(sent) == replace(sent, **stays)
+
+
+def test_an_error_keeps_its_kind_between_processes_and_is_itself_within_one() -> None:
+    error = OutOfMemory("too large")
+    failure = messages.Failure("OutOfMemory", str(error), error)
+    assert failure.as_error() is error
+    came = there_and_back(failure).as_error()
+    assert type(came) is OutOfMemory and str(came) == "too large"
+    assert type(messages.Failure("Strange", "unknown here").as_error()) is RunError
