@@ -70,4 +70,4 @@ def test_a_fault_in_this_process_is_one_line_for_the_person(katz: Katz, monkeypa
     result = katz("run", Path(__file__).parents[2] / "workflows" / "txt2img.json")
     assert result.code == 1
     (line,) = result.errors
-    assert "the device failed (CUDA error: an illegal memory access was encountered)" in line
+    assert "device cpu: its worker ended: the device failed: CUDA error: an illegal memory access was encountered" in line
