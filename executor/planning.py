@@ -15,6 +15,7 @@ from katz_graph.ir.device import Target
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.models.costs.counts import Counts
+from katz_graph.models.family import families
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,16 @@ def preload(counted: bool) -> None:
     load as well. `counted`: whether the work of models' stages was counted before, which is all
     that models are needed for.
     """
-    models = () if counted else ("katz_graph.models.costs.stage_cost", "diffusers.models.unets.unet_2d_condition")
-    tokenizer = "transformers.models.clip.tokenization_clip"  # is named when it is used
-    names = ("katz_graph.planner.compile", "katz_graph.planner.passes.cost", "katz_graph.models.text.tokens", tokenizer, *models)
-    threading.Thread(target=lambda: [import_module(name) for name in names], name="katz-planner", daemon=True).start()
+    names = ["katz_graph.planner.compile", "katz_graph.planner.passes.cost", "katz_graph.models.text.tokens"]
+    names.append("transformers.models.clip.tokenization_clip")  # is named when it is used
+
+    def load() -> None:
+        for name in names if counted else (*names, "katz_graph.models.costs.stage_cost"):
+            import_module(name)
+        for family in () if counted else families():
+            getattr(import_module("diffusers"), family.network.class_name)  # which loads its module
+
+    threading.Thread(target=load, name="katz-planner", daemon=True).start()
 
 
 def plan_region(region: Region, target: Target, counts: Counts | None = None, after: str = "emit") -> Program:

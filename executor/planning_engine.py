@@ -15,7 +15,7 @@ from katz_graph.ir.device import Device
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Region
 from katz_graph.ir.values import TextEncoding
-from katz_graph.models.family import pooled_text_width, text_width, vae_shape
+from katz_graph.models.configuration import latent_space, pooled_text_width, text_width
 from katz_graph.models.text.recipe import length, prompts
 from katz_graph.models.text.tokens import prompt_length
 from katz_graph.recipe import Encoding, Tile, UpscaleModelRecipe, VaeRecipe
@@ -44,12 +44,11 @@ class PlanningEngine:
         return TextEncoding(hidden, None if pooled is None else torch.zeros(1, pooled))
 
     def encode_image(self, vae: VaeRecipe, pixels: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        shape = vae_shape(vae)
-        return pixels.new_zeros(len(pixels), shape.latent_channels, pixels.shape[1] // shape.factor, pixels.shape[2] // shape.factor)
+        space = latent_space(vae)
+        return pixels.new_zeros(len(pixels), space.channels, *map(space.cells, pixels.shape[1:3]))
 
     def decode_latent(self, vae: VaeRecipe, samples: Tensor, context: Context, tile: Tile | None = None) -> Tensor:
-        factor = vae_shape(vae).factor
-        return samples.new_zeros(len(samples), samples.shape[2] * factor, samples.shape[3] * factor, 3)
+        return samples.new_zeros(len(samples), *map(latent_space(vae).pixels, samples.shape[2:]), 3)
 
     def upscale(self, model: UpscaleModelRecipe, picture: Tensor, context: Context) -> Tensor:
         batch, channels, height, width = picture.shape

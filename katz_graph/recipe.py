@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
 from katz_graph.patches import Patch
 
 if TYPE_CHECKING:
@@ -69,15 +70,13 @@ class MergedComponent(Component):
 
 @dataclass(frozen=True, slots=True)
 class ModelRecipe:
-    """A UNet with LoRAs and patches; `scheduler` holds the noise table and the kind of prediction
-    it was trained for.
-
-    `latent_scale` times a VAE's latent is what the UNet was trained on.
+    """A network with LoRAs and patches; `scheduler` holds the noise table and the kind of prediction
+    it was trained for, `latent` the latents that it takes.
     """
 
-    unet: Component
+    network: Component
     scheduler: Component
-    latent_scale: float = 0.18215
+    latent: LatentSpace = DEFAULT_LATENT_SPACE
     loras: tuple[Lora, ...] = ()
     patches: tuple[Patch, ...] = ()
 
@@ -127,7 +126,7 @@ class VaeRecipe:
 @dataclass(frozen=True, slots=True)
 class ControlNetRecipe:
     """A ControlNet. `types`: the kinds of reference that one for several kinds is told it gets.
-    `base`: the UNet that the file's weights are differences to.
+    `base`: the network that the file's weights are differences to.
     """
 
     control_net: Component

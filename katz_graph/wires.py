@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from katz_graph.recipe import UpscaleModelRecipe
     from katz_graph.sampling.areas import WeightedPrediction as WeightedValue
 
-CELL = 8  # pixels of a picture along one side of a latent cell
-
 
 @dataclass(frozen=True, slots=True)
 class Socket:
@@ -37,7 +35,7 @@ class LatentSamples(TypedDict, total=False):
     scaling factor.
     """
 
-    samples: Tensor  # [B, C, H/8, W/8]: a cell is CELL pixels wide and high
+    samples: Tensor  # [B, C, h, w] in cells
     noise_mask: Tensor  # [B, 1, H, W], 1 = repaint
     batch_index: list[int]
 

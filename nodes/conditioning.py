@@ -13,11 +13,14 @@ from pydantic import Field
 from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.knobs import Fraction, Pixels, PromptText, Share, Strength, WholeCells
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.text.recipe import parts
 from katz_graph.models.text.textual_inversion import identities, with_learned_words
 from katz_graph.node import Node, Widget
 from katz_graph.recipe import Area, Averaged, ConditioningEntry, ControlUse, Joined, MaskUse, Picture, Prompt, Sizes, Zeroed
-from katz_graph.wires import CELL, Clip, Conditioning, ControlNet, Image, Mask, Vae
+from katz_graph.wires import Clip, Conditioning, ControlNet, Image, Mask, Vae
+
+cells = DEFAULT_LATENT_SPACE.cells
 
 MOST_ENTRIES = 1000  # a sampler takes far fewer
 MOST_TEXTS = 256
@@ -133,7 +136,7 @@ class ConditioningSetArea(Node, category="conditioning"):
     strength: Strength = 1.0
 
     def run(self, conditioning: Conditioning) -> Conditioning:
-        area = Area(self.y // CELL, self.x // CELL, self.height // CELL, self.width // CELL)
+        area = Area(cells(self.y), cells(self.x), cells(self.height), cells(self.width))
         return mapped(conditioning, lambda entry: replace(entry, area=area, strength=self.strength))
 
 

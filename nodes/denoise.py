@@ -11,7 +11,7 @@ from pydantic import Field
 
 from katz_graph.errors import InputError
 from katz_graph.knobs import Fraction, Guidance, SamplerName, SchedulerName, Seed, Steps, Strength, Text
-from katz_graph.models.family import architecture
+from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.node import VARIADIC, Node, Widget
 from katz_graph.wires import (
     Anything,
@@ -292,7 +292,7 @@ class ScaleFeatures(Node, category="denoise"):
     def run(self, model: Model, features: Features) -> Features:
         from katz_graph.models.families.unet.freeu import scale_backbone, scale_low_frequencies
 
-        positions = architecture(model.unet).skip_range(self.up_block)
+        positions = unet_architecture(model.network).skip_range(self.up_block)
         hidden = scale_backbone(features.hidden, self.backbone)
         skips = tuple(
             scale_low_frequencies(skip, self.skip) if position in positions else skip for position, skip in enumerate(features.skips)

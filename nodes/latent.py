@@ -9,25 +9,27 @@ from pydantic import Field
 from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.knobs import BatchSize
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.ui_results import announced, with_ui
-from katz_graph.wires import CELL, Latent, LatentSamples, Mask, Socket
+from katz_graph.wires import Latent, LatentSamples, Mask, Socket
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LatentSide = Annotated[int, Field(ge=16, le=16384), Widget(step=8)]
 Latents = Annotated["list[LatentSamples]", Socket("LATENT")]
-OLD_SCALE = 0.18215  # what files without a version are multiplied by: the scaling factor of SD 1.x
 
 
 def _empty(node: str, channels: int, width: int, height: int, batch: int, context: Context) -> LatentSamples:
     import torch
 
-    if width % CELL or height % CELL:
-        floored = f"{width - width % CELL}x{height - height % CELL}"
-        context.warn(f"{node}: {width}x{height} is not a multiple of {CELL}; using {floored}")
-    return {"samples": torch.zeros(batch, channels, height // CELL, width // CELL)}
+    space = DEFAULT_LATENT_SPACE
+    wide, high = space.cells(width), space.cells(height)
+    floored = space.pixels(wide), space.pixels(high)
+    if floored != (width, height):
+        context.warn(f"{node}: {width}x{height} is not a multiple of {space.factor}; using {floored[0]}x{floored[1]}")
+    return {"samples": torch.zeros(batch, channels, high, wide)}
 
 
 class EmptyLatentImage(Node, category="latent"):
@@ -38,7 +40,7 @@ class EmptyLatentImage(Node, category="latent"):
     batch_size: BatchSize = 1
 
     def run(self, context: Context) -> Latent:
-        return _empty("EmptyLatentImage", 4, self.width, self.height, self.batch_size, context)
+        return _empty("EmptyLatentImage", DEFAULT_LATENT_SPACE.channels, self.width, self.height, self.batch_size, context)
 
 
 class EmptySD3LatentImage(Node, category="latent/sd3"):
@@ -141,9 +143,9 @@ class SaveLatent(Node, category="latent", output=True):
         values: Tensor = samples["samples"].detach().cpu().contiguous()
         if samples.get("noise_mask") is not None:
             context.warn("SaveLatent: the latent's noise mask is not written: these files hold samples only")
-        height, width = values.shape[-2:]
+        height, width = map(DEFAULT_LATENT_SPACE.pixels, values.shape[-2:])
         data = save({"latent_tensor": values, "latent_format_version_0": torch.tensor([])}, dict(context.metadata))
-        name = filled_prefix(self.filename_prefix, width * CELL, height * CELL, 0)
+        name = filled_prefix(self.filename_prefix, width, height, 0)
         path = write_numbered(context.output_directory, name, ".latent", lambda file: file.write(data))
         return with_ui(samples, latents=announced(context, "output", [path]))
 
@@ -171,4 +173,4 @@ class LoadLatent(Node, category="latent"):
             samples = file.get_tensor("latent_tensor").float().clone()  # not the mapped file
         if samples.ndim != 4:
             raise InputError(f"{path}: its latent_tensor has shape {list(samples.shape)}, expected [batch, channels, height, width]")
-        return {"samples": samples if "latent_format_version_0" in names else samples / OLD_SCALE}
+        return {"samples": samples if "latent_format_version_0" in names else DEFAULT_LATENT_SPACE.restored(samples)}

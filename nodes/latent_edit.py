@@ -9,10 +9,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from katz_graph.knobs import TURNS, Crop, Flip, Rotation, ScaleFactor, Share, WholeCells
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.node import Node, Widget
-from katz_graph.wires import CELL, Latent, Mask
+from katz_graph.wires import Latent, Mask
 
 SMALLEST = 64  # pixels of a side that is chosen by hand
+cells = DEFAULT_LATENT_SPACE.cells
 
 Method = Literal["nearest-exact", "bilinear", "area", "bicubic", "bislerp"]
 CropSide = Annotated[int, Field(ge=64, le=16384), Widget(step=8)]
@@ -34,7 +36,7 @@ class LatentUpscale(Node, category="latent", title="Upscale Latent"):
         high, wide = samples["samples"].shape[-2:]
         width = max(SMALLEST, self.width or round(wide * max(SMALLEST, self.height) / high))
         height = max(SMALLEST, self.height or round(high * max(SMALLEST, self.width) / wide))
-        return scaled(samples, width // CELL, height // CELL, self.upscale_method, self.crop)
+        return scaled(samples, cells(width), cells(height), self.upscale_method, self.crop)
 
 
 class LatentUpscaleBy(Node, category="latent", title="Upscale Latent By"):
@@ -84,9 +86,9 @@ class LatentCrop(Node, category="latent/transform"):
         from katz_graph.picture.latents import crop
 
         high, wide = samples["samples"].shape[-2:]
-        smallest = SMALLEST // CELL
-        x, y = min(self.x // CELL, max(0, wide - smallest)), min(self.y // CELL, max(0, high - smallest))
-        return crop(samples, x, y, self.width // CELL, self.height // CELL)
+        smallest = cells(SMALLEST)
+        x, y = min(cells(self.x), max(0, wide - smallest)), min(cells(self.y), max(0, high - smallest))
+        return crop(samples, x, y, cells(self.width), cells(self.height))
 
 
 class LatentAdd(Node, category="latent/advanced"):
@@ -162,10 +164,10 @@ class LatentComposite(Node, category="latent"):
 
         below, above = samples_to["samples"], samples_from["samples"]
         check_channels(below, above)
-        x, y = self.x // CELL, self.y // CELL
+        x, y, feather = cells(self.x), cells(self.y), cells(self.feather)
         high, wide = below.shape[-2:]
         above = above[..., : max(0, high - y), : max(0, wide - x)]
-        mask = feathered(above, x, y, self.feather // CELL, high, wide) if self.feather >= CELL and above.numel() else None
+        mask = feathered(above, x, y, feather, high, wide) if feather and above.numel() else None
         return changed(samples_to, paste(below, above, x, y, mask))
 
 
@@ -181,5 +183,5 @@ class LatentCompositeMasked(Node, category="latent"):
         from katz_graph.picture.latents import changed, check_channels
 
         check_channels(destination["samples"], source["samples"])
-        place = self.x // CELL, self.y // CELL
+        place = cells(self.x), cells(self.y)
         return changed(destination, paste(destination["samples"], source["samples"], *place, mask, self.resize_source))

@@ -11,10 +11,11 @@ from pydantic import Field
 from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.files.folders import is_url
-from katz_graph.models.family import union_types
+from katz_graph.models.configuration import union_types
+from katz_graph.models.family import families, known
 from katz_graph.models.loading.fetch import fetch, shown
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
+from katz_graph.models.loading.sources import clip_recipe, controlnet_recipe, network_recipe, pipeline_recipes, vae_recipe
 from katz_graph.node import FileChoice, Node, Widget
 from katz_graph.recipe import Lora, digest
 from katz_graph.wires import Clip, ControlNet, Model, Vae
@@ -78,7 +79,7 @@ class UNETLoader(Node, category="advanced/loaders", title="Load Diffusion Model"
         return self._recipe(context)
 
     def _recipe(self, context: Context) -> Model:
-        return unet_recipe(context.folders.resolve("unet", self.unet_name), ROUNDING[self.weight_dtype])
+        return network_recipe(context.folders.resolve("unet", self.unet_name), ROUNDING[self.weight_dtype])
 
 
 class VAELoader(Node, category="loaders", title="Load VAE"):
@@ -110,7 +111,7 @@ class CLIPLoader(Node, category="advanced/loaders", title="Load CLIP"):
         return digest(self._recipe(context))
 
     def run(self, context: Context) -> Clip:
-        _only(self, self.type, "stable_diffusion")
+        _only(self, self.type, encoders=1)
         _on_engine_device(self, self.device, context)
         return self._recipe(context)
 
@@ -133,7 +134,7 @@ class DualCLIPLoader(Node, category="advanced/loaders", title="DualCLIPLoader"):
         return digest(self._recipe(context))
 
     def run(self, context: Context) -> Clip:
-        _only(self, self.type, "sdxl")
+        _only(self, self.type, encoders=2)
         _on_engine_device(self, self.device, context)
         return self._recipe(context)
 
@@ -173,7 +174,7 @@ class DiffControlNetLoader(Node, category="loaders", title="Load ControlNet Mode
         return digest(file_identity(_control_net(context, self.control_net_name)))
 
     def run(self, model: Model, context: Context) -> ControlNet:
-        return controlnet_recipe(_control_net(context, self.control_net_name), model.unet)
+        return controlnet_recipe(_control_net(context, self.control_net_name), model.network)
 
 
 class SetUnionControlNetType(Node, category="conditioning/controlnet"):
@@ -234,10 +235,12 @@ def _control_net(context: Context, name: str) -> Path:
     return place
 
 
-def _only(node: Node, kind: str, expected: str) -> None:
-    if kind != expected:
+def _only(node: Node, kind: str, encoders: int) -> None:
+    expected = [family.text_types[encoders - 1] for family in families() if len(family.text_types) >= encoders]
+    if kind not in expected:
+        runs = known(lambda family: family.short)
         raise InputError(
-            f"{type(node).__name__}, type: {kind} is another family of models; Katz Graph runs SD1.5, SD2 and SDXL: choose {expected}"
+            f"{type(node).__name__}, type: {kind} is another family of models; Katz Graph runs {runs}: choose {' or '.join(expected)}"
         )
 
 

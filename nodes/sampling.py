@@ -165,7 +165,7 @@ class AddNoise(Node, category="sampling/custom_sampling/noise", title="Add Noise
             return latent_image
         level = float((sigmas[0] - sigmas[-1]).abs() if len(sigmas) > 1 else sigmas[0])
         drawn = initial_noise(samples.shape, noise.seed, latent_image.get("batch_index")) if noise.drawn else samples * 0.0
-        noisy = samples + drawn * level / model.latent_scale
+        noisy = samples + drawn * level / model.latent.scale
         return cast(LatentSamples, {**latent_image, "samples": noisy.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)})
 
 

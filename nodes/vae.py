@@ -11,10 +11,11 @@ from pydantic import Field
 
 from katz_graph.context import Context
 from katz_graph.errors import InputError
+from katz_graph.models.configuration import latent_space
 from katz_graph.node import Node, Widget
 from katz_graph.nodes.conditioning import mapped
 from katz_graph.recipe import Concatenated, Picture, Tile
-from katz_graph.wires import CELL, Conditioning, Image, Latent, LatentSamples, Mask, Vae
+from katz_graph.wires import Conditioning, Image, Latent, LatentSamples, Mask, Vae
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +53,7 @@ class VAEEncode(Node, category="latent"):
     """
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
-        return {"samples": context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], context), context)}
+        return {"samples": context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], vae, context), context)}
 
 
 class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
@@ -67,7 +68,7 @@ class VAEEncodeTiled(Node, category="experimental", title="VAE Encode (Tiled)"):
 
     def run(self, pixels: Image, vae: Vae, context: Context) -> Latent:
         tile = _tile(self.tile_size, self.overlap)
-        return {"samples": context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], context), context, tile)}
+        return {"samples": context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], vae, context), context, tile)}
 
 
 class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (for Inpainting)"):
@@ -80,7 +81,7 @@ class VAEEncodeForInpaint(Node, category="latent/inpaint", title="VAE Encode (fo
     def run(self, pixels: Image, vae: Vae, mask: Mask, context: Context) -> Latent:
         from katz_graph.picture.mask import greyed
 
-        picture, covering = with_mask(self, pixels, mask, context)
+        picture, covering = with_mask(self, pixels, mask, vae, context)
         samples = context.engine.encode_image(vae, greyed(picture, covering), context)
         repainted = _grown(covering, self.grow_mask_by).round()
         return cast(LatentSamples, {"samples": samples, "noise_mask": repainted.unsqueeze(1)})
@@ -98,7 +99,7 @@ class InpaintModelConditioning(Node, category="conditioning/inpaint", names=("po
     ) -> tuple[Conditioning, Conditioning, Latent]:
         from katz_graph.picture.mask import greyed
 
-        picture, covering = with_mask(self, pixels, mask, context)
+        picture, covering = with_mask(self, pixels, mask, vae, context)
         shown = context.engine.encode_image(vae, greyed(picture, covering), context)
         seen = Concatenated(Picture.of(shown), Picture.of(covering))
         latent: dict[str, Tensor] = {"samples": context.engine.encode_image(vae, picture, context)}
@@ -114,7 +115,7 @@ class InstructPixToPixConditioning(Node, category="conditioning/instructpix2pix"
     def run(
         self, positive: Conditioning, negative: Conditioning, vae: Vae, pixels: Image, context: Context
     ) -> tuple[Conditioning, Conditioning, Latent]:
-        shown = context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], context), context)
+        shown = context.engine.encode_image(vae, whole_cells(self, pixels[..., :3], vae, context), context)
         seen = Concatenated(Picture.of(shown))
         sides = [mapped(side, lambda entry: replace(entry, concatenated=seen)) for side in (positive, negative)]
         return sides[0], sides[1], {"samples": shown * 0.0}
@@ -124,24 +125,24 @@ def _tile(side: int, overlap: int) -> Tile:
     return Tile(side, min(overlap, side // 4) if side < overlap * 4 else overlap)
 
 
-def with_mask(node: Node, pixels: Image, mask: Mask, context: Context) -> tuple[Tensor, Tensor]:
+def with_mask(node: Node, pixels: Image, mask: Mask, vae: Vae, context: Context) -> tuple[Tensor, Tensor]:
     """Returns the colours [B, H, W, 3] and the mask [b, H, W] in their size, in whole cells."""
     from katz_graph.files.images import resize
 
     height, width = pixels.shape[1:3]
     covering = resize(mask.reshape(-1, *mask.shape[-2:], 1), width, height, "bilinear")
-    return whole_cells(node, pixels[..., :3], context), whole_cells(node, covering, context)[..., 0]
+    return whole_cells(node, pixels[..., :3], vae, context), whole_cells(node, covering, vae, context)[..., 0]
 
 
-def whole_cells(node: Node, picture: Tensor, context: Context) -> Tensor:
-    """Crops [B, H, W, C] around the centre to sides that are multiples of 8."""
-    name, (height, width) = type(node).__name__, picture.shape[1:3]
-    if height < CELL or width < CELL:
-        raise InputError(f"{name}: the picture is {width}x{height}, expected at least {CELL}x{CELL}")
-    high, wide = height - height % CELL, width - width % CELL
+def whole_cells(node: Node, picture: Tensor, vae: Vae, context: Context) -> Tensor:
+    """Crops [B, H, W, C] around the centre to whole cells of the VAE's latents."""
+    name, cell, (height, width) = type(node).__name__, latent_space(vae).factor, picture.shape[1:3]
+    if height < cell or width < cell:
+        raise InputError(f"{name}: the picture is {width}x{height}, expected at least {cell}x{cell}")
+    high, wide = height - height % cell, width - width % cell
     if (high, wide) != (height, width):
-        context.warn(f"{name}: {width}x{height} is not a multiple of {CELL}; cropping to {wide}x{high}")
-    top, left = height % CELL // 2, width % CELL // 2
+        context.warn(f"{name}: {width}x{height} is not a multiple of {cell}; cropping to {wide}x{high}")
+    top, left = height % cell // 2, width % cell // 2
     return picture[:, top : top + high, left : left + wide]
 
 

@@ -9,9 +9,10 @@ import torch
 
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.worker.main import serve
+from katz_graph.models.family import families
 from katz_graph.packs import load_registry
 
-NETWORKS = (diffusers.AutoencoderKL, diffusers.ControlNetModel, diffusers.UNet2DConditionModel)
+NETWORKS = (diffusers.AutoencoderKL, *(getattr(diffusers, name) for family in families() for name in family.class_names))
 """Needed by nearly all jobs. To name them is to load their modules, which takes seconds: here, and
 not in the first job.
 """

@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, get_args
 
-from katz_graph import events, patches, recipe
+from katz_graph import events, latent_space, patches, recipe
 from katz_graph.executor import messages
 from katz_graph.executor.transport.mailbox import Address
 from katz_graph.executor.worker import config, timing
@@ -26,6 +26,7 @@ _CLASSES: tuple[type, ...] = (
     recipe.Component,
     recipe.Lora,
     recipe.MergedComponent,
+    latent_space.LatentSpace,
     recipe.ModelRecipe,
     recipe.TextEncoderRecipe,
     recipe.LearnedWords,

@@ -33,7 +33,6 @@ from katz_graph.ir.instances import Instances
 from katz_graph.ir.program import Call, Instance, Instruction
 from katz_graph.ir.region import Operation, Previous, Ref
 from katz_graph.ir.values import Step
-from katz_graph.models.family import architecture
 from katz_graph.models.loading.residency import CONTROL_NETS, NoRoom
 from katz_graph.models.stages import NODE
 from katz_graph.models.text.recipe import clips
@@ -112,7 +111,7 @@ class Execution:
         begin = self.program.region.begin
         spec, table = sampling_of(begin)
         latent: Tensor = begin.inputs["latent_image"]["samples"]
-        scaled = latent.float() * self._model.latent_scale if latent.any() else latent.float()
+        scaled = self._model.latent.normalised(latent.float()) if latent.any() else latent.float()
         return start_process(spec, scaled, table, self._models.device, self._models.dtype)
 
     def _wanted_set(self) -> WeightSet | None:
@@ -121,13 +120,13 @@ class Execution:
         """
         models = (op.inputs.get("model") for variant in self.program.variants for op in variant.operations)
         model = next((model for model in models if isinstance(model, ModelRecipe)), None)
-        return None if model is None else (model.unet, tuple(lora for lora in model.loras if lora.strength))
+        return None if model is None else (model.network, tuple(lora for lora in model.loras if lora.strength))
 
     def _unpatched(self) -> dict[Component, ModelRecipe]:
         """Returns the UNets that are not patched: other requests' LoRAs must be out of them."""
         models = [op.inputs.get("model") for variant in self.program.variants for op in variant.operations]
-        patched = {model.unet for model in self._weight_sets.values()}
-        return {model.unet: model for model in models if isinstance(model, ModelRecipe) and model.unet not in patched}
+        patched = {model.network for model in self._weight_sets.values()}
+        return {model.network: model for model in models if isinstance(model, ModelRecipe) and model.network not in patched}
 
     @property
     def weight_set(self) -> WeightSet | None:
@@ -165,7 +164,7 @@ class Execution:
         return self._models.residents.with_room(self._what(), self._step_on, again=False)
 
     def _step_on(self) -> bool:
-        self.uncharged, before = 0.0, self._models.unet_seconds
+        self.uncharged, before = 0.0, self._models.network_seconds
         with running(self._context, self.program.name):  # functions and nodes of packs in it may reach the run
             if not self._loaded:
                 self._load()
@@ -177,7 +176,7 @@ class Execution:
             for model in self._patched.values():  # other requests may have run since the last unit
                 self._patch(model)
             done = self._continue()
-        self.switched = self._models.unet_seconds - before
+        self.switched = self._models.network_seconds - before
         return done
 
     def _continue(self) -> bool:
@@ -195,10 +194,10 @@ class Execution:
         started, index = time.perf_counter(), instruction.evaluation
         match instruction.kind:
             case "patch":
-                before, model = self._models.unet_seconds, self._weight_sets[instruction.target]
+                before, model = self._models.network_seconds, self._weight_sets[instruction.target]
                 self._patch(model)
-                self._patched[model.unet] = model
-                if (switched := self._models.unet_seconds - before) > 0:
+                self._patched[model.network] = model
+                if (switched := self._models.network_seconds - before) > 0:
                     self.timing.switches[instruction.target] = switched
                 seconds = self._span(f"patch {instruction.target}", started, index)
                 self.timing.prepare += seconds if index is None else 0.0
@@ -264,7 +263,7 @@ class Execution:
         return self._models.residents.with_room(what, lambda: (self._unscaled(process.result), self._unscaled(process.denoised)))
 
     def _unscaled(self, latent: Tensor) -> Tensor:
-        return (latent / self._model.latent_scale).float().cpu()
+        return self._model.latent.restored(latent).float().cpu()
 
     def close(self) -> None:
         """Releases the models of this request, and its values, which an error's traceback would
@@ -284,7 +283,8 @@ class Execution:
             if self._models.residents.in_use:
                 raise
             raise self._too_much(error) from None
-        self._colours = _colours(self._model) if self._context.previews else None
+        space = self._model.latent
+        self._colours = linear_map(space.scale, space.channels) if self._context.previews else None
         self.timing.load = self._span("load", started, None)
         if self._owns:
             self._process = self._start()
@@ -379,10 +379,6 @@ class Execution:
                 f"node {self.program.name}: the latent became NaN or infinite in step {point.step + 1} "
                 f"(evaluation {point.index + 1} of {len(self.program.schedule)}); try {ways_out}"
             )
-
-
-def _colours(model: ModelRecipe) -> LinearMap | None:
-    return linear_map(model.latent_scale, architecture(model.unet).latent_channels)
 
 
 def _instance(instruction: Instruction) -> Instance:

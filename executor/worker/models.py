@@ -15,13 +15,15 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.executor.worker.vae_parts import Parts, in_parts, needed, possible, surely_enough
 from katz_graph.executor.worker.weight_set import MERGING, WeightSets, merged_module
 from katz_graph.host.memory import GB, RanOut
 from katz_graph.ir.values import TextEncoding
+from katz_graph.models.configuration import overflows
 from katz_graph.models.families.shared import vae
 from katz_graph.models.families.shared.stages import VAE_DECODE, VAE_ENCODE
-from katz_graph.models.family import vae_shape
+from katz_graph.models.family import family_of
 from katz_graph.models.loading.identity import count_values
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.residents import Loadable
@@ -44,8 +46,6 @@ from katz_graph.recipe import (
     VaeRecipe,
 )
 from katz_graph.upscale.networks import load_upscaler, network_peak, size_of
-
-TEXT_PARTS = ("text_encoder", "text_encoder_2")
 
 Computing = Callable[[Stage, Any, Mapping[str, Any]], Outputs]
 """Computes a stage with a live module from what it is given, see
@@ -71,7 +71,7 @@ class DeviceModels:
         self.residents.also_free = self._originals
         self.compute: Computing = computed  # how stages are carried out
         self.lora_merges, self.lora_seconds = 0, 0.0  # how often a model's LoRAs were not those that were wanted, and what that took
-        self.unet_seconds = 0.0  # of those, in UNets
+        self.network_seconds = 0.0  # of those, in networks
         self._sets: WeakKeyDictionary[Any, WeightSets] = WeakKeyDictionary()  # by live module; a module's originals go with it
 
     def unload(self) -> None:
@@ -84,9 +84,9 @@ class DeviceModels:
         return () if sets is None else sets.originals
 
     def patch(self, recipe: ModelRecipe) -> Any:
-        """Makes a recipe's LoRAs, and no others, resident in its UNet. Returns the live UNet."""
-        module = self._module(recipe.unet, "unet")
-        self.unet_seconds += self._resident(module, recipe.loras, "unet")
+        """Makes a recipe's LoRAs, and no others, resident in its network. Returns the live one."""
+        module, part = self._network(recipe), family_of(recipe.network).network.part
+        self.network_seconds += self._resident(module, recipe.loras, part)
         return module
 
     def module(self, recipe: ModelRecipe | ControlNetRecipe | Encoding) -> Any:
@@ -95,7 +95,7 @@ class DeviceModels:
         """
         match recipe:
             case ModelRecipe():
-                return self._module(recipe.unet, "unet")
+                return self._network(recipe)
             case ControlNetRecipe():
                 return self.residents.get(self._control_net(recipe))
             case _:
@@ -115,7 +115,7 @@ class DeviceModels:
         if isinstance(recipe, ControlNetRecipe):
             yield self._control_net(recipe)
         elif isinstance(recipe, ModelRecipe):
-            yield self._loadable(recipe.unet, "unet")
+            yield self._loadable(recipe.network, family_of(recipe.network).network.part)
         else:
             for encoder, part in zip(recipe.encoders, TEXT_PARTS, strict=False):
                 self.store.tokenizer(encoder.tokenizer)
@@ -225,17 +225,20 @@ class DeviceModels:
 
     def _vae(self, recipe: VaeRecipe) -> Loadable:
         """Returns the VAE, in float32 where its configuration says that half overflows."""
-        overflows = vae_shape(recipe).force_upcast and self.dtype == torch.float16
-        return self.store.vae_of(recipe.vae, self.device, torch.float32 if overflows else self.dtype)
+        too_narrow = self.dtype == torch.float16 and overflows(recipe)
+        return self.store.vae_of(recipe.vae, self.device, torch.float32 if too_narrow else self.dtype)
+
+    def _network(self, recipe: ModelRecipe) -> Any:
+        return self._module(recipe.network, family_of(recipe.network).network.part)
 
     def _module(self, part: Component, target: str) -> Any:
-        """Returns the live UNet or text encoder."""
+        """Returns the live network or text encoder."""
         return self.residents.get(self._loadable(part, target))
 
     def _loadable(self, part: Component, target: str) -> Loadable:
         if not isinstance(part, MergedComponent):
-            return (self.store.unet_of if target == "unet" else self.store.text_encoder_of)(part, self.device, self.dtype)
-        kind = "unet" if target == "unet" else "text encoder"
+            return (self.store.text_encoder_of if target in TEXT_PARTS else self.store.network_of)(part, self.device, self.dtype)
+        kind = "text encoder" if target in TEXT_PARTS else target
         made = loadable(f"merged {kind}", part, self.device, self.dtype, lambda: merged_module(part, target, self.dtype))
         return replace(made, beside=MERGING * count_values(part) if self.device.type == "cpu" else 0)
 

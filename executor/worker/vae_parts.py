@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from torch import Tensor, cat, split
 
+from katz_graph.models.configuration import config
 from katz_graph.models.costs.peaks import stage_peak
-from katz_graph.models.family import config
 from katz_graph.models.stages import Stage
 from katz_graph.recipe import Component, Tile
 

@@ -13,19 +13,20 @@ import torch
 from torch import Tensor
 
 from katz_graph.adapters.lora import Factors, fit, read_lora
+from katz_graph.adapters.naming import TEXT_PARTS
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.recipe import Component, FileIdentity, Lora, MergedComponent
 
 Resident = tuple[tuple[Lora, str], ...]
-"""LoRAs in order, each with the part of its file that is meant: `unet`, `text_encoder` or
-`text_encoder_2`.
+"""LoRAs in order, each with the part of its file that is meant: that of the network, `text_encoder`
+or `text_encoder_2`.
 """
 
 FILES_KEPT = 8  # that a module's sets are made of, so that switching between them reads nothing
 
 
 class WeightSets:
-    """Makes weight sets resident in one module, a UNet or a text encoder; the only keeper of its
+    """Makes weight sets resident in one module, a network or a text encoder; the only keeper of its
     originals.
 
     A text encoder may be one model's first and another's second: which part of a LoRA file it takes
@@ -52,7 +53,7 @@ class WeightSets:
         return self._originals.values()
 
     @torch.no_grad()
-    def use(self, loras: tuple[Lora, ...], part: str = "unet") -> float:
+    def use(self, loras: tuple[Lora, ...], part: str) -> float:
         """Makes a set resident; returns the seconds it took, 0 when it was there. `part`: of the
         files, which is what the module is to its model.
 
@@ -107,9 +108,7 @@ MERGING = 8  # bytes for each weight, while two modules in float32 are at hand
 
 @torch.no_grad()
 def merged_module(part: MergedComponent, target: str, dtype: torch.dtype) -> Any:
-    """Merges two modules into one on the CPU. `target` is `unet`, `text_encoder` or
-    `text_encoder_2`, as LoRA files name what they are for.
-    """
+    """Merges two modules into one on the CPU. `target` is the part of LoRA files that is for it."""
     module, other = (_whole(source, loras, target) for source, loras in part.sources)
     weights = dict(other.named_parameters())
     for name, weight in module.named_parameters():
@@ -124,6 +123,7 @@ def _whole(part: Component, loras: tuple[Lora, ...], target: str) -> Any:
         module = merged_module(part, target, torch.float32)
     else:
         store = ModelStore()
-        module = (store.unet if target == "unet" else store.text_encoder)(part, "cpu", torch.float32)
+        load = store.text_encoder if target in TEXT_PARTS else store.network
+        module = load(part, "cpu", torch.float32)
     WeightSets(module).use(loras, target)
     return module

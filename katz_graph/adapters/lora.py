@@ -19,8 +19,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from katz_graph.adapters.naming import PARTS, module_names, unified
+from katz_graph.adapters.naming import module_names, unified
 from katz_graph.errors import InputError
+from katz_graph.models.family import families
 from katz_graph.models.loading.identity import check_unchanged, read_header, read_json
 from katz_graph.recipe import ClipRecipe, Component, FileIdentity, Lora, MergedComponent, ModelRecipe
 
@@ -54,15 +55,10 @@ class Factors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoraFile:
-    """Holds the factors of a LoRA file by modules as the file names them."""
+    """Holds the factors of a LoRA file by part of a pipeline, and module as the file names it."""
 
     path: str
-    unet: Mapping[str, Factors]
-    text_encoders: tuple[Mapping[str, Factors], Mapping[str, Factors]]
-
-    def part(self, name: str) -> Mapping[str, Factors]:
-        """Returns the factors for `unet`, `text_encoder` or `text_encoder_2`."""
-        return dict(zip(PARTS, (self.unet, *self.text_encoders), strict=True))[name]
+    parts: Mapping[str, Mapping[str, Factors]]
 
 
 def read_lora(file: FileIdentity) -> LoraFile:
@@ -82,7 +78,7 @@ def read_lora(file: FileIdentity) -> LoraFile:
         part: {module: _factors(file.path, part, module, entry, config) for module, entry in modules.items()}
         for part, modules in named.items()
     }
-    return LoraFile(file.path, parts["unet"], (parts["text_encoder"], parts["text_encoder_2"]))
+    return LoraFile(file.path, parts)
 
 
 def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
@@ -97,7 +93,7 @@ def left_out(recipe: ModelRecipe | ClipRecipe) -> Iterator[str]:
 
 
 def _loras(recipe: ModelRecipe | ClipRecipe) -> Iterator[Lora]:
-    parts = [recipe.unet] if isinstance(recipe, ModelRecipe) else [one.encoder for one in recipe.encoders]
+    parts = [recipe.network] if isinstance(recipe, ModelRecipe) else [one.encoder for one in recipe.encoders]
     yield from recipe.loras
     for part in parts:
         yield from _merged_loras(part)
@@ -124,7 +120,7 @@ def fit(lora: LoraFile, part: str, weights: Mapping[str, Tensor]) -> dict[str, F
     """
     names = module_names(weights, part)
     fitted: dict[str, Factors] = {}
-    for module, factors in lora.part(part).items():
+    for module, factors in lora.parts[part].items():
         if module not in names:
             raise InputError(
                 f"{lora.path}: made for another architecture: {part}.{module} (shape {factors.shape}) does not exist in this model; "
@@ -184,7 +180,8 @@ def _adapter_config(path: str, metadata: Mapping[str, str]) -> Mapping[str, Any]
         if not isinstance(config, dict):
             raise InputError(f"{path}: its {METADATA} is not a JSON object")
     elif Path(path).name == "adapter_model.safetensors" and beside.exists():
-        config = {f"unet.{name}": value for name, value in read_json(beside).items()}
+        values = read_json(beside)
+        config = {f"{family.network.part}.{name}": value for family in families() for name, value in values.items()}
     else:
         config = {}
     dora = next((name for name, value in config.items() if name.endswith("use_dora") and value), None)

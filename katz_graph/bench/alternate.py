@@ -90,7 +90,7 @@ def write_models(folder: Path, channels: tuple[int, ...]) -> Sequence[int]:
     sizes = []
     for name in (*BASES, REFINER):
         model, clip, vae = pipeline_recipes(folder / name)
-        sizes.append(4 * sum(count_values(part) for part in (model.unet, vae.vae, *(one.encoder for one in clip.encoders))))
+        sizes.append(4 * sum(count_values(part) for part in (model.network, vae.vae, *(one.encoder for one in clip.encoders))))
     return sizes
 
 

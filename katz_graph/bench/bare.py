@@ -24,11 +24,11 @@ from torch import Tensor
 from katz_graph.bench.placed import Models, Scale
 from katz_graph.executor.worker.host import AWAKE
 from katz_graph.ir.values import Features, Residuals, Step, TextEncoding
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.families.unet import blocks as unet
 from katz_graph.models.families.unet import control_blocks as controlnet
 from katz_graph.models.families.unet.attention import cross_attention_keys_values
 from katz_graph.models.families.unet.embedding import added_embedding
-from katz_graph.wires import CELL
 
 Part = Literal["branch", "controlnet"]
 
@@ -85,7 +85,7 @@ class _Half:
         with torch.inference_mode():
             self._unet = UNet2DConditionModel.from_pretrained(models.pipeline / "unet")
             self._controlnet = ControlNetModel.from_pretrained(models.controls[0])
-            side = scale.side * CELL
+            side = DEFAULT_LATENT_SPACE.pixels(scale.side)
             width, pooled = self._unet.config.cross_attention_dim, self._unet.config.projection_class_embeddings_input_dim
             pooled -= 6 * self._unet.config.addition_time_embed_dim
             sizes = torch.tensor([[side, side, 0, 0, side, side, 6.0]])

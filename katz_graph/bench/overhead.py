@@ -110,7 +110,7 @@ def _pipeline_run(engine: DeviceEngine, folder: Path) -> Callable[[], object]:
     model, clip, vae = pipeline_recipes(MINI / "pipeline")
     control = controlnet_recipe(MINI / "controlnet" / "silhouette")
     store, device, dtype = engine.models.store, engine.models.device, engine.models.dtype
-    unet, control_net = store.unet(model.unet, device, dtype), engine.models.module(control)
+    unet, control_net = store.network(model.network, device, dtype), engine.models.module(control)
     pipeline = StableDiffusionXLControlNetPipeline(
         vae=store.vae(vae.vae, device, dtype),
         text_encoder=store.text_encoder(clip.encoders[0].encoder, device, dtype),

@@ -22,9 +22,9 @@ from katz_graph.executor.planning import plan_region
 from katz_graph.ir.device import Device, Target
 from katz_graph.ir.program import Call, Program
 from katz_graph.ir.region import Region
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.models.stages import stage
 from katz_graph.planner.queries import commonest_variant
-from katz_graph.wires import CELL
 
 UNET = ("unet_encoder", "unet_mid", "unet_decoder")
 PROFILED = 6  # steps, of which the first does not count
@@ -76,7 +76,7 @@ class Models:
             guidance=guidance,
             seed=seed,
             latent=torch.zeros(1, 4, scale.side, scale.side),
-            image=torch.rand(1, scale.side * CELL, scale.side * CELL, 3, generator=generator),
+            image=torch.rand(1, DEFAULT_LATENT_SPACE.pixels(scale.side), DEFAULT_LATENT_SPACE.pixels(scale.side), 3, generator=generator),
             controls=tuple(ControlCase(path, 0.8, 0.0, 1.0) for path in self.controls[:controls]),
         )
         return sampler_region(case)

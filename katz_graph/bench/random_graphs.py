@@ -18,7 +18,9 @@ import torch
 from katz_graph.bench.random_models import Family, make_controlnet, make_lora, make_pipeline
 from katz_graph.files.images import png
 from katz_graph.graph import Graph, Link, NodeCall
-from katz_graph.wires import CELL
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
+
+pixels = DEFAULT_LATENT_SPACE.pixels
 
 CHECKPOINTS: dict[str, tuple[Family, int]] = {  # family, input channels beside the latent's
     "sd1": ("sd1", 0),
@@ -173,19 +175,24 @@ class _Pen:
         """Draws a rectangle of the picture in pixels, mostly of one size."""
         width, height = self.area if self._perhaps(0.7) else (self.chance.randint(AREA, self.width), self.chance.randint(AREA, self.height))
         x, y = self.chance.randint(0, self.width - width), self.chance.randint(0, self.height - height)
-        return {"width": width * CELL, "height": height * CELL, "x": x * CELL, "y": y * CELL}
+        return {
+            "width": pixels(width),
+            "height": pixels(height),
+            "x": pixels(x),
+            "y": pixels(y),
+        }
 
     def _mask(self) -> Link:
         """Draws a rectangle of 1."""
         place = self._place()
-        ground = self._add("SolidMask", value=0.0, width=self.width * CELL, height=self.height * CELL)
+        ground = self._add("SolidMask", value=0.0, width=pixels(self.width), height=pixels(self.height))
         shape = self._add("SolidMask", value=1.0, width=place["width"], height=place["height"])
         inputs = {"destination": Link(ground, 0), "source": Link(shape, 0), "operation": "add"}
         return Link(self._add("MaskComposite", x=place["x"], y=place["y"], **inputs), 0)
 
     def _picture(self) -> Link:
         loaded = Link(self._add("LoadImage", image=PICTURE), 0)
-        size = {"width": self.width * CELL, "height": self.height * CELL}
+        size = {"width": pixels(self.width), "height": pixels(self.height)}
         return Link(self._add("ImageScale", image=loaded, upscale_method="bilinear", crop="disabled", **size), 0)
 
     def _control(self) -> dict[str, Link]:
@@ -217,7 +224,11 @@ class _Pen:
                 latent = Link(self._add("SetLatentNoiseMask", samples=latent, mask=self._mask()), 0)
             return positive, negative, self._repeated(latent), self.chance.choice((0.6, 1.0))
         else:
-            size = {"width": self.width * CELL, "height": self.height * CELL, "batch_size": self.batch}
+            size = {
+                "width": pixels(self.width),
+                "height": pixels(self.height),
+                "batch_size": self.batch,
+            }
             return positive, negative, Link(self._add("EmptyLatentImage", **size), 0), 1.0
         return positive, negative, self._repeated(latent), 1.0
 

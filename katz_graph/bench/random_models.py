@@ -20,10 +20,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection, CLIPTokenizer
 
-from katz_graph.models.family import Family as Family
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.loading.store import LIBRARIES
 
+Family = Literal["sd1", "sd2", "sdxl"]
 Naming = Literal["diffusers", "peft", "kohya"]
 
 CHANNELS = (16, 24, 32)

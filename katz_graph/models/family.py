@@ -1,254 +1,273 @@
-"""Describes a component from its configuration alone: SD1, SD2 or SDXL, widths and factors; and
-checks that two components fit.
+"""Defines the declaration of a family of diffusion models, finds the family of a component, and
+checks that components fit each other.
 
-Never imports torch.
+Must not know any family. Never imports torch.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from katz_graph.errors import InputError
-from katz_graph.models.loading.identity import content_hash, read_json, resolve
-from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, FileIdentity, ModelRecipe, VaeRecipe
-
-Family = Literal["sd1", "sd2", "sdxl"]
-
-BLOCKS = {"CrossAttnDownBlock2D", "DownBlock2D", "UNetMidBlock2DCrossAttn", "UNetMidBlock2D", "UpBlock2D", "CrossAttnUpBlock2D"}
-MID_BLOCK = "UNetMidBlock2DCrossAttn"
-UNUSED = (
-    "class_embed_type",
-    "num_class_embeds",
-    "encoder_hid_dim_type",
-    "time_cond_proj_dim",
-    "time_embedding_act_fn",
-    "center_input_sample",
+from katz_graph.graph import Link, NodeCall
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models import stages
+from katz_graph.models.configuration import (
+    config,
+    expect_class,
+    latent_space,
+    pooled_text_width,
+    text_width,
 )
+from katz_graph.models.loading.configurations import Shapes
+from katz_graph.recipe import (
+    ClipRecipe,
+    Component,
+    Conditioning,
+    ConditioningEntry,
+    ControlNetRecipe,
+    ModelRecipe,
+    VaeRecipe,
+)
+
+if TYPE_CHECKING:
+    from katz_graph.models.loading.single_file import Contents
+
+Configuration = dict[str, Any]
+Complete = Callable[[ConditioningEntry, ModelRecipe, Mapping[str, Any], bool], ConditioningEntry]
+"""Adds to a conditioning entry what a model takes beside the text, where it is not set. The mapping
+is the latent that is sampled; true means the positive side.
+"""
+Nodes = dict[str, NodeCall]
+Predict = Callable[[Nodes, str, ModelRecipe, Link, Conditioning, Mapping[str, Link]], Link]
+"""Adds the operations of one prediction to a region, under names that begin with the given one:
+from a step, a text, and the residuals of ControlNets.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Describes the shape of a UNet or ControlNet."""
+    """Describes what a network or a ControlNet takes and gives."""
 
-    family: Family
     latent_channels: int  # of the prediction
     input_channels: int  # more than latent_channels where a mask or a picture is concatenated
     text_width: int  # of the text encoding's hidden state
-    pooled_width: int | None  # of the pooled text, SDXL
-    channels: tuple[int, ...]  # per down block
-    layers_per_block: int
-    down_blocks: int
-    up_blocks: int  # 0 in a ControlNet
+    pooled_width: int | None  # of the pooled text; None where it takes none
 
-    def skip_range(self, up_block: int) -> range:
-        """Returns the positions of the skips that an up block reads, as `unet.skip_range` does for
-        a live module; none without such a block.
+    @property
+    def extra_channels(self) -> int:
+        """Counts the input channels beside the latent's: 5 for inpainting (mask and masked
+        picture), 4 for editing by instruction, else 0.
         """
-        end = (self.down_blocks - up_block) * (self.layers_per_block + 1)
-        return range(max(end - self.layers_per_block - 1, 0), max(end, 0))
+        return self.input_channels - self.latent_channels
 
 
 @dataclass(frozen=True, slots=True)
-class VaeShape:
-    latent_channels: int
-    factor: int  # pixels per latent, along one side
-    scaling_factor: float  # a latent times this is what a sampler works on
-    force_upcast: bool  # known to overflow in float16
-
-
-def config(part: Component) -> Mapping[str, Any]:
-    """Returns a component's configuration, as it was when the recipe was made. InputError when the
-    file has changed since.
+class Network:
+    """Declares the network of a family: its `noun` in messages, its `part` in pipelines and LoRA
+    files, and its class in diffusers. `prepare` names a function, as `module:function`, that makes
+    a loaded network or ControlNet ready for its stages.
     """
-    if part.configuration is not None:
-        return _parsed(part.configuration)
-    return _config(next(file for file in part.files if Path(file.path).name in ("config.json", "scheduler_config.json")))
+
+    noun: str
+    part: str
+    class_name: str
+    architecture: Callable[[Component], Architecture]
+    complete: Complete
+    predict: Predict
+    prepare: str
 
 
-def scheduler_config(model: ModelRecipe) -> dict[str, Any]:
-    """Returns the configuration that the model's scheduler was saved with: its noise table and kind
-    of prediction.
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Recognises a module in a safetensors file: under one of the prefixes, one of `names` is there
+    and none of `besides`. `configure` derives its configuration from the shapes of its tensors and
+    the name of the file.
     """
-    return dict(config(model.scheduler))
+
+    prefixes: tuple[str, ...]
+    names: tuple[str, ...]
+    configure: Callable[[Shapes, str], Configuration]
+    besides: tuple[str, ...] = ()
+
+    def prefix(self, shapes: Shapes) -> str | None:
+        """Returns the prefix under which the module is there."""
+
+        def holds(prefix: str, names: tuple[str, ...]) -> bool:
+            return any(prefix + name in shapes for name in names)
+
+        found = (one for one in self.prefixes if holds(one, self.names))
+        return next((one for one in found if not holds(one, self.besides)), None)
 
 
-def prediction_type(model: ModelRecipe) -> Literal["epsilon", "v_prediction"]:
-    kind = config(model.scheduler).get("prediction_type", "epsilon")
-    if kind not in ("epsilon", "v_prediction"):
-        raise InputError(f"{model.scheduler.folder}: prediction_type is {kind!r}, expected 'epsilon' or 'v_prediction'")
-    return kind  # type: ignore[no-any-return]
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """Declares the ControlNets of a family: their classes in diffusers, and their single files.
+    `check` raises InputError when one does not fit a model of the family.
+    """
+
+    class_names: tuple[str, ...]
+    file: Layout
+    check: Callable[[ControlNetRecipe, ModelRecipe], None]
 
 
-@lru_cache(maxsize=256)
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Declares how single files hold models of a family. The first prefix of `network` is that of
+    checkpoints; `text_encoders`: the prefixes of theirs -> whether each projects. `convert` names a
+    function, as `module:function`, from tensors and configuration to the tensors as the module
+    names them.
+    """
+
+    network: Layout
+    text_encoders: Mapping[str, bool]
+    convert: str
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Declares what a network was trained with, for files that do not say it. `latent`: the space
+    of its latents, and if half precision does not suffice for its VAE. `noise`: the configuration
+    of a scheduler, of a network whose folder has none; `scheduler` tells it from a single file.
+    """
+
+    latent: Callable[[Component], LatentSpace]
+    vae_overflows: Callable[[Component], bool]
+    noise: Configuration
+    scheduler: Callable[[Contents, Component], Component]
+
+
+@dataclass(frozen=True, slots=True)
+class LoraNames:
+    """Declares how LoRA files name the modules of a network: those of kohya's trainers begin with
+    `prefix`, PEFT's own with one of `roots`. `renaming` maps diffusers' names to PEFT's; `others`
+    names the function from the paths of all modules to the further names of each. Both as
+    `module:name`.
+    """
+
+    prefix: str
+    roots: tuple[str, ...]
+    renaming: str
+    others: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamily:
+    """Declares a kind of diffusion model, which is all that the rest of the program knows of it.
+    `title`, `short`: its models, in messages. `text_types`: what CLIP loaders call its text
+    encoders, the n-th for n of them.
+    """
+
+    title: str
+    short: str
+    network: Network
+    files: Files
+    training: Training
+    lora: LoraNames
+    text_types: tuple[str, ...]
+    stages: tuple[stages.Stage, ...]
+    controls: Controls | None = None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.network.class_name, *(self.controls.class_names if self.controls else ())
+
+    def prepared(self, module: Any) -> Any:
+        """Makes a loaded network or ControlNet ready for its stages. Returns it."""
+        stages.named(self.network.prepare)(module)
+        return module
+
+
+@lru_cache(maxsize=1)
+def families() -> list[ModelFamily]:
+    """Returns all families. Only `register` changes the list."""
+    from katz_graph.models.families import FAMILIES
+
+    return [import_module(f"katz_graph.models.families.{name}.family").FAMILY for name in FAMILIES]
+
+
+def register(family: ModelFamily) -> None:
+    """Adds a family and its stages. ValueError for a stage that there is."""
+    stages.register(family.stages)
+    families().append(family)
+
+
+def known(words: Callable[[ModelFamily], str]) -> str:
+    """Lists all families in the words that are taken of each, for messages."""
+    return " or ".join(dict.fromkeys(map(words, families())))
+
+
+def supported() -> str:
+    """Lists the models that run, for messages."""
+    return known(lambda family: family.title)
+
+
+def a_network() -> str:
+    """Lists what the networks are called, for messages."""
+    return known(lambda family: f"a {family.network.noun}")
+
+
+def all_controls() -> list[Controls]:
+    return [family.controls for family in families() if family.controls is not None]
+
+
+def family_of_class(name: str | None) -> ModelFamily | None:
+    """Returns the family whose network or ControlNet has this class in diffusers."""
+    return next((family for family in families() if name in family.class_names), None)
+
+
+def family_of(part: Component) -> ModelFamily:
+    """Returns the family of a network or ControlNet. InputError for the class of no family."""
+    family = family_of_class(config(part).get("_class_name"))
+    if family is None:
+        expect_class(part, *(name for family in families() for name in family.class_names))
+        raise AssertionError  # `expect_class` knows no more classes than families
+    return family
+
+
 def architecture(part: Component) -> Architecture:
-    """Returns the shape of a UNet or ControlNet. InputError when it is of a kind that cannot be run
-    in stages.
-    """
-    expect_class(part, "UNet2DConditionModel", "ControlNetModel", "ControlNetUnionModel")
-    values = config(part)
-    down, up = _field(part, "down_block_types", list), values.get("up_block_types") or ()
-    strange = next((block for block in (*down, *up, values.get("mid_block_type", MID_BLOCK)) if block not in BLOCKS), None)
-    if strange:
-        raise InputError(
-            f"{part.folder}: block type {strange} is not supported, "
-            f"expected those of Stable Diffusion 1, 2 and XL: {', '.join(sorted(BLOCKS))}"
-        )
-    used = next((name for name in UNUSED if values.get(name) not in (None, False)), None)
-    if used:
-        raise InputError(
-            f"{part.folder}: {used} is {values[used]!r}: models with that condition are not supported, expected Stable Diffusion 1, 2 or XL"
-        )
-    added = values.get("addition_embed_type")
-    if added not in (None, "text_time"):
-        raise InputError(f"{part.folder}: addition_embed_type is {added!r}, expected none (SD1, SD2) or 'text_time' (SDXL)")
-    width = _field(part, "cross_attention_dim", int)
-    family: Family = "sdxl" if added else "sd2" if width == 1024 or values.get("use_linear_projection") else "sd1"
-    return Architecture(
-        family=family,
-        latent_channels=_field(part, "out_channels", int, 4) if up else _field(part, "in_channels", int, 4),
-        input_channels=_field(part, "in_channels", int, 4),
-        text_width=width,
-        pooled_width=pooled_width(values) if added else None,
-        channels=tuple(_field(part, "block_out_channels", list)),
-        layers_per_block=_field(part, "layers_per_block", int, 2),
-        down_blocks=len(down),
-        up_blocks=len(up),
-    )
-
-
-def is_refiner(unet: Component) -> bool:
-    """Returns true if a UNet is shaped as SDXL's refiner, whose text comes from one encoder and is
-    as wide as its pooled text.
-    """
-    shape = architecture(unet)
-    return shape.pooled_width == shape.text_width
-
-
-def extra_channels(unet: Component) -> int:
-    """Counts the input channels beside the latent's: 5 for inpainting (mask and masked picture), 4
-    for editing by instruction, else 0.
-    """
-    shape = architecture(unet)
-    return shape.input_channels - shape.latent_channels
-
-
-def pooled_width(config: Mapping[str, Any]) -> int:
-    """Returns P of the pooled text [B, P] that an SDXL model takes beside six numbers, or five: the
-    refiner, whose text is as wide.
-    """
-    width, number = config["projection_class_embeddings_input_dim"], config["addition_time_embed_dim"]
-    refiner = width - 5 * number == config["cross_attention_dim"]
-    return int(width - (5 if refiner else 6) * number)
-
-
-@lru_cache(maxsize=256)
-def vae_shape(vae: VaeRecipe) -> VaeShape:
-    """Returns a VAE's shape. InputError for a kind whose latents mean something else."""
-    expect_class(vae.vae, "AutoencoderKL")
-    values = config(vae.vae)
-    if values.get("shift_factor") or values.get("latents_mean"):
-        raise InputError(f"{vae.vae.folder}: this VAE shifts its latents, expected one of Stable Diffusion 1, 2 or XL")
-    return VaeShape(
-        latent_channels=_field(vae.vae, "latent_channels", int, 4),
-        factor=2 ** (len(_field(vae.vae, "block_out_channels", list)) - 1),
-        scaling_factor=_field(vae.vae, "scaling_factor", float, 0.18215),
-        force_upcast=bool(values.get("force_upcast", False)),
-    )
+    """Describes a network or ControlNet. InputError when it is of a kind that cannot be run."""
+    return family_of(part).network.architecture(part)
 
 
 def check_controlnet(control: ControlNetRecipe, model: ModelRecipe) -> None:
-    """Raises InputError, naming both numbers, when a ControlNet's residuals or text do not fit the
-    UNet.
-    """
-    ours, theirs = architecture(control.control_net), architecture(model.unet)
-    for name, got, wanted in (
-        ("text width", ours.text_width, theirs.text_width),
-        ("pooled text width", ours.pooled_width, theirs.pooled_width),
-        ("block widths", ours.channels, theirs.channels),
-        ("layers per block", ours.layers_per_block, theirs.layers_per_block),
-        ("latent channels", ours.latent_channels, theirs.latent_channels),
-    ):
-        if got != wanted:
-            raise InputError(
-                f"{control.control_net.folder}: the ControlNet does not fit the UNet: its {name} is {got}, "
-                f"the UNet in {model.unet.folder} has {wanted}: choose a ControlNet made for {theirs.family.upper()}"
-            )
+    """Raises InputError, naming what differs, when a ControlNet does not fit the model."""
+    ours, theirs = family_of(control.control_net), family_of(model.network)
+    if ours is not theirs or ours.controls is None:
+        noun = theirs.network.noun
+        raise InputError(
+            f"{control.control_net.folder}: the ControlNet does not fit the {noun}: it is made for "
+            f"{ours.title}, the {noun} in {model.network.folder} is of {theirs.title}"
+        )
+    ours.controls.check(control, model)
 
 
 def check_text(clip: ClipRecipe, model: ModelRecipe) -> None:
-    """Raises InputError, naming both numbers, when the text encoders are for another UNet."""
-    unet = architecture(model.unet)
+    """Raises InputError, naming both numbers, when the text encoders are for another network."""
+    wanted, noun = architecture(model.network), family_of(model.network).network.noun
     width, pooled = text_width(clip), pooled_text_width(clip)
-    if width != unet.text_width or pooled != unet.pooled_width:
+    if (width, pooled) != (wanted.text_width, wanted.pooled_width):
         raise InputError(
-            f"{clip.encoders[0].encoder.folder}: the text encoders do not fit the UNet: they give text of width {width} (pooled {pooled}), "
-            f"the UNet in {model.unet.folder} takes {unet.text_width} (pooled {unet.pooled_width}); take CLIP and MODEL from one checkpoint"
+            f"{clip.encoders[0].encoder.folder}: the text encoders do not fit the {noun}: "
+            f"they give text of width {width} (pooled {pooled}), "
+            f"the {noun} in {model.network.folder} takes {wanted.text_width} "
+            f"(pooled {wanted.pooled_width}); take CLIP and MODEL from one checkpoint"
         )
-
-
-def text_width(clip: ClipRecipe) -> int:
-    """Returns D of the text encoding [B, T, D]: that of all encoders side by side."""
-    return int(sum(_field(encoder.encoder, "hidden_size", int) for encoder in clip.encoders))
-
-
-def pooled_text_width(clip: ClipRecipe) -> int | None:
-    """Returns P of the pooled text [B, P] that SDXL's second text encoder, or its refiner's only
-    one, gives; None for all others.
-    """
-    values = config(clip.encoders[-1].encoder)
-    return values.get("projection_dim") if "CLIPTextModelWithProjection" in (values.get("architectures") or ()) else None
-
-
-def union_types(control: ControlNetRecipe) -> int:
-    """Counts the kinds of reference that a ControlNet for several knows; 0 for one of one kind."""
-    values = config(control.control_net)
-    return int(values["num_control_type"]) if values.get("_class_name") == "ControlNetUnionModel" else 0
-
-
-def expect_class(part: Component, *names: str) -> None:
-    """Raises InputError when the configuration names a class that is none of `names`."""
-    got = config(part).get("_class_name")
-    if got not in names:
-        raise InputError(f"{part.folder}: config.json describes {got or 'no class'}, expected {' or '.join(names)}")
 
 
 def check_pipeline(model: ModelRecipe, clip: ClipRecipe, vae: VaeRecipe) -> None:
     """Raises InputError when the parts of one pipeline do not fit each other."""
-    unet = architecture(model.unet)
-    width = sum(_field(encoder.encoder, "hidden_size", int) for encoder in clip.encoders)
-    if width != unet.text_width:
-        raise InputError(f"{model.unet.folder}: the UNet takes text of width {unet.text_width}, the pipeline's text encoders give {width}")
-    if pooled_text_width(clip) != unet.pooled_width:
-        raise InputError(
-            f"{model.unet.folder}: the UNet takes pooled text of width {unet.pooled_width}, the pipeline's {len(clip.encoders)} text "
-            f"encoders give {pooled_text_width(clip)}"
-        )
-    latents = vae_shape(vae).latent_channels
-    if latents != unet.latent_channels:
-        raise InputError(f"{model.unet.folder}: the UNet takes {unet.latent_channels} latent channels, the VAE has {latents}")
-
-
-def _field(part: Component, name: str, kind: type, default: Any = None) -> Any:
-    value = config(part).get(name, default)
-    if not isinstance(value, (int, float) if kind is float else kind):
-        raise InputError(f"{part.folder}: config.json gives {value!r} as {name}, expected {'a list' if kind is list else 'a number'}")
-    return value
-
-
-@lru_cache(maxsize=1024)
-def _parsed(configuration: str) -> Mapping[str, Any]:
-    values: Mapping[str, Any] = json.loads(configuration)
-    return values
-
-
-@lru_cache(maxsize=1024)
-def _config(file: FileIdentity) -> Mapping[str, Any]:
-    path = resolve(file.path)
-    if content_hash(path) != file.header:
-        raise InputError(f"{path}: changed since the workflow began to use it: run the workflow again")
-    return read_json(path)
+    wanted, noun = architecture(model.network), family_of(model.network).network.noun
+    takes, gives = f"{model.network.folder}: the {noun} takes", "text encoders give"
+    width, pooled, channels = text_width(clip), pooled_text_width(clip), latent_space(vae).channels
+    if width != wanted.text_width:
+        raise InputError(f"{takes} text of width {wanted.text_width}, the pipeline's {gives} {width}")
+    if pooled != wanted.pooled_width:
+        given = f"the pipeline's {len(clip.encoders)} {gives} {pooled}"
+        raise InputError(f"{takes} pooled text of width {wanted.pooled_width}, {given}")
+    if channels != wanted.latent_channels:
+        raise InputError(f"{takes} {wanted.latent_channels} latent channels, the VAE has {channels}")

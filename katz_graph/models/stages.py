@@ -7,7 +7,6 @@ declarations and hold no lists of names. Must not know programs and models. Neve
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -22,8 +21,9 @@ if TYPE_CHECKING:
 
     from katz_graph.ir.device import Work
     from katz_graph.ir.values import Parametrisation
+    from katz_graph.latent_space import LatentSpace
     from katz_graph.models.costs.counts import Counts
-    from katz_graph.recipe import ModelRecipe
+    from katz_graph.recipe import Component, ModelRecipe
     from katz_graph.sampling.noise_table import NoiseTable
 
 NODE = "node"  # the stage of a node that has none: its own `run` is called
@@ -52,11 +52,13 @@ Count = Callable[[Mapping[str, Any], Extent, "Counts"], "Work | None"]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Holds what is decided of a request before it runs: its latent's `shape` [B, C, h, w], the
-    parametrisation of the model's output under its sampler, and the noise levels of a model.
+    """Holds what is decided of a request before it runs: its latent's `shape` [B, C, h, w] and
+    space, the parametrisation of the model's output under its sampler, and the noise levels of a
+    model.
     """
 
     shape: tuple[int, ...]
+    latent: LatentSpace
     parametrisation: Parametrisation
     table_of: Callable[[ModelRecipe], NoiseTable]
 
@@ -95,6 +97,16 @@ sampler and the latent's shape decide.
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """Counts the blocks of a network that a stage takes a range of; the output `last_gives` is
+    there only when the range reaches the last.
+    """
+
+    count: Callable[[Component], int]
+    last_gives: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """Declares one stage. `compute`, `bind`, `example`: the names of a `Compute`, of a `Bind`,
     and of a function from a module without memory and `Sized` to an `Example`, as
@@ -106,12 +118,12 @@ class Stage:
     `costed`: it takes long enough to be placed and drawn, and to share calls; others run on the
     device that reads them. `hoists`: its arguments that depend on no step -> the stage that
     computes each once a request. `stands_for`: stages that it does as one, where a patch wraps
-    them. `last_block_gives`: its output that is there only when its range of blocks reaches the
-    last. `holds_weights`: its weights count as memory; False where another stage of the module
-    counts them. `may_lag`: its output may come from the evaluation before (stale-controlnet).
-    `pooled`: devices that have nothing else may serve it to several requests. `encodes_text`,
-    `reads_text`: it computes from a prompt, or from encoded text. `placeable`, `group`: `--place`
-    takes its name, and the name of several. `label`, `colour`: of a costed stage in pictures of
+    them. `blocks`: those that it takes a range of, where the last gives more than the others.
+    `holds_weights`: its weights count as memory; False where another stage of the module counts
+    them. `may_lag`: its output may come from the evaluation before (stale-controlnet). `pooled`:
+    devices that have nothing else may serve it to several requests. `encodes_text`, `reads_text`:
+    it computes from a prompt, or from encoded text. `placeable`, `group`: `--place` takes its name,
+    and the name of several. `label`, `colour`: of a costed stage in pictures of
     plans.
     """
 
@@ -128,7 +140,7 @@ class Stage:
     costed: bool = False
     hoists: Mapping[str, str] = field(default_factory=dict)
     stands_for: tuple[str, ...] = ()
-    last_block_gives: int | None = None
+    blocks: Blocks | None = None
     holds_weights: bool = False
     may_lag: bool = False
     pooled: bool = False
@@ -148,14 +160,14 @@ class Stage:
         """
         left_out = {self.module, *self.recipes, *self.rows}
         constants = {name: value for name, value in inputs.items() if name not in left_out and not isinstance(value, (Ref, Previous))}
-        return constants | _named(self.bind)(inputs, loop) if self.bind else constants
+        return constants | named(self.bind)(inputs, loop) if self.bind else constants
 
     def sized(self, module: Any, sizes: Sized) -> Example:
-        example: Example = _named(self.example)(module, sizes)
+        example: Example = named(self.example)(module, sizes)
         return example
 
     def computed(self, module: Any, given: Mapping[str, Any]) -> Outputs:
-        outputs: Outputs = _named(self.compute)(module, given)
+        outputs: Outputs = named(self.compute)(module, given)
         return outputs
 
 
@@ -178,10 +190,11 @@ def stages() -> dict[str, Stage]:
     """Returns all declarations, in the order of their families, which is the display order. Only
     `register` changes it.
     """
-    from katz_graph.models.families import FAMILIES
+    from katz_graph.models.families.shared.stages import STAGES
+    from katz_graph.models.family import families
 
-    modules = [importlib.import_module(f"katz_graph.models.families.{family}.stages") for family in FAMILIES]
-    return _merged((Stage(NODE, uncounted, gives=("prediction",)), *(one for module in modules for one in module.STAGES)))
+    of_families = (one for family in families() for one in family.stages)
+    return _merged((Stage(NODE, uncounted, gives=("prediction",)), *of_families, *STAGES))
 
 
 def text_arguments(of: Stage) -> dict[str, str]:
@@ -206,7 +219,7 @@ def register(declared: Iterable[Stage]) -> None:
 
 
 @cache
-def _named(function: str) -> Callable[..., Any]:
+def named(function: str) -> Callable[..., Any]:
     """Imports a function that a declaration names."""
     found: Callable[..., Any] = resolve_name(function)
     return found

@@ -17,8 +17,9 @@ from torch.nn.functional import interpolate
 
 from katz_graph.errors import InputError
 from katz_graph.files.images import middle, resize
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.picture.batch import repeated, window
-from katz_graph.wires import CELL, LatentSamples
+from katz_graph.wires import LatentSamples
 
 PARALLEL = 1 - 1e-5  # cosine from which on an arc is no different from a chord
 
@@ -52,12 +53,11 @@ def spatial(latent: LatentSamples, change: Callable[[Tensor], Tensor]) -> Latent
 
 
 def pixel_mask(latent: LatentSamples) -> Tensor | None:
-    """Resizes the mask to CELL pixels for each cell of the samples."""
+    """Resizes the mask to as many pixels as the cells of the samples stand for."""
     mask = mask_of(latent)
     if mask is None:
         return None
-    high, wide = latent["samples"].shape[-2:]
-    size = (high * CELL, wide * CELL)
+    size = _pixels(latent)
     return mask if mask.shape[-2:] == size else interpolate(mask.float(), size=size, mode="bilinear")
 
 
@@ -65,7 +65,8 @@ def crop(latent: LatentSamples, x: int, y: int, width: int, height: int) -> Late
     """Crops to a window in cells, as far as it lies inside."""
     mask = pixel_mask(latent)
     if mask is not None:
-        mask = mask[..., y * CELL : (y + height) * CELL, x * CELL : (x + width) * CELL]
+        top, left, bottom, right = map(DEFAULT_LATENT_SPACE.pixels, (y, x, y + height, x + width))
+        mask = mask[..., top:bottom, left:right]
     return changed(latent, latent["samples"][..., y : y + height, x : x + width], mask)
 
 
@@ -73,7 +74,8 @@ def scaled(latent: LatentSamples, width: int, height: int, method: str, cropped:
     """Resizes, in cells. Without a crop the mask stays as it is: it means the same places."""
     mask = pixel_mask(latent) if cropped != "disabled" else None
     if mask is not None:
-        mask = resample(mask, width * CELL, height * CELL, "bilinear", cropped)
+        wide, high = map(DEFAULT_LATENT_SPACE.pixels, (width, height))
+        mask = resample(mask, wide, high, "bilinear", cropped)
     return changed(latent, resample(latent["samples"], width, height, method, cropped), mask)
 
 
@@ -137,9 +139,13 @@ def joined(latents: Sequence[LatentSamples]) -> LatentSamples:
 
 
 def _mask_or_ones(latent: LatentSamples) -> Tensor:
-    batch, _, high, wide = latent["samples"].shape
-    mask = pixel_mask(latent)
-    return torch.ones(batch, 1, high * CELL, wide * CELL) if mask is None else repeated(mask, batch)
+    batch, mask = len(latent["samples"]), pixel_mask(latent)
+    return torch.ones(batch, 1, *_pixels(latent)) if mask is None else repeated(mask, batch)
+
+
+def _pixels(latent: LatentSamples) -> tuple[int, int]:
+    high, wide = map(DEFAULT_LATENT_SPACE.pixels, latent["samples"].shape[-2:])
+    return high, wide
 
 
 def rebatched(latents: Iterable[LatentSamples], size: int) -> Iterator[LatentSamples]:

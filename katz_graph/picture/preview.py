@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from katz_graph.wires import CELL
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 
 LONGEST, SHORTEST = 512, 128  # pixels of a preview's longer side; between them a latent's cell has as many as in the picture
 QUALITY = 80  # of JPEG
@@ -39,7 +39,7 @@ def as_jpeg(picture: Tensor) -> bytes:
     128 nor over 512 pixels.
     """
     longer = max(picture.shape[:2])
-    ratio = min(max(longer * CELL, SHORTEST), LONGEST) / longer
+    ratio = min(max(DEFAULT_LATENT_SPACE.pixels(longer), SHORTEST), LONGEST) / longer
     height, width = (max(round(side * ratio), 1) for side in picture.shape[:2])
     written = io.BytesIO()
     Image.fromarray(picture.numpy()).resize((width, height), Image.Resampling.BILINEAR).save(written, "JPEG", quality=QUALITY)

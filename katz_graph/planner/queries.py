@@ -29,8 +29,8 @@ def weight_sets(program: Program, device: str | None = None) -> dict[str, ModelR
     operations = (op for variant in program.variants for op in variant.operations)
     used = [op.inputs.get("model") for op in operations if device in (None, program.placement.get(op.id))]
     models = [model for model in used if isinstance(model, ModelRecipe)]
-    patched = {model.unet for model in models if model.loras}
-    return {digest(model)[:12]: model for model in models if model.unet in patched}
+    patched = {model.network for model in models if model.loras}
+    return {digest(model)[:12]: model for model in models if model.network in patched}
 
 
 def switches(program: Program) -> dict[str, WeightSwitch]:

@@ -13,7 +13,7 @@ from katz_graph.errors import InputError
 from katz_graph.ir.program import EvaluationPoint
 from katz_graph.ir.region import Operation
 from katz_graph.ir.values import Evaluation
-from katz_graph.models.family import scheduler_config
+from katz_graph.models.configuration import scheduler_config
 from katz_graph.models.stages import Loop
 from katz_graph.patches import FreeU, OpaquePatch, sampling_patch
 from katz_graph.planner.passes.variants import Decide
@@ -33,8 +33,9 @@ def table_of(model: ModelRecipe) -> NoiseTable:
 
 def loop_of(begin: Operation, shape: tuple[int, ...]) -> Loop:
     """Returns what stages are bound with: plain data of the begin operation and its model."""
+    model: ModelRecipe = begin.inputs["model"]
     raw = begin.type == "DiffusersStepBegin"
-    return Loop(shape, "raw" if raw else table_of(begin.inputs["model"]).parametrisation, table_of)
+    return Loop(shape, model.latent, "raw" if raw else table_of(model).parametrisation, table_of)
 
 
 def sampling_of(begin: Operation) -> tuple[Spec, NoiseTable]:

@@ -1,15 +1,18 @@
-"""A stage that a made-up family declares is planned, placed, drawn, recorded and computed by those
+"""What a made-up family declares is loaded, planned, placed, drawn, recorded and computed by those
 who know no names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from made_up_family import STRONGER, Stronger
+from diffusers import UNet2DModel
+from made_up_family import FAMILY, MadeUp, Stronger
+from torch import Tensor
 
 from katz_graph.bench.parity import Models
 from katz_graph.bench.requests import bare_context, local_engine, sample
@@ -21,21 +24,25 @@ from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.graph import Graph, Link, NodeCall
 from katz_graph.ir.device import NetworkLink
 from katz_graph.ir.region import Region
-from katz_graph.models.loading.sources import pipeline_recipes
-from katz_graph.models.stages import register, stages
+from katz_graph.models.family import families, register
+from katz_graph.models.loading.sources import network_recipe, pipeline_recipes
+from katz_graph.models.stages import stages
 from katz_graph.packs import builtin_types
 from katz_graph.places import parse_places
+from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.planner.region import bind_region, region_nodes
 from katz_graph.planner.report.svg import as_svg
+from katz_graph.planner.sampling import sampling_of
 from katz_graph.recipe import ConditioningEntry, Prompt
 
-TYPES = {"Stronger": Stronger.describe()}
+TYPES = {kind.__name__: kind.describe() for kind in (MadeUp, Stronger)}
 
 
 @pytest.fixture(autouse=True)
 def family() -> Iterator[None]:
-    register([STRONGER])
+    register(FAMILY)
     yield
+    families.cache_clear()
     stages.cache_clear()
 
 
@@ -76,3 +83,37 @@ def test_it_samples_on_one_device_and_on_two_with_the_same_bits(sd1: Models, cos
         assert program.placement["cond.strong"] == "cpu:1"
         assert torch.equal(cluster.cluster.run(program, bare_context(cluster)).samples, expected)
         assert "stronger" in as_svg(program)
+
+
+@torch.no_grad()
+def sampled(network: UNet2DModel, asked: Region, positive: Tensor, negative: Tensor) -> Tensor:
+    """Samples with Euler's method in a plain loop over the network, at guidance 3."""
+    spec, table = sampling_of(asked.begin)
+    x = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0)) * (1 + spec.sigmas[0] ** 2) ** 0.5
+    for sigma, following in pairwise(spec.sigmas):
+        noise = network(x / (sigma**2 + 1) ** 0.5, table.timestep_at(sigma)).sample + negative + 3.0 * (positive - negative)
+        x = x + noise * (following - sigma)
+    return x
+
+
+def test_its_network_is_loaded_and_sampled_as_a_whole(sd1: Models, costs: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    blocks = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",), "block_out_channels": (8,), "norm_num_groups": 4}
+    network = UNet2DModel(in_channels=4, out_channels=4, layers_per_block=1, attention_head_dim=4, **blocks).eval()
+    network.save_pretrained(tmp_path)
+    model, clip = network_recipe(tmp_path), pipeline_recipes(sd1.pipeline)[1]
+    positive, negative = ((ConditioningEntry(Prompt(clip, text)),) for text in ("a red square", ""))
+    latent = {"samples": torch.zeros(1, 4, 8, 8)}
+    drawn = expand_sampling("StepBegin", {"model": model, "latent_image": latent, "steps": 2}, model, positive, negative, 3.0)
+    asked = bind_region(drawn.graph, {**builtin_types(), **TYPES}, region_nodes(drawn.graph, drawn.outputs[0].node), {})
+    with local_engine(batching=False, cache=costs) as engine:
+        expected = sample(engine, asked, bare_context(engine, **TYPES))
+        assert engine.models.module(model).is_made_up
+        texts = [engine.models.encode_text(Prompt(clip, text)).hidden.mean() for text in ("a red square", "")]
+        assert torch.allclose(expected, sampled(network, asked, *texts) / model.latent.scale, rtol=0, atol=1e-4)
+    workers = [WorkerConfig("cpu:0"), WorkerConfig("cpu:1")]
+    launchers = {one.name: WorkerThreads() for one in workers}
+    with DeviceEngine(workers, Choices(batching=False), cache=costs, link=NetworkLink(1e9, 1e-4), launchers=launchers) as cluster:
+        program = cluster.plan(asked)
+        assert {program.placement["positive.made"], program.placement["negative.made"]} == {"cpu:0", "cpu:1"}
+        assert torch.equal(cluster.cluster.run(program, bare_context(cluster)).samples, expected)

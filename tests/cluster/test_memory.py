@@ -53,7 +53,7 @@ def test_requests_on_two_workers_keep_nothing_while_they_wait(models: Models, tm
     ]
     model, clip, _ = pipeline_recipes(models.pipeline)
     control = controlnet_recipe(models.controls[0]).control_net
-    rooms = {"cpu:0": (model.unet, clip.encoders[0].encoder), "cpu:1": (control,)}
+    rooms = {"cpu:0": (model.network, clip.encoders[0].encoder), "cpu:1": (control,)}
     assignments = [WorkerConfig(name, model_bytes=4 * sum(map(count_values, parts)) + 1000) for name, parts in rooms.items()]
     pins = {**dict.fromkeys(("text_encoder", "unet_encoder", "unet_mid", "unet_decoder"), ("cpu:0",)), "controlnet": ("cpu:1",)}
     launchers = dict.fromkeys(rooms, WorkerThreads())

@@ -64,11 +64,12 @@ def test_three_namings_are_one_file(family):
                 assert factors.alpha == other[name].alpha
     shapes = {len(factors.shape) for factors in fit(files[0], "unet", weights(unet(family))).values()}
     assert shapes == {2, 4}
-    assert bool(files[0].text_encoders[1]) == (family == "sdxl")
+    assert bool(files[0].parts["text_encoder_2"]) == (family == "sdxl")
 
 
 def test_a_lora_without_text_encoder():
-    assert read_lora(lora("sdxl", text_encoder=False).file).text_encoders == ({}, {})
+    parts = read_lora(lora("sdxl", text_encoder=False).file).parts
+    assert (parts["text_encoder"], parts["text_encoder_2"]) == ({}, {})
 
 
 def test_old_diffusers_names(tmp_path):
@@ -81,11 +82,11 @@ def test_old_diffusers_names(tmp_path):
 
     source = lora_file("sd1", naming="diffusers", text_encoder=False)
     path = changed(tmp_path, source, old)
-    got, expected = read_lora(file_identity(path)).unet, read_lora(file_identity(source)).unet
+    got, expected = read_lora(file_identity(path)).parts["unet"], read_lora(file_identity(source)).parts["unet"]
     assert got
     assert all(torch.equal(factors.down, expected[name].down) for name, factors in got.items())
     bare = changed(tmp_path, path, lambda tensors: {key.removeprefix("unet."): value for key, value in tensors.items()})
-    assert read_lora(file_identity(bare)).unet.keys() == got.keys()
+    assert read_lora(file_identity(bare)).parts["unet"].keys() == got.keys()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +100,7 @@ def test_old_diffusers_names(tmp_path):
 )
 def test_alpha_of_peft_files(tmp_path, metadata, alpha):
     path = changed(tmp_path, lora_file("sd1"), dict, {"lora_adapter_metadata": json.dumps(metadata)} if metadata else {})
-    factors = read_lora(file_identity(path)).unet["mid_block.attentions.0.transformer_blocks.0.attn1.to_q"]
+    factors = read_lora(file_identity(path)).parts["unet"]["mid_block.attentions.0.transformer_blocks.0.attn1.to_q"]
     assert factors.alpha == pytest.approx(alpha)
 
 
@@ -107,9 +108,9 @@ def test_files_of_peft_itself(tmp_path):
     tensors = load_file(lora_file("sd1", text_encoder=False))
     path = tmp_path / "adapter_model.safetensors"
     save_file({f"base_model.model.{key.removeprefix('unet.')}": value for key, value in tensors.items()}, path)
-    assert {factors.alpha for factors in read_lora(file_identity(path)).unet.values()} == {3.0}
+    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {3.0}
     (tmp_path / "adapter_config.json").write_text(json.dumps({"lora_alpha": 12, "r": 3, "peft_type": "LORA"}))
-    assert {factors.alpha for factors in read_lora(file_identity(path)).unet.values()} == {12.0}
+    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {12.0}
 
 
 def test_alpha_beside_the_factors(tmp_path):
@@ -117,7 +118,7 @@ def test_alpha_beside_the_factors(tmp_path):
         return tensors | {key.replace(".lora_A.weight", ".alpha"): torch.tensor(9.0) for key in tensors if ".lora_A." in key}
 
     path = changed(tmp_path, lora_file("sd1"), with_alpha)
-    assert {factors.alpha for factors in read_lora(file_identity(path)).unet.values()} == {9.0}
+    assert {factors.alpha for factors in read_lora(file_identity(path)).parts["unet"].values()} == {9.0}
 
 
 @pytest.mark.parametrize("naming", NAMINGS)

@@ -35,7 +35,7 @@ def loras(family, *strengths):
 
 
 def load_unet(family, dtype=torch.float32):
-    return ModelStore().unet(recipes(family)[0].unet, "cpu", dtype)
+    return ModelStore().network(recipes(family)[0].network, "cpu", dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -44,7 +44,7 @@ def test_a_set_is_the_formula_rounded_once(family, dtype):
     module = load_unet(family, dtype)
     before = snapshot(module)
     chosen = loras(family, 0.7, -0.4, 1.3)
-    assert WeightSets(module).use(chosen) > 0
+    assert WeightSets(module).use(chosen, "unet") > 0
     files = [(fit(read_lora(one.file), "unet", dict(module.named_parameters())), one.strength) for one in chosen]
     changed = 0
     for name, weight in module.named_parameters():
@@ -74,13 +74,13 @@ def test_a_hundred_switches_leave_no_trace(dtype):
     reached: dict[tuple, dict] = {}
     for _ in range(100):
         chosen = tuple(choice.sample(loras("sdxl", 0.5, 1.0, -2.0), choice.randint(0, 3)))
-        sets.use(chosen)
+        sets.use(chosen, "unet")
         assert sets.resident == tuple((one, "unet") for one in chosen)
         if chosen in reached:
             assert_same(module, reached[chosen])
         reached[chosen] = snapshot(module)
     assert len(reached) > 10
-    sets.use(())
+    sets.use((), "unet")
     assert_same(module, before)
     assert {name: weight.data_ptr() for name, weight in module.named_parameters()} == addresses
 
@@ -88,9 +88,9 @@ def test_a_hundred_switches_leave_no_trace(dtype):
 def test_order_is_the_order_of_the_graph_and_differs_only_by_rounding():
     module = load_unet("sd1", torch.float16)
     sets, (first, second) = WeightSets(module), loras("sd1", 0.9, 0.8)
-    sets.use((first, second))
+    sets.use((first, second), "unet")
     one = snapshot(module)
-    sets.use((second, first))
+    sets.use((second, first), "unet")
     for name, weight in module.state_dict().items():
         torch.testing.assert_close(weight, one[name], rtol=2e-3, atol=1e-6)
 
@@ -98,21 +98,21 @@ def test_order_is_the_order_of_the_graph_and_differs_only_by_rounding():
 def test_strength_zero_is_none_and_what_is_resident_costs_nothing():
     module = load_unet("sd1")
     sets, before = WeightSets(module), snapshot(module)
-    assert sets.use(loras("sd1", 0.0, 0.0)) == 0.0
+    assert sets.use(loras("sd1", 0.0, 0.0), "unet") == 0.0
     assert_same(module, before)
     first, second = loras("sd1", 1.0, 0.0)
-    sets.use((first,))
-    assert sets.use((first, second)) == 0.0
-    assert sets.use((first,)) == 0.0
+    sets.use((first,), "unet")
+    assert sets.use((first, second), "unet") == 0.0
+    assert sets.use((first,), "unet") == 0.0
     twice = snapshot(module)
-    assert sets.use((first, first)) > 0.0  # a LoRA may stand twice in a graph
+    assert sets.use((first, first), "unet") > 0.0  # a LoRA may stand twice in a graph
     assert any(not torch.equal(value, twice[name]) for name, value in module.state_dict().items())
 
 
 def test_only_touched_weights_are_kept():
     module = load_unet("sd1")
     sets = WeightSets(module)
-    sets.use(loras("sd1", 1.0))
+    sets.use(loras("sd1", 1.0), "unet")
     assert 0 < len(sets._originals) < len(dict(module.named_parameters()))
     assert all(kept.device.type == "cpu" for kept in sets._originals.values())
 
@@ -121,10 +121,10 @@ def test_only_touched_weights_are_kept():
 def test_a_lora_that_does_not_fit_changes_nothing(resident):
     module = load_unet("sd1")
     sets = WeightSets(module)
-    sets.use(loras("sd1", *resident))
+    sets.use(loras("sd1", *resident), "unet")
     before, wanted = snapshot(module), sets.resident
     with pytest.raises(InputError, match="made for another architecture"):
-        sets.use((*loras("sd1", 0.3), lora("sdxl")))
+        sets.use((*loras("sd1", 0.3), lora("sdxl")), "unet")
     assert_same(module, before)
     assert sets.resident == wanted
 
@@ -142,12 +142,12 @@ def test_a_failure_in_the_middle_restores_the_base(monkeypatch):
 
     monkeypatch.setattr(WeightSets, "_write", fail_later)
     with pytest.raises(MemoryError):
-        sets.use(loras("sd1", 1.0))
+        sets.use(loras("sd1", 1.0), "unet")
     assert_same(module, before)
     assert sets.resident == ()
     monkeypatch.undo()
-    sets.use(loras("sd1", 1.0))
-    sets.use(())
+    sets.use(loras("sd1", 1.0), "unet")
+    sets.use((), "unet")
     assert_same(module, before)
 
 
@@ -161,7 +161,7 @@ def test_text_encoders_follow_the_same_rule(family):
         assert any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
         sets.use((lora(family, text_encoder=False),), part)  # touches the UNet only
         assert_same(module, before)
-        sets.use(())
+        sets.use((), "unet")
         assert_same(module, before)
 
 
@@ -175,7 +175,7 @@ def test_equal_to_what_diffusers_merges(family, naming):
     theirs.fuse_lora(lora_scale=0.7)
     theirs.unload_lora_weights()
     module = load_unet(family)
-    WeightSets(module).use((lora(family, 0.7, naming=naming),))
+    WeightSets(module).use((lora(family, 0.7, naming=naming),), "unet")
     assert_same(module, theirs.unet.state_dict())
     store, clip = ModelStore(), recipes(family)[1]
     for part, recipe in zip(("text_encoder", "text_encoder_2"), clip.encoders, strict=False):
@@ -267,11 +267,11 @@ def test_a_switch_sends_originals_and_factors_as_they_are_and_fetches_nothing(tm
     module = copy.deepcopy(load_unet("sdxl", torch.float16)).to("meta")
     sets = WeightSets(module)
     with Bus() as first:
-        sets.use((one,))
+        sets.use((one,), "unet")
     with Bus() as second:
-        sets.use((other,))
+        sets.use((other,), "unet")
     with Bus() as restored:
-        sets.use(())
+        sets.use((), "unet")
     weights = sum(original.nbytes for original in sets.originals)
     factors = sum(value.nbytes for key, value in halves.items() if key.startswith("unet."))
     assert not any(changed for bus in (first, second, restored) for *_, changed in bus.crossed)

@@ -91,10 +91,10 @@ def test_a_session_is_one_use_however_many_steps_it_has(size):
 def test_other_models_stay_and_take_none_of_the_budget(size):
     store = ModelStore(control_net_bytes=size)
     model, _, vae = recipes("sd1")
-    unet, decoder = store.unet(model.unet, *CPU), store.vae(vae.vae, *CPU)
+    unet, decoder = store.network(model.network, *CPU), store.vae(vae.vae, *CPU)
     for part in PARTS:
         store.controlnet(part, *CPU)
-    assert store.unet(model.unet, *CPU) is unet
+    assert store.network(model.network, *CPU) is unet
     assert store.vae(vae.vae, *CPU) is decoder
 
 

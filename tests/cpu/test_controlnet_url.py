@@ -47,7 +47,7 @@ def test_one_of_differences(tmp_path, context):
     weights = controlnet("sd1").state_dict()
     serve(tmp_path, weights | {"difference": torch.tensor([])})
     model, _, _ = pipeline_recipes(checkpoint("sd1"))
-    assert call("DiffControlNetLoader", context, model=model, control_net_name=URL).base == model.unet
+    assert call("DiffControlNetLoader", context, model=model, control_net_name=URL).base == model.network
 
 
 def test_what_is_no_controlnet_is_named(tmp_path, context):

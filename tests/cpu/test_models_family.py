@@ -8,8 +8,11 @@ import pytest
 from tiny_models import FAMILIES, control_recipe, pipeline_folder, recipes, unet
 
 from katz_graph.errors import InputError
+from katz_graph.latent_space import LatentSpace
+from katz_graph.models.configuration import latent_space, prediction_type, scheduler_config
+from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.families.unet.blocks import skip_range
-from katz_graph.models.family import architecture, check_controlnet, prediction_type, scheduler_config, vae_shape
+from katz_graph.models.family import check_controlnet
 from katz_graph.models.loading.sources import pipeline_recipes
 
 
@@ -29,20 +32,20 @@ def changed(tmp_path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family):
     model, clip, vae = recipes(family)
-    shape = architecture(model.unet)
-    assert shape.family == family
+    shape = unet_architecture(model.network)
+    assert shape.version == family
     assert len(clip.encoders) == (2 if family == "sdxl" else 1)
     assert shape.pooled_width == (40 if family == "sdxl" else None)
     assert (shape.latent_channels, shape.down_blocks, shape.up_blocks, shape.layers_per_block) == (4, 3, 3, 2)
     assert prediction_type(model) == ("v_prediction" if family == "sd2" else "epsilon")
     assert scheduler_config(model)["beta_schedule"] == "scaled_linear"
-    assert (vae_shape(vae).factor, vae_shape(vae).scaling_factor) == (8, 0.13025 if family == "sdxl" else 0.18215)
+    assert latent_space(vae) == LatentSpace(4, 8, 0.13025 if family == "sdxl" else 0.18215) == model.latent
     check_controlnet(control_recipe(family), model)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_skips_of_a_block_are_told_without_the_module(family):
-    module, shape = unet(family), architecture(recipes(family)[0].unet)
+    module, shape = unet(family), unet_architecture(recipes(family)[0].network)
     assert [shape.skip_range(block) for block in range(3)] == [skip_range(module, block) for block in range(3)]
     assert not shape.skip_range(3)
 

@@ -63,10 +63,10 @@ def test_equal_folders_give_equal_recipes_and_a_replaced_file_another(pipeline):
 
 
 def test_a_configuration_that_changes_is_another_identity(pipeline):
-    first = component(pipeline / "unet", "unet")
+    first = component(pipeline / "unet", "network")
     settings = json.loads((pipeline / "unet" / "config.json").read_text())
     (pipeline / "unet" / "config.json").write_text(json.dumps(settings | {"norm_eps": 1e-6}))
-    assert component(pipeline / "unet", "unet") != first
+    assert component(pipeline / "unet", "network") != first
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_a_linked_file_keeps_its_name(pipeline, tmp_path):
     (pipeline / "unet" / WEIGHTS).rename(blob)
     (pipeline / "unet" / WEIGHTS).symlink_to(blob)
     model, _, _ = pipeline_recipes(pipeline)
-    assert model.unet.files[1].path.endswith(WEIGHTS)
-    assert ModelStore().unet(model.unet, "cpu", torch.float32) is not None
+    assert model.network.files[1].path.endswith(WEIGHTS)
+    assert ModelStore().network(model.network, "cpu", torch.float32) is not None
 
 
 def test_variants_and_shards(pipeline):
@@ -148,21 +148,21 @@ def test_variants_and_shards(pipeline):
         pipeline / "unet" / "diffusion_pytorch_model.fp16.safetensors", pipeline / "unet" / "diffusion_pytorch_model.non_ema.safetensors"
     )
     model, clip, vae = pipeline_recipes(pipeline)
-    assert variant(model.unet) == variant(clip.encoders[0].encoder) == "fp16"
+    assert variant(model.network) == variant(clip.encoders[0].encoder) == "fp16"
     assert variant(vae.vae) is None
     store = ModelStore()
-    assert all(torch.equal(value, whole[name]) for name, value in store.unet(model.unet, "cpu", torch.float32).state_dict().items())
+    assert all(torch.equal(value, whole[name]) for name, value in store.network(model.network, "cpu", torch.float32).state_dict().items())
     store.text_encoder(clip.encoders[0].encoder, "cpu", torch.float32)
 
     shutil.rmtree(pipeline / "unet")
-    store.unet(pipeline_recipes(pipeline_folder("sd1"))[0].unet, "cpu", torch.float32).save_pretrained(
+    store.network(pipeline_recipes(pipeline_folder("sd1"))[0].network, "cpu", torch.float32).save_pretrained(
         pipeline / "unet", max_shard_size="400KB"
     )
-    sharded = component(pipeline / "unet", "unet")
+    sharded = component(pipeline / "unet", "network")
     assert len(sharded.files) > 3
-    assert all(torch.equal(value, whole[name]) for name, value in store.unet(sharded, "cpu", torch.float32).state_dict().items())
+    assert all(torch.equal(value, whole[name]) for name, value in store.network(sharded, "cpu", torch.float32).state_dict().items())
     Path(sharded.files[-1].path).unlink()
-    refused(lambda: component(pipeline / "unet", "unet"), Path(sharded.files[-1].path).name, "no such file")
+    refused(lambda: component(pipeline / "unet", "network"), Path(sharded.files[-1].path).name, "no such file")
 
 
 @pytest.mark.parametrize("suffix", [".json", ".fp16.json"])
@@ -171,7 +171,7 @@ def test_index_that_leads_elsewhere(pipeline, suffix):
     (pipeline / "unet" / f"diffusion_pytorch_model.safetensors.index{suffix}").write_text(
         json.dumps({"weight_map": {"a": "../vae/" + WEIGHTS}})
     )
-    refused(lambda: component(pipeline / "unet", "unet"), "weight_map")
+    refused(lambda: component(pipeline / "unet", "network"), "weight_map")
 
 
 def test_folders_that_are_something_else(pipeline, tmp_path):

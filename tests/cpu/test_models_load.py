@@ -26,7 +26,7 @@ def test_loaded_once_and_frozen(family):
     store = ModelStore()
     model, clip, vae = recipes(family)
     modules = [
-        store.unet(model.unet, "cpu", torch.float32),
+        store.network(model.network, "cpu", torch.float32),
         store.vae(vae.vae, "cpu", torch.float16),
         store.controlnet(control_recipe(family).control_net, "cpu", torch.bfloat16),
         *(store.text_encoder(one.encoder, "cpu", torch.float32) for one in clip.encoders),
@@ -35,8 +35,8 @@ def test_loaded_once_and_frozen(family):
         assert not module.training
         assert not any(parameter.requires_grad for parameter in module.parameters())
     assert [module.dtype for module in modules[:3]] == [torch.float32, torch.float16, torch.bfloat16]
-    assert store.unet(recipes(family)[0].unet, torch.device("cpu"), torch.float32) is modules[0]
-    assert store.unet(model.unet, "cpu", torch.float16) is not modules[0]
+    assert store.network(recipes(family)[0].network, torch.device("cpu"), torch.float32) is modules[0]
+    assert store.network(model.network, "cpu", torch.float16) is not modules[0]
     assert store.tokenizer(clip.encoders[0].tokenizer) is store.tokenizer(clip.encoders[0].tokenizer)
     assert store.vae(vae.vae, "cpu", torch.float16) is modules[1]
 
@@ -44,7 +44,7 @@ def test_loaded_once_and_frozen(family):
 def test_loading_prints_nothing(capfd):
     store = ModelStore()
     model, clip, _ = recipes("sdxl")
-    store.unet(model.unet, "cpu", torch.float32)
+    store.network(model.network, "cpu", torch.float32)
     store.text_encoder(clip.encoders[1].encoder, "cpu", torch.float32)
     assert capfd.readouterr() == ("", "")
 
@@ -82,7 +82,7 @@ def test_weights_that_do_not_fit(tmp_path, part, file, key, change, words):
     model, clip, vae = pipeline_recipes(tmp_path / "model")
     store = ModelStore()
     with pytest.raises(InputError, match=f"^{path}: does not fit config.json beside it .*" + words.format(key)):
-        store.unet(model.unet, "cpu", torch.float32)
+        store.network(model.network, "cpu", torch.float32)
         store.vae(vae.vae, "cpu", torch.float32)
         store.text_encoder(clip.encoders[0].encoder, "cpu", torch.float32)
 
@@ -102,9 +102,9 @@ def test_a_file_that_changed_since_the_recipe_was_made(tmp_path):
     shutil.copytree(controlnet_folder("sd1"), tmp_path / "control")
     recipe = controlnet_recipe(tmp_path / "control")
     (tmp_path / "control" / "config.json").write_text("{}")
-    from katz_graph.models import family
+    from katz_graph.models import configuration
 
-    family._config.cache_clear()
+    configuration._config.cache_clear()
     with pytest.raises(InputError, match="changed since the workflow began"):
         ModelStore().controlnet(recipe.control_net, "cpu", torch.float32)
 
@@ -146,7 +146,7 @@ def test_who_writes_to_a_file_in_place_changes_no_live_weight(tmp_path, part):
     folder, stem = tmp_path / "model" / part, "diffusion_pytorch_model"
     match part:
         case "unet":
-            module, path = store.unet(model.unet, "cpu", torch.float32), folder / f"{stem}.safetensors"
+            module, path = store.network(model.network, "cpu", torch.float32), folder / f"{stem}.safetensors"
         case "vae":
             module, path = store.vae(vae.vae, "cpu", torch.float32), folder / f"{stem}.safetensors"
         case "text_encoder":
@@ -159,7 +159,7 @@ def test_who_writes_to_a_file_in_place_changes_no_live_weight(tmp_path, part):
             module = models.patch(merged_model(model, recipes("sd1")[0], (("", 1.0, 0.0),)))
         case "single file":
             path = tmp_path / "one.safetensors"
-            module = store.unet(pipeline_recipes(path)[0].unet, "cpu", torch.float32)
+            module = store.network(pipeline_recipes(path)[0].network, "cpu", torch.float32)
         case "upscaler":
             path = tmp_path / "net.safetensors"
             module = load_upscaler(upscale_model(path), torch.device("cpu"))
@@ -171,9 +171,9 @@ def test_who_writes_to_a_file_in_place_changes_no_live_weight(tmp_path, part):
 def test_a_lora_that_was_read_stays_what_it_was(tmp_path):
     path = shutil.copyfile(lora_file("sd1"), tmp_path / "lora.safetensors")
     lora = read_lora(file_identity(path))
-    before = {name: factors.up.clone() for name, factors in lora.unet.items()}
+    before = {name: factors.up.clone() for name, factors in lora.parts["unet"].items()}
     for _ in write_in_place(path):
-        assert all(torch.equal(factors.up, before[name]) for name, factors in lora.unet.items())
+        assert all(torch.equal(factors.up, before[name]) for name, factors in lora.parts["unet"].items())
 
 
 def test_a_file_that_changes_while_it_is_read_is_no_model(tmp_path, monkeypatch):
@@ -189,4 +189,4 @@ def test_a_file_that_changes_while_it_is_read_is_no_model(tmp_path, monkeypatch)
 
     monkeypatch.setattr(load, "_from_folder", interrupted)
     with pytest.raises(InputError, match="changed since the workflow began"):
-        ModelStore().unet(model.unet, "cpu", torch.float32)
+        ModelStore().network(model.network, "cpu", torch.float32)

@@ -11,10 +11,10 @@ from katz_graph.bench.requests import bind, local_engine
 from katz_graph.errors import InputError
 from katz_graph.executor.measure.store import FILE, CostStore
 from katz_graph.ir.region import Operation
+from katz_graph.models.configuration import config
 from katz_graph.models.costs import stage_cost as shapes
 from katz_graph.models.costs.counts import Counts
 from katz_graph.models.costs.stage_cost import stage_work
-from katz_graph.models.family import config
 from katz_graph.planner.passes.cost import count_work
 from katz_graph.planner.passes.expand import expand_sampling
 from katz_graph.recipe import ConditioningEntry, Prompt
@@ -36,7 +36,7 @@ SDXL = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_blocks_sum_up_to_the_whole(family):
-    settings = config(recipes(family)[0].unet)
+    settings = config(recipes(family)[0].network)
     for stage in ("unet_encoder", "unet_decoder"):
         whole = stage_work(settings, stage, 1, 9, 8)
         parts = [stage_work(settings, stage, 1, 9, 8, first_block=block, last_block=block) for block in range(3)]
@@ -47,7 +47,7 @@ def test_blocks_sum_up_to_the_whole(family):
 
 
 def test_sizes_follow_batch_and_precision():
-    settings = config(recipes("sdxl")[0].unet)
+    settings = config(recipes("sdxl")[0].network)
     one, two = stage_work(settings, "unet_mid", 1, 8, 8), stage_work(settings, "unet_mid", 2, 8, 8)
     assert (two.flops, two.weight_bytes, two.output_bytes) == (2 * one.flops, one.weight_bytes, 2 * one.output_bytes)
     half = stage_work(settings, "unet_mid", 1, 8, 8, value_bytes=2)
@@ -58,7 +58,7 @@ def test_sizes_follow_batch_and_precision():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_keeping_keys_and_values_moves_their_work(family):
-    settings = config(recipes(family)[0].unet)
+    settings = config(recipes(family)[0].network)
     stages = ("unet_encoder", "unet_mid", "unet_decoder")
     kept = sum(stage_work(settings, stage, 1, 8, 8).flops for stage in stages)
     computed = sum(stage_work(settings, stage, 1, 8, 8, kept=False).flops for stage in stages)
@@ -107,7 +107,7 @@ def test_one_count_tells_the_work_of_all_sizes(family):
     deepest resolution is one cell high.
     """
     model, clip, _ = recipes(family)
-    unet_settings, control_settings = config(model.unet), config(control_recipe(family).control_net)
+    unet_settings, control_settings = config(model.network), config(control_recipe(family).control_net)
     counts = Counts()
     some_sizes = [(1, 8, 8, 77), (2, 16, 24, 154), (3, 13, 19, 77), (1, 9, 31, 231), (2, 3, 40, 77)]
     for number, (stage, blocks) in enumerate(STAGES):
@@ -129,7 +129,7 @@ def test_full_size_sdxl_is_counted_once_for_all_sizes():
 
 
 def test_another_process_counts_nothing_again(tmp_path, monkeypatch):
-    settings = config(recipes("sdxl")[0].unet)
+    settings = config(recipes("sdxl")[0].network)
     expected = stage_work(settings, "unet_mid", 2, 16, 24, 154)
     Counts(CostStore(tmp_path)).work(settings, "unet_mid", 1, 8, 8, 77)
     monkeypatch.setattr(shapes, "_module", None)  # nothing can be counted any more
@@ -137,7 +137,7 @@ def test_another_process_counts_nothing_again(tmp_path, monkeypatch):
 
 
 def test_counts_that_cannot_be_read_are_counted_anew(tmp_path):
-    settings, store = config(recipes("sdxl")[0].unet), CostStore(tmp_path)
+    settings, store = config(recipes("sdxl")[0].network), CostStore(tmp_path)
     expected = Counts(store).work(settings, "unet_mid", 1, 8, 8, 77)
     with closing(sqlite3.connect(tmp_path / FILE)) as file, file:
         file.execute("update formulas set formula = 'nothing'")

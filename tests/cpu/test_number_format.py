@@ -92,4 +92,4 @@ def test_weights_that_do_not_fit_name_the_option_that_makes_them_smaller(model_f
     model, _, _ = pipeline_recipes(model_folder / "checkpoints" / "sd1")
     monkeypatch.setattr(torch.nn.Module, "to", full)
     with pytest.raises(RunError, match=r"out of memory.*\(--dtype\) or a smaller model"):
-        ModelStore().unet(model.unet, "cpu", torch.float32)
+        ModelStore().network(model.network, "cpu", torch.float32)

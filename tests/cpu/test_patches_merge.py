@@ -132,7 +132,7 @@ def test_loras_before_a_merge_belong_to_their_side_and_after_it_to_the_whole(sd1
 
 def test_a_merge_leaves_no_trace_and_is_made_once(sd1: Models, other: tuple[ModelRecipe, ClipRecipe]) -> None:
     model, model2 = recipes(sd1)[0], other[0]
-    size = 4 * count_values(model.unet)
+    size = 4 * count_values(model.network)
     store = live.DeviceModels(store=ModelStore(model_bytes=2 * size))
     expected = {name: weight.clone() for name, weight in store.patch(model).named_parameters()}
     merged = merged_model(model.with_lora(lora(sd1, 0, 0.8)), model2, HALF)

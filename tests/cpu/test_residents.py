@@ -91,7 +91,7 @@ def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> N
     """
     (model, clip, vae), net = recipes("sd1"), upscaler(tmp_path)
     merged = merged_model(model, recipes("sd1")[0].with_lora(lora("sd1")), (("", 0.5, 0.5),))
-    largest = bytes_of(model.unet)
+    largest = bytes_of(model.network)
     models = DeviceModels(store=ModelStore(model_bytes=largest))
     uses: dict[str, Callable[[], Any]] = {
         "unet": lambda: models.patch(model),
@@ -114,14 +114,14 @@ def test_every_kind_of_model_goes_when_others_need_the_room(tmp_path: Path) -> N
 def test_what_was_used_longest_ago_goes_and_it_is_said_for_what_and_what_it_cost() -> None:
     model, clip, vae = recipes("sd1")
     encoder = clip.encoders[0].encoder
-    store, said = ModelStore(model_bytes=bytes_of(model.unet, encoder, vae.vae)), []
+    store, said = ModelStore(model_bytes=bytes_of(model.network, encoder, vae.vae)), []
     store.residents.on_evicted = said.append
-    unet, decoder = store.unet(model.unet, *CPU), store.vae(vae.vae, *CPU)
+    unet, decoder = store.network(model.network, *CPU), store.vae(vae.vae, *CPU)
     store.text_encoder(encoder, *CPU)
     store.vae(vae.vae, *CPU)
     store.controlnet(control_recipe("sd1").control_net, *CPU)
     assert store.vae(vae.vae, *CPU) is decoder
-    assert store.unet(model.unet, *CPU) is not unet
+    assert store.network(model.network, *CPU) is not unet
     assert said[0].startswith("let go of unet sd1 (0.00 GB, loaded in ") and said[0].endswith(" s) for ControlNet sd1-controlnet-10")
     use = store.residents.use
     assert use.evictions == len(said) and 0 < use.evicted_seconds < use.load_seconds
@@ -142,12 +142,12 @@ def test_of_a_file_that_is_replaced_only_the_newest_stays(tmp_path: Path, kind: 
         models.patch(model)
         models.encode_text(Prompt(clip, "a star"))
         models.decode_latent(vae, torch.zeros(1, 4, 2, 2))
-    assert models.residents.use.resident_bytes == bytes_of(model.unet, clip.encoders[0].encoder, vae.vae)
+    assert models.residents.use.resident_bytes == bytes_of(model.network, clip.encoders[0].encoder, vae.vae)
 
 
 def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
     model, other = recipes("sd1")[0], recipes("sd2")[0]
-    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(other.unet)))
+    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(other.network)))
     plain = {name: weight.clone() for name, weight in models.patch(model).named_parameters()}
     models.patch(model.with_lora(lora("sd1")))
     (kept,) = models._sets.values()
@@ -162,15 +162,15 @@ def test_a_model_with_loras_takes_the_originals_of_its_weights_along() -> None:
 def test_the_reserve_is_what_computing_needed_lately_and_only_as_far_as_something_can_go_for_it() -> None:
     model, clip, _ = recipes("sd1")
     encoder = clip.encoders[0].encoder
-    both = bytes_of(model.unet, encoder)
+    both = bytes_of(model.network, encoder)
     memory = Memory(both * 1.5)
     store = on(memory)
-    store.unet(model.unet, *CPU)
+    store.network(model.network, *CPU)
     store.text_encoder(encoder, *CPU)
     assert store.residents.use.evictions == 0  # before it was measured an eighth is left
     store.residents.drop(store.text_encoder_of(encoder, *CPU).key)
     memory.peaked = both
-    with store.residents.using(store.unet_of(model.unet, *CPU)):
+    with store.residents.using(store.network_of(model.network, *CPU)):
         store.text_encoder(encoder, *CPU)
     assert store.residents.use.evictions == 0  # it is in use: less is left for computing
     assert store.residents.use.reserve_bytes == both
@@ -181,10 +181,10 @@ def test_the_reserve_is_what_computing_needed_lately_and_only_as_far_as_somethin
 
 def test_what_can_be_let_go_counts_as_free_for_the_planner() -> None:
     model = recipes("sd1")[0]
-    memory = Memory(bytes_of(model.unet) * 2)
+    memory = Memory(bytes_of(model.network) * 2)
     store = on(memory)
     empty = store.residents.capacity
-    store.unet(model.unet, *CPU)
+    store.network(model.network, *CPU)
     assert store.residents.capacity == empty
     assert ModelStore(model_bytes=5, memory=memory).residents.capacity == 5
 
@@ -192,9 +192,9 @@ def test_what_can_be_let_go_counts_as_free_for_the_planner() -> None:
 def test_a_model_that_does_not_fit_at_all_is_named_with_the_sizes() -> None:
     model = recipes("sd1")[0]
     with pytest.raises(OutOfMemory, match=r"^unet sd1: takes 0\.00 GB, more than the 0\.00 GB that models may take \(--model-gb\)"):
-        ModelStore(model_bytes=1000).unet(model.unet, *CPU)
+        ModelStore(model_bytes=1000).network(model.network, *CPU)
     with pytest.raises(OutOfMemory, match=r"of 0\.00 GB of cpu are free, models in use take 0\.00 GB; take a smaller picture"):
-        on(Memory(1000)).unet(model.unet, *CPU)
+        on(Memory(1000)).network(model.network, *CPU)
 
 
 def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,8 +211,8 @@ def test_running_out_while_a_model_is_loaded_lets_go_of_the_others_and_loads_aga
 
     monkeypatch.setattr(torch.nn.Module, "to", to)
     models.patch(model)
-    assert full == [bytes_of(clip.encoders[0].encoder, model.unet)]
-    assert models.residents.use.resident_bytes == bytes_of(model.unet)
+    assert full == [bytes_of(clip.encoders[0].encoder, model.network)]
+    assert models.residents.use.resident_bytes == bytes_of(model.network)
     assert models.residents.use.short == 1
 
 
@@ -237,13 +237,13 @@ def test_requests_that_do_not_fit_together_wait_for_each_other(sd1: Files, tmp_p
 
 def _request_bytes(models: Files) -> int:
     model, clip, _ = pipeline_recipes(models.pipeline)
-    return bytes_of(model.unet, controlnet_recipe(models.controls[0]).control_net, *(one.encoder for one in clip.encoders))
+    return bytes_of(model.network, controlnet_recipe(models.controls[0]).control_net, *(one.encoder for one in clip.encoders))
 
 
 def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(sd1: Files, measured: Path) -> None:
     model, _, _ = pipeline_recipes(sd1.pipeline)
     region = sampler_region(Case("x", sd1.pipeline, sd1.xl, "euler", 2))
-    with local_engine(cache=measured, model_bytes=bytes_of(model.unet) + 1000) as engine:
+    with local_engine(cache=measured, model_bytes=bytes_of(model.network) + 1000) as engine:
         with pytest.raises(OutOfMemory, match=r"sampler .*its models do not fit together: text encoder sd1: takes .* in use takes"):
             sample(engine, region)
         assert not engine.models.residents.in_use
@@ -252,7 +252,7 @@ def test_a_request_whose_own_models_do_not_fit_is_told_so_and_the_next_runs(sd1:
 
 def test_a_call_waits_for_room_that_a_request_takes(sd1: Files, measured: Path) -> None:
     """A worker's request holds all that there is; an upscaler's turn comes when it has ended."""
-    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(recipes("sd1")[0].unet)))
+    models = DeviceModels(store=ModelStore(model_bytes=bytes_of(recipes("sd1")[0].network)))
     with models.holding(recipes("sd1")[0]), pytest.raises(NoRoom):
         models.decode_latent(recipes("sd1")[2], torch.zeros(1, 4, 2, 2))
     vae = pipeline_recipes(sd1.pipeline)[2]
@@ -314,7 +314,7 @@ def test_two_checkpoints_and_a_refiner_alternate_in_the_room_of_one(tmp_path: Pa
     first, second, refiner = recipes("sd1"), *(pipeline_recipes(tmp_path / name) for name in ("second", "refiner"))
     with local_engine(batching=False, cache=measured) as engine:
         alone = [paint(engine, base, refiner, seed) for seed, base in enumerate((first, second, first))]
-    sizes = [bytes_of(model.unet, vae.vae, *(one.encoder for one in clip.encoders)) for model, clip, vae in (first, second, refiner)]
+    sizes = [bytes_of(model.network, vae.vae, *(one.encoder for one in clip.encoders)) for model, clip, vae in (first, second, refiner)]
     with local_engine(batching=False, cache=measured, model_bytes=max(sizes)) as engine:
         residents, most = engine.models.residents, []
         residents.on_evicted = lambda line: most.append(residents.use.resident_bytes)

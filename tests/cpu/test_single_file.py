@@ -21,9 +21,10 @@ from single_files import (
 from tiny_models import random_step, random_text, rows
 
 from katz_graph.errors import InputError
+from katz_graph.models.configuration import config, latent_space, overflows, prediction_type, scheduler_config, union_types
+from katz_graph.models.families.unet.architecture import unet_architecture
 from katz_graph.models.families.unet.control_blocks import control, embed_reference
-from katz_graph.models.family import architecture, config, prediction_type, scheduler_config, union_types, vae_shape
-from katz_graph.models.loading.sources import clip_recipe, controlnet_recipe, pipeline_recipes, unet_recipe, vae_recipe
+from katz_graph.models.loading.sources import clip_recipe, controlnet_recipe, network_recipe, pipeline_recipes, vae_recipe
 from katz_graph.models.loading.store import ModelStore
 from katz_graph.models.text import encoder as text
 from katz_graph.models.text.tokens import load_tokenizer
@@ -41,14 +42,14 @@ def same(module, expected):
 def test_a_checkpoint_is_the_folder_it_was_made_of(kind):
     (model, clip, vae), made = pipeline_recipes(checkpoint(kind)), parts(kind)
     folder_model, _, folder_vae = pipeline_recipes(pipeline_folder(kind))
-    assert same(STORE.unet(model.unet, *CPU), made["unet"])
+    assert same(STORE.network(model.network, *CPU), made["unet"])
     assert same(STORE.vae(vae.vae, *CPU), made["vae"])
     encoders = [made[name] for name in ("text_encoder", "text_encoder_2") if name in made]
     for recipe, expected in zip(clip.encoders, encoders, strict=True):
         assert same(STORE.text_encoder(recipe.encoder, *CPU), expected)
-    assert architecture(model.unet) == architecture(folder_model.unet)
-    assert vae_shape(vae) == vae_shape(folder_vae)
-    assert model.latent_scale == folder_model.latent_scale == (0.13025 if kind in ("sdxl", "refiner") else 0.18215)
+    assert unet_architecture(model.network) == unet_architecture(folder_model.network)
+    assert latent_space(vae) == latent_space(folder_vae) and overflows(vae) == overflows(folder_vae)
+    assert model.latent.scale == folder_model.latent.scale == (0.13025 if kind in ("sdxl", "refiner") else 0.18215)
     common = scheduler_config(folder_model).keys() & scheduler_config(model).keys() - {"prediction_type"}
     assert all(scheduler_config(model)[name] == scheduler_config(folder_model)[name] for name in common)
     assert len(common) > 5
@@ -126,9 +127,9 @@ def test_what_a_checkpoint_predicts(tmp_path, kind, told, prediction, zero_termi
 @pytest.mark.parametrize(("kind", "channels"), [("sd1", 9), ("sd2", 9), ("sdxl", 9), ("sd1", 8)])
 def test_models_that_see_a_picture_too(kind, channels):
     model, _, _ = pipeline_recipes(checkpoint(kind, channels))
-    shape = architecture(model.unet)
-    assert (shape.input_channels, shape.latent_channels, shape.family) == (channels, 4, kind)
-    assert same(STORE.unet(model.unet, *CPU), parts(kind, channels)["unet"])
+    shape = unet_architecture(model.network)
+    assert (shape.input_channels, shape.latent_channels, shape.version) == (channels, 4, kind)
+    assert same(STORE.network(model.network, *CPU), parts(kind, channels)["unet"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -137,10 +138,10 @@ def test_parts_in_files_of_their_own(tmp_path, kind):
     save(tmp_path / "original.safetensors", original_unet(made["unet"]))
     save(tmp_path / "diffusers.safetensors", made["unet"].state_dict())
     for name in ("original", "diffusers"):
-        model = unet_recipe(tmp_path / f"{name}.safetensors")
-        assert same(STORE.unet(model.unet, *CPU), made["unet"])
-        assert model.latent_scale == pipeline_recipes(checkpoint(kind))[0].latent_scale
-    assert same(STORE.unet(unet_recipe(checkpoint(kind)).unet, *CPU), made["unet"])
+        model = network_recipe(tmp_path / f"{name}.safetensors")
+        assert same(STORE.network(model.network, *CPU), made["unet"])
+        assert model.latent == pipeline_recipes(checkpoint(kind))[0].latent
+    assert same(STORE.network(network_recipe(checkpoint(kind)).network, *CPU), made["unet"])
     save(tmp_path / "vae.safetensors", made["vae"].state_dict())
     assert same(STORE.vae(vae_recipe(tmp_path / "vae.safetensors").vae, *CPU), made["vae"])
     assert same(STORE.vae(vae_recipe(checkpoint(kind)).vae, *CPU), made["vae"])
@@ -214,10 +215,10 @@ def test_a_controlnet_of_differences(tmp_path):
     with pytest.raises(InputError, match="load it with DiffControlNetLoader"):
         controlnet_recipe(tmp_path / "differences.safetensors")
     model, _, _ = pipeline_recipes(checkpoint("sd1"))
-    recipe = controlnet_recipe(tmp_path / "differences.safetensors", model.unet)
+    recipe = controlnet_recipe(tmp_path / "differences.safetensors", model.network)
     store = ModelStore()
     with torch.no_grad():
-        for weight in store.unet(model.unet, *CPU).parameters():
+        for weight in store.network(model.network, *CPU).parameters():
             weight += 0.1  # as a LoRA in the live UNet would
     module = store.controlnet(recipe.control_net, *CPU, recipe.base)
     for name, tensor in module.state_dict().items():
@@ -232,8 +233,8 @@ def test_weights_of_eight_bits(tmp_path, kind):
     unet = original_unet(parts("sd1")["unet"])
     save(tmp_path / "eight.safetensors", {name: tensor.to(kind) for name, tensor in unet.items()})
     save(tmp_path / "whole.safetensors", unet)
-    read = STORE.unet(unet_recipe(tmp_path / "eight.safetensors").unet, *CPU)
-    rounded = STORE.unet(unet_recipe(tmp_path / "whole.safetensors", str(kind).removeprefix("torch.")).unet, *CPU)
+    read = STORE.network(network_recipe(tmp_path / "eight.safetensors").network, *CPU)
+    rounded = STORE.network(network_recipe(tmp_path / "whole.safetensors", str(kind).removeprefix("torch.")).network, *CPU)
     assert read.dtype == torch.float32
     assert same(read, rounded)
     assert not same(read, parts("sd1")["unet"])
@@ -294,7 +295,7 @@ def test_files_that_are_broken(tmp_path):
     del tensors["model.diffusion_model.middle_block.1.norm.bias"]
     save(path, tensors)
     with pytest.raises(InputError, match=r"is no whole UNet2DConditionModel: missing: mid_block\.attentions\.0\.norm\.bias$"):
-        STORE.unet(pipeline_recipes(path)[0].unet, *CPU)
+        STORE.network(pipeline_recipes(path)[0].network, *CPU)
 
 
 def test_a_vocabulary_that_is_not_clips(tmp_path):

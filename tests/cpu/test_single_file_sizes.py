@@ -8,7 +8,8 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from single_files import open_clip, original_unet, original_vae, transformers_text
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTextModelWithProjection
 
-from katz_graph.models.loading.configurations import text_configuration, unet_configuration, vae_configuration
+from katz_graph.models.families.unet.configurations import unet_configuration
+from katz_graph.models.loading.configurations import text_configuration, vae_configuration
 
 CROSS, PLAIN = "CrossAttnDownBlock2D", "DownBlock2D"
 FOUR = {"block_out_channels": (320, 640, 1280, 1280), "down_block_types": (CROSS, CROSS, CROSS, PLAIN)}

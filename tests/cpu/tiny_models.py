@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from katz_graph.bench.random_models import Naming, make_controlnet, make_lora, make_pipeline
+from katz_graph.bench.random_models import Family, Naming, make_controlnet, make_lora, make_pipeline
 from katz_graph.ir.values import Step, TextEncoding
-from katz_graph.models.family import Family
 from katz_graph.models.loading.identity import file_identity
 from katz_graph.models.loading.sources import controlnet_recipe, pipeline_recipes
 from katz_graph.models.loading.store import ModelStore
@@ -67,7 +66,7 @@ def lora(family: Family, strength: float = 1.0, **made: Any) -> Lora:
 @cache
 def unet(family: Family, dtype: torch.dtype = torch.float32) -> Any:
     """A module that tests may read but not change."""
-    return ModelStore().unet(recipes(family)[0].unet, "cpu", dtype)
+    return ModelStore().network(recipes(family)[0].network, "cpu", dtype)
 
 
 @cache

@@ -28,7 +28,7 @@ REGISTRY: Mapping[str, NodeType] = {
     for name, kind in vars(module).items()
     if isinstance(kind, type) and issubclass(kind, Node) and kind is not Node
 }
-MODEL = ModelRecipe(component(MINI / "pipeline" / "unet", "unet"), Component("scheduler", ()))
+MODEL = ModelRecipe(component(MINI / "pipeline" / "unet", "network"), Component("scheduler", ()))
 LATENT = {"samples": SimpleNamespace(shape=(1, 4, 16, 16))}
 CLIP = ClipRecipe(())
 DEVICE = Device("cpu", 1e9, 1e9)

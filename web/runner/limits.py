@@ -17,10 +17,10 @@ from typing import Any
 from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.graph import Graph, Link
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.node import NodeType, WithUi
 from katz_graph.packs import Registry
 from katz_graph.web.options import Limits
-from katz_graph.wires import CELL
 
 MEGAPIXEL = 1024 * 1024
 HUGE = 10**12  # a number that decides about sizes and is larger counts as this one: products of such numbers can still be computed
@@ -146,7 +146,7 @@ def _size(socket: str, value: Any) -> Size | None:
     """Returns the size of a picture, mask or latent; None for anything else."""
     names = socket.split(",")
     if "LATENT" in names and isinstance(value, Mapping) and len(shape := _shape(value.get("samples"))) >= 4:
-        return shape[0], shape[-2] * CELL, shape[-1] * CELL
+        return shape[0], DEFAULT_LATENT_SPACE.pixels(shape[-2]), DEFAULT_LATENT_SPACE.pixels(shape[-1])
     shape = _shape(value) if PICTURES.intersection(names) else ()
     return (shape[0], shape[1], shape[2]) if len(shape) in (3, 4) else None
 

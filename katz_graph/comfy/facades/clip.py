@@ -108,7 +108,7 @@ class ClipFacade:
 
 def _rows(clip: ClipRecipe, text: str, with_words: bool) -> list[list[list[tuple[Any, ...]]]]:
     """Makes each encoder's rows of (token, weight); `with_words` adds a third number, always 0."""
-    from katz_graph.models.family import config
+    from katz_graph.models.configuration import config
     from katz_graph.models.text.prompt import weighted_segments
     from katz_graph.models.text.textual_inversion import vectors
     from katz_graph.models.text.tokens import load_tokenizer, row_length, token_rows

@@ -46,7 +46,7 @@ class ModelFacade:
         return other
 
     def is_clone(self, other: Any) -> bool:
-        return isinstance(other, ModelFacade) and other.recipe.unet == self.recipe.unet
+        return isinstance(other, ModelFacade) and other.recipe.network == self.recipe.network
 
     def set_model_sampler_cfg_function(self, sampler_cfg_function: Callable[..., Any], disable_cfg1_optimization: bool = False) -> None:
         """Replaces plain guidance by a function of one dictionary, or of (cond, uncond, scale)."""
@@ -93,7 +93,7 @@ class ModelFacade:
 
     def model_size(self) -> int:
         """Sums the bytes of its files."""
-        return sum(file.size for file in self.recipe.unet.files)
+        return sum(file.size for file in self.recipe.network.files)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -109,18 +109,17 @@ class LatentFormat:
     """Converts a latent on a wire to the one that the UNet was trained on."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
-        from katz_graph.models.family import architecture
-
-        self.scale_factor = recipe.latent_scale
-        self.latent_channels = architecture(recipe.unet).latent_channels
-        self.spacial_downscale_ratio = 8
+        self._space = recipe.latent
+        self.scale_factor = recipe.latent.scale
+        self.latent_channels = recipe.latent.channels
+        self.spacial_downscale_ratio = recipe.latent.factor
         self.latent_dimensions = 2
 
     def process_in(self, latent: Any) -> Any:
-        return latent * self.scale_factor
+        return self._space.normalised(latent)
 
     def process_out(self, latent: Any) -> Any:
-        return latent / self.scale_factor
+        return self._space.restored(latent)
 
     def __getattr__(self, name: str) -> Any:
         refuse(f"comfy.latent_formats.LatentFormat.{name}")

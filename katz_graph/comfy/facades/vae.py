@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from katz_graph.comfy.missing import refuse
+from katz_graph.models.configuration import latent_space
 from katz_graph.recipe import Tile, VaeRecipe
 from katz_graph.scope import current_context
 
@@ -43,17 +44,13 @@ class VaeFacade:
     @property
     def downscale_ratio(self) -> int:
         """Returns the pixels per latent cell, along one side."""
-        from katz_graph.models.family import vae_shape
-
-        return vae_shape(self.recipe).factor
+        return latent_space(self.recipe).factor
 
     upscale_ratio = downscale_ratio
 
     @property
     def latent_channels(self) -> int:
-        from katz_graph.models.family import vae_shape
-
-        return vae_shape(self.recipe).latent_channels
+        return latent_space(self.recipe).channels
 
     def spacial_compression_encode(self) -> int:
         return self.downscale_ratio

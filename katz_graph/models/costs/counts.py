@@ -90,7 +90,8 @@ def _is_tiny(config: Mapping[str, Any], height: int, width: int) -> bool:
     """Returns true if the deepest resolution is one cell wide or high: then fewer copies are made
     than formulas know of.
     """
-    return min(height, width) <= 1 << (len(config["block_out_channels"]) - 1)
+    resolutions = len(config.get("block_out_channels", (0,)))
+    return min(height, width) <= 1 << (resolutions - 1)
 
 
 @lru_cache(maxsize=1)

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 from katz_graph.errors import InputError
 from katz_graph.ir.device import Work
 from katz_graph.models.costs.formula import BATCH, HEIGHT, LEVELS, TOKENS, WIDTH, Formula, Terms, terms
-from katz_graph.models.families.unet import attention
+from katz_graph.models.family import family_of_class
 from katz_graph.models.stages import Sized
 from katz_graph.models.stages import stage as declared
 
@@ -81,8 +81,8 @@ def stage_formula(config: str, stage: str, row: int, first_block: int, last_bloc
     """Derives the work of a stage, except those of VAEs, of the module with this `config.json`;
     `row`: tokens of a text encoder's row.
 
-    It holds where no resolution is one cell wide or high. InputError for a UNet of more resolutions
-    than formulas know.
+    It holds where no resolution is one cell wide or high. InputError for a network of more
+    resolutions than formulas know.
     """
     module = _module(config)
     levels = len(getattr(module.config, "block_out_channels", ()))
@@ -143,9 +143,8 @@ def _module(config: str) -> Any:
             model = transformers.CLIPTextModelWithProjection if projected else transformers.CLIPTextModel
             return model(transformers.CLIPTextConfig(**values)).eval()
         module = getattr(diffusers, values["_class_name"]).from_config(values).eval()
-    if values["_class_name"] != "AutoencoderKL":
-        attention.install(module)
-    return module
+    family = family_of_class(values["_class_name"])
+    return module if family is None else family.prepared(module)
 
 
 class FusedAttention(TorchFunctionMode):

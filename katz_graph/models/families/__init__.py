@@ -1,6 +1,6 @@
-"""Lists the families of diffusion models, each a folder that declares its stages. The only place
-that names them all.
-"""
+"""Lists the families of diffusion models. The only place that names them all."""
 
-FAMILIES = ("unet", "shared")
-"""Names the families; `shared` has what several families use: text encoders and VAEs."""
+FAMILIES = ("unet",)
+"""Names the folders of families: the module `family` of each declares its FAMILY. What several
+families use, text encoders and VAEs, is in `shared`.
+"""

@@ -10,21 +10,15 @@ from typing import Any
 
 import torch
 import transformers
-from diffusers.loaders.single_file_utils import (
-    DIFFUSERS_TO_LDM_MAPPING,
-    convert_controlnet_checkpoint,
-    convert_ldm_unet_checkpoint,
-    convert_ldm_vae_checkpoint,
-    convert_open_clip_checkpoint,
-)
+from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint, convert_open_clip_checkpoint
 from safetensors import safe_open
 from torch import Tensor
 
-from katz_graph.models.family import config
-from katz_graph.models.loading.configurations import is_original
+from katz_graph.models.configuration import config
+from katz_graph.models.family import family_of_class
+from katz_graph.models.stages import named
 from katz_graph.recipe import Component
 
-UNET_PREFIX = "model.diffusion_model."  # that diffusers' converter asks for
 OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}  # VAEs of diffusers before 0.17
 MARKS = ("difference",)  # tensors that say something by being there
 FORGOTTEN = re.compile(r"(^|\.)(position_ids|logit_scale)$")  # of no use to a text encoder
@@ -40,7 +34,7 @@ def build(model: Any, part: Component, dtype: torch.dtype) -> tuple[Any, dict[st
     with torch.device("meta"):
         text = model.__module__.startswith("transformers")
         module = model(transformers.CLIPTextConfig(**values)) if text else model.from_config(values)
-    tensors = _text(module, _tensors(part, dtype)) if text else _converted(model.__name__, _tensors(part, dtype), values)
+    tensors = _text(module, _tensors(part, dtype)) if text else _converted(_tensors(part, dtype), values)
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     report = {
         "missing_keys": wanted.keys() - tensors.keys(),
@@ -66,21 +60,14 @@ def _tensors(part: Component, dtype: torch.dtype) -> dict[str, Tensor]:
         return {name.removeprefix(part.prefix): content.get_tensor(name).to(dtype) for name in names}
 
 
-def _converted(model: str, tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:
-    match model:
-        case "UNet2DConditionModel" if is_original(_shapes(tensors)):
-            return dict(convert_ldm_unet_checkpoint({UNET_PREFIX + name: tensor for name, tensor in tensors.items()}, values))
-        case "ControlNetModel" if is_original(_shapes(tensors)):
-            added = DIFFUSERS_TO_LDM_MAPPING["controlnet"]["addition_embed_type"]
-            sizes = {ours: tensors[theirs] for ours, theirs in added.items() if theirs in tensors}
-            converted = convert_controlnet_checkpoint(tensors, values) | sizes
-            return {name: tensor for name, tensor in converted.items() if tensor is not None}
-        case "AutoencoderKL" if "encoder.down.0.block.0.conv1.weight" in tensors:
-            return dict(convert_ldm_vae_checkpoint(tensors, values))
-        case "AutoencoderKL":
-            return {_present_attention(name): tensor for name, tensor in tensors.items()}
-        case _:
-            return tensors
+def _converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:
+    family = family_of_class(values["_class_name"])
+    if family is not None:
+        converted: dict[str, Tensor] = named(family.files.convert)(tensors, values)
+        return converted
+    if "encoder.down.0.block.0.conv1.weight" in tensors:
+        return dict(convert_ldm_vae_checkpoint(tensors, values))
+    return {_present_attention(name): tensor for name, tensor in tensors.items()}
 
 
 def _text(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -102,7 +89,3 @@ def _text(module: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _present_attention(name: str) -> str:
     match = re.fullmatch(r"(.*\.attentions\.\d+)\.(query|key|value|proj_attn)\.(.*)", name)
     return f"{match[1]}.{OLD_ATTENTION[match[2]]}.{match[3]}" if match else name
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}

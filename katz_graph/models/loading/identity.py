@@ -17,7 +17,7 @@ from katz_graph.errors import InputError
 from katz_graph.files.folders import PICKLES
 from katz_graph.recipe import Component, FileIdentity
 
-Kind = Literal["unet", "controlnet", "vae", "text_encoder", "tokenizer", "scheduler"]
+Kind = Literal["network", "controlnet", "vae", "text_encoder", "tokenizer", "scheduler"]
 
 LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 VALUE_BITS = {
@@ -37,33 +37,27 @@ FOREIGN = {
 }  # how files begin that people have in place of a model
 LONGEST_SIGN = 64  # bytes
 WEIGHTS_STEM: dict[Kind, str] = {
-    "unet": "diffusion_pytorch_model",
+    "network": "diffusion_pytorch_model",
     "controlnet": "diffusion_pytorch_model",
     "vae": "diffusion_pytorch_model",
     "text_encoder": "model",
 }
-CLASS_OF: dict[Kind, str] = {
-    "unet": "diffusers.UNet2DConditionModel",
-    "controlnet": "diffusers.ControlNetModel",
-    "vae": "diffusers.AutoencoderKL",
-    "text_encoder": "transformers.CLIPTextModel",
-    "tokenizer": "transformers.CLIPTokenizer",
-    "scheduler": "diffusers.EulerDiscreteScheduler",
-}
+WORDS: dict[Kind, str] = {"controlnet": "ControlNet", "vae": "VAE", "text_encoder": "text encoder"}
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 
-def component(folder: str | Path, kind: Kind) -> Component:
+def component(folder: str | Path, kind: Kind, called: str = "") -> Component:
     """Returns the component in `folder` as diffusers saves it: configuration and safetensors (whole
-    or in shards), or a tokenizer's files.
+    or in shards), or a tokenizer's files. `called`: its kind in messages, where that is another
+    word.
 
     Without unsuffixed weights those of a variant are taken
     (`diffusion_pytorch_model.fp16.safetensors`), fp16 first. InputError when something is missing,
     a pickle, truncated or inconsistent.
     """
-    folder = resolve(folder)
+    folder, called = resolve(folder), called or WORDS.get(kind, kind)
     if not folder.is_dir():
-        raise InputError(f"{folder}: a file, expected the folder of a {_words(kind)}")
+        raise InputError(f"{folder}: a file, expected the folder of a {called}")
     if kind == "scheduler":
         return Component(str(folder), (configuration_identity(folder / "scheduler_config.json"),))
     if kind == "tokenizer":
@@ -73,8 +67,8 @@ def component(folder: str | Path, kind: Kind) -> Component:
         return Component(str(folder), tuple(configuration_identity(path) for path in present))
     configuration = folder / "config.json"
     if not configuration.exists():
-        raise InputError(f"{folder}: config.json of the {_words(kind)} is missing: expected a folder in diffusers' layout")
-    return Component(str(folder), (configuration_identity(configuration), *_weights(folder, kind)))
+        raise InputError(f"{folder}: config.json of the {called} is missing: expected a folder in diffusers' layout")
+    return Component(str(folder), (configuration_identity(configuration), *_weights(folder, kind, called)))
 
 
 def check_unchanged(*files: FileIdentity) -> None:
@@ -225,7 +219,7 @@ def _check_layout(path: Path, entries: dict[str, Any], available: int) -> None:
         raise InputError(f"{path}: {problem}: its tensors take {reached:,} bytes, the file has {available:,}: download it again")
 
 
-def _weights(folder: Path, kind: Kind) -> list[FileIdentity]:
+def _weights(folder: Path, kind: Kind, called: str) -> list[FileIdentity]:
     stem = WEIGHTS_STEM[kind]
     names = sorted(path.name for path in folder.iterdir())
     whole = [name for name in names if name.startswith(f"{stem}.") and name.endswith(".safetensors") and "-of-" not in name]
@@ -234,8 +228,10 @@ def _weights(folder: Path, kind: Kind) -> list[FileIdentity]:
     if not found:
         pickle = next((name for name in names if name.lower().endswith(PICKLES)), None)
         if pickle is None:
-            raise InputError(f"{folder}: no weights of the {_words(kind)}: expected {stem}.safetensors")
-        package, model = CLASS_OF[kind].split(".")
+            raise InputError(f"{folder}: no weights of the {called}: expected {stem}.safetensors")
+        package, model = "transformers", "CLIPTextModel"
+        if kind != "text_encoder":
+            package, model = "diffusers", read_json(folder / "config.json").get("_class_name", "ModelMixin")
         convert = f"from {package} import {model} as M; M.from_pretrained('{folder}', use_safetensors=False).save_pretrained('{folder}')"
         raise InputError(f'{folder / pickle}: {PICKLE}: if you trust it, convert it with python -c "{convert}"')
     _, chosen = min(found, key=lambda pair: (pair[0] != "", pair[0] != "fp16", pair[0]))
@@ -275,7 +271,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _words(kind: Kind) -> str:
-    return {"unet": "UNet", "controlnet": "ControlNet", "vae": "VAE", "text_encoder": "text encoder"}.get(kind, kind)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from katz_graph.errors import InputError
-from katz_graph.models.family import architecture, config
+from katz_graph.models.configuration import config
+from katz_graph.models.family import architecture, family_of
 from katz_graph.recipe import ClipRecipe, Component, Lora, MergedComponent, ModelRecipe
 
 Scales = tuple[tuple[str, float, float], ...]
@@ -25,15 +26,15 @@ MOST_MERGED = 64  # models in one merge, each as often as it is used
 
 def merged_model(first: ModelRecipe, second: ModelRecipe, scales: Scales) -> ModelRecipe:
     """Returns the first model with merged weights; the LoRAs of each are in its own. InputError
-    when their UNets have different shapes.
+    when their networks have different shapes.
     """
-    one, other = architecture(first.unet), architecture(second.unet)
+    one, other = architecture(first.network), architecture(second.network)
     if one != other:
         raise InputError(
-            f"{second.unet.folder}: does not merge with {first.unet.folder}: the UNets have different shapes "
-            f"({other.family.upper()} {other.channels} and {one.family.upper()} {one.channels})"
+            f"{second.network.folder}: does not merge with {first.network.folder}: "
+            f"the {family_of(first.network).network.noun}s have different shapes ({other} and {one})"
         )
-    return replace(first, unet=_merged((first.unet, first.loras), (second.unet, second.loras), scales), loras=())
+    return replace(first, network=_merged((first.network, first.loras), (second.network, second.loras), scales), loras=())
 
 
 def merged_clip(first: ClipRecipe, second: ClipRecipe, scales: Scales) -> ClipRecipe:

@@ -1,5 +1,5 @@
-"""Identifies the contents of one safetensors file, in either layout: whole checkpoints, UNets, text
-encoders, VAEs and ControlNets.
+"""Identifies the contents of one safetensors file, in either layout: whole checkpoints, networks,
+text encoders, VAEs and ControlNets.
 
 Reads the header alone; refuses anything else by its name. Never imports torch.
 """
@@ -8,39 +8,27 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from katz_graph.errors import InputError
-from katz_graph.models.loading.configurations import (
-    Shapes,
-    controlnet_configuration,
-    text_configuration,
-    unet_configuration,
-    vae_configuration,
-)
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
+from katz_graph.models.family import Layout, a_network, all_controls, families, known, supported
+from katz_graph.models.loading.configurations import Shapes, text_configuration, vae_configuration
 from katz_graph.models.loading.identity import configuration_identity, file_identity, read_header
 from katz_graph.recipe import Component, FileIdentity, TextEncoderRecipe
 
-UNETS = ("model.diffusion_model.", "")
 VAES = ("first_stage_model.", "vae.", "")
-CONTROLNETS = ("control_model.", "")
-AVERAGING = ("_shuffle", "_shuffle_fp16")  # how the names of ControlNets end whose residuals are averaged over the picture
-TEXT_ENCODERS = {  # by prefix: whether it is SDXL's second
-    "conditioner.embedders.0.transformer.": False,
-    "conditioner.embedders.1.model.": True,
-    "conditioner.embedders.0.model.": True,  # the refiner's only one
-    "cond_stage_model.transformer.": False,
-    "cond_stage_model.model.": False,
-}
+TEXT_ENCODER = Layout(
+    ("",),
+    ("text_model.encoder.layers.0.mlp.fc1.weight", "encoder.layers.0.mlp.fc1.weight", "transformer.resblocks.0.mlp.c_fc.weight"),
+    lambda shapes, _: text_configuration(shapes),
+)
 TOKENIZER = Path(__file__).parents[1] / "clip_tokenizer"
 PADDING = {"quick_gelu": "<|endoftext|>", "gelu": "!"}  # CLIP's own text encoder, OpenCLIP's
-SDXL_SCALING, SCALING = 0.13025, 0.18215
-RUNS = "Katz Graph runs SD1.5, SD2 and SDXL"
-FAMILIES = {
+STRANGERS = {  # what families are called that none of ours is, by the names of their tensors
     r"(^|\.)joint_blocks\.": "Stable Diffusion 3",
     r"txt_in\.individual_token_refiner": "HunyuanVideo",
     r"distilled_guidance_layer\.": "Chroma",
@@ -71,8 +59,9 @@ KINDS = {
         "put it into models/embeddings, and write embedding:NAME in a prompt",
     ),
     r"vision_model\.": ("CLIP vision encoder", "which is not supported"),
-    r"SelfAttention\.": ("T5 text encoder", f"which is for other models: {RUNS}"),
-    r"(^|\.)(input_blocks\.0\.0|up_blocks\.0\.resnets\.0\.conv1)\.weight$": ("UNet", "load it with UNETLoader"),
+    r"SelfAttention\.": ("T5 text encoder", "which is for other models: {runs}"),
+}
+PIPELINE_PARTS = {
     r"(encoder\.layers|transformer\.resblocks)\.0\.": ("text encoder", "load it with CLIPLoader"),
     r"decoder\.conv_in\.weight$": ("VAE", "load it with VAELoader"),
     r"^(conv_first|model\.0|body\.0)\.": ("upscale model", "load it with UpscaleModelLoader"),
@@ -111,37 +100,33 @@ def contents_of(identity: FileIdentity) -> Contents:
     return Contents(identity, shapes, {name: entry["dtype"] for name, entry in entries.items()}, metadata)
 
 
-def unet_component(file: Contents, rounding: str | None = None) -> Component:
-    """Returns a checkpoint's UNet, or that of its own file. InputError names what the file is."""
-    names = ("input_blocks.0.0.weight", "up_blocks.0.resnets.0.conv1.weight")
-    prefix = _prefix(file, UNETS, names, "a UNet", besides=("input_hint_block.0.weight",))
-    return _component(file, prefix, unet_configuration, rounding)
+def network_component(file: Contents, rounding: str | None = None) -> Component:
+    """Returns a checkpoint's network, or that of its own file. InputError names what the file
+    is.
+    """
+    layouts = [family.files.network for family in families()]
+    return _component(file, layouts, a_network(), rounding)
 
 
-def vae_component(file: Contents, sdxl: bool = False) -> Component:
-    """Returns a checkpoint's VAE, or that of its own file, which does not say if it is SDXL's."""
-    prefix = _prefix(file, VAES, ("decoder.conv_in.weight",), "a VAE")
-    return _component(file, prefix, lambda shapes: vae_configuration(shapes, SDXL_SCALING if sdxl else SCALING, sdxl))
+def vae_component(file: Contents, scale: float = DEFAULT_LATENT_SPACE.scale, overflows: bool = False) -> Component:
+    """Returns a checkpoint's VAE, or that of its own file. The file does not say its scaling factor,
+    nor whether it overflows in half precision.
+    """
+    layout = Layout(VAES, ("decoder.conv_in.weight",), lambda shapes, _: vae_configuration(shapes, scale, overflows))
+    return _component(file, [layout], "a VAE")
 
 
 def controlnet_component(file: Contents) -> Component:
-    """Returns a ControlNet, in either layout, also one for several kinds of reference. The file's
-    name tells if it averages its residuals.
-    """
-    names = ("input_hint_block.0.weight", "controlnet_cond_embedding.conv_in.weight")
-    control_lora = any("lora_controlnet" in name for name in file.shapes)
-    prefix = _prefix(file, () if control_lora else CONTROLNETS, names, "a ControlNet")
-    averages = Path(file.path).stem.endswith(AVERAGING)
-    return _component(file, prefix, lambda shapes: controlnet_configuration(shapes, averages))
+    """Returns a ControlNet, in either layout, also one for several kinds of reference."""
+    return _component(file, [controls.file for controls in all_controls()], "a ControlNet")
 
 
 def text_encoders(file: Contents) -> tuple[TextEncoderRecipe, ...]:
     """Returns the text encoders of a checkpoint, in order, or the one of a file of its own."""
-    inside = [(prefix, projecting) for prefix, projecting in TEXT_ENCODERS.items() if file.under(prefix)]
+    inside = [(prefix, projecting) for prefix, projecting in _text_prefixes().items() if file.under(prefix)]
     if inside:
-        return tuple(_text_encoder(file, prefix, projecting) for prefix, projecting in inside)
-    names = ("text_model.encoder.layers.0.mlp.fc1.weight", "encoder.layers.0.mlp.fc1.weight", "transformer.resblocks.0.mlp.c_fc.weight")
-    return (_text_encoder(file, _prefix(file, ("",), names, "a text encoder"), None),)
+        return tuple(_text_encoder(_configured(file, prefix, _text_layout(projecting))) for prefix, projecting in inside)
+    return (_text_encoder(_component(file, [TEXT_ENCODER], "a text encoder")),)
 
 
 def check_checkpoint(file: Contents) -> None:
@@ -149,8 +134,8 @@ def check_checkpoint(file: Contents) -> None:
     lacking = [
         words
         for words, there in (
-            ("a UNet", file.under(UNETS[0])),
-            ("text encoders", any(file.under(prefix) for prefix in TEXT_ENCODERS)),
+            (a_network(), any(file.under(one.files.network.prefixes[0]) for one in families())),
+            ("text encoders", any(file.under(prefix) for prefix in _text_prefixes())),
             ("a VAE", any(file.under(prefix) for prefix in VAES[:-1])),
         )
         if not there
@@ -173,45 +158,68 @@ def tokenizer_component(hidden_act: str) -> Component:
     return Component(str(TOKENIZER), files, json.dumps({"pad_token": PADDING[hidden_act], "model_max_length": 77}))
 
 
-def _text_encoder(file: Contents, prefix: str, projecting: bool | None) -> TextEncoderRecipe:
-    encoder = _component(file, prefix, lambda shapes: text_configuration(shapes, projecting))
+def _text_layout(projecting: bool) -> Layout:
+    return replace(TEXT_ENCODER, configure=lambda shapes, _: text_configuration(shapes, projecting))
+
+
+def _text_prefixes() -> dict[str, bool]:
+    return {prefix: projecting for family in families() for prefix, projecting in family.files.text_encoders.items()}
+
+
+def _text_encoder(encoder: Component) -> TextEncoderRecipe:
     return TextEncoderRecipe(encoder, tokenizer_component(json.loads(encoder.configuration or "")["hidden_act"]))
 
 
-def _component(file: Contents, prefix: str, configure: Callable[[Shapes], dict[str, Any]], rounding: str | None = None) -> Component:
+def _component(file: Contents, layouts: Sequence[Layout], wanted: str, rounding: str | None = None) -> Component:
+    """Returns the module that the first layout recognises. `wanted`: what it is, in messages."""
+    _refuse_others(file, wanted)
+    for layout in layouts:
+        if (prefix := layout.prefix(file.shapes)) is not None:
+            return _configured(file, prefix, layout, rounding)
+    raise _other(file, wanted)
+
+
+def _configured(file: Contents, prefix: str, layout: Layout, rounding: str | None = None) -> Component:
     try:
-        values = configure(file.under(prefix))
+        values = layout.configure(file.under(prefix), Path(file.path).stem)
     except InputError as error:
         raise InputError(f"{file.path}: this is {error}") from None
     except KeyError as error:
         raise InputError(f"{file.path}: incomplete: {prefix}{error.args[0]} is missing: download it again") from None
     except (ValueError, IndexError):
-        raise InputError(f"{file.path}: the shapes of its tensors are not those of Stable Diffusion 1, 2 or XL") from None
+        raise InputError(f"{file.path}: the shapes of its tensors are not those of {supported()}") from None
     return Component(file.path, (file.identity,), json.dumps(values), prefix, rounding)
-
-
-def _prefix(file: Contents, prefixes: tuple[str, ...], names: tuple[str, ...], wanted: str, besides: tuple[str, ...] = ()) -> str:
-    """Returns the prefix under which one of the names is there, and none of those besides."""
-    _refuse_others(file, wanted)
-    for prefix in prefixes:
-        if any(prefix + name in file.shapes for name in names) and not any(prefix + name in file.shapes for name in besides):
-            return prefix
-    raise _other(file, wanted)
 
 
 def _refuse_others(file: Contents, wanted: str) -> None:
     names = "\n".join(file.shapes)
-    family = next((family for mark, family in FAMILIES.items() if re.search(mark, names, re.MULTILINE)), None)
-    if family is not None:
-        raise InputError(f"{file.path}: this is a {family} checkpoint; {RUNS}")
+    stranger = next((stranger for mark, stranger in STRANGERS.items() if re.search(mark, names, re.MULTILINE)), None)
+    if stranger is not None:
+        raise InputError(f"{file.path}: this is a {stranger} checkpoint; {_runs()}")
     if SCALED.search(names):
         raise InputError(f"{file.path}: its weights are 8-bit numbers with a scale each, expected {wanted} with plain numbers")
 
 
 def _other(file: Contents, wanted: str) -> InputError:
     names = "\n".join(file.shapes)
-    for mark, (kind, way) in KINDS.items():
+    for mark, kind, way in _kinds():
         if re.search(mark, names, re.MULTILINE):
-            return InputError(f"{file.path}: this is a {kind}, expected {wanted}; {way}")
+            return InputError(f"{file.path}: this is a {kind}, expected {wanted}; {way.format(runs=_runs())}")
     some = ", ".join(sorted(file.shapes)[:3]) or "none"
-    return InputError(f"{file.path}: not {wanted} of Stable Diffusion 1, 2 or XL: its tensors are called {some} ...")
+    return InputError(f"{file.path}: not {wanted} of {supported()}: its tensors are called {some} ...")
+
+
+def _kinds() -> Iterator[tuple[str, str, str]]:
+    """Yields what a file may be instead: a pattern of its tensors' names, what it is, and what to do
+    with it.
+    """
+    for mark, (kind, way) in KINDS.items():
+        yield mark, kind, way
+    for family in families():
+        yield rf"(^|\.)({'|'.join(map(re.escape, family.files.network.names))})$", family.network.noun, "load it with UNETLoader"
+    for mark, (kind, way) in PIPELINE_PARTS.items():
+        yield mark, kind, way
+
+
+def _runs() -> str:
+    return f"Katz Graph runs {known(lambda family: family.short)}"

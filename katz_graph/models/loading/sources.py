@@ -15,19 +15,16 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.files.folders import HUB_ID
 from katz_graph.messages import first_line
-from katz_graph.models.family import architecture, check_pipeline, config, expect_class, prediction_type, vae_shape
-from katz_graph.models.loading.configurations import scheduler_configuration
+from katz_graph.models.configuration import config, expect_class, latent_space, prediction_type, projects
+from katz_graph.models.family import a_network, all_controls, architecture, check_pipeline, families, family_of, known, supported
 from katz_graph.models.loading.identity import Kind, component, read_json, resolve
-from katz_graph.models.loading.parametrisation import scheduler_component
 from katz_graph.models.loading.single_file import (
-    SCALING,
-    SDXL_SCALING,
     check_checkpoint,
     contents,
     controlnet_component,
+    network_component,
     text_encoders,
     tokenizer_component,
-    unet_component,
     vae_component,
 )
 from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, MergedComponent, ModelRecipe, TextEncoderRecipe, VaeRecipe
@@ -35,45 +32,46 @@ from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, MergedCom
 HUB_FILES = ("model_index.json", "config.json", "diffusion_pytorch_model*.safetensors", "*/*.json", "*/*.txt", "*/*.safetensors")
 HUB_LEFT_OUT = ("*.non_ema.*", "safety_checker/*", "feature_extractor/*")
 DIFFERENCES = "difference"  # an empty tensor that says so by its name
-CONTROLNETS = ("ControlNetModel", "ControlNetUnionModel")
 
 
 def pipeline_recipes(source: str | Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     """Returns the recipes of a pipeline: a single file, a folder in diffusers' layout, or a hub id
     (`owner/name`), which is fetched.
 
-    InputError when it is not a Stable Diffusion 1, 2 or XL pipeline, or its parts do not fit each
-    other.
+    InputError when it is a pipeline of no known family, or its parts do not fit each other.
     """
     place = _local(source)
     model, clip, vae = _of_folder(place) if place.is_dir() else _of_file(place)
-    expect_class(model.unet, "UNet2DConditionModel")
+    _check_network(model.network)
     check_pipeline(model, clip, vae)
     prediction_type(model)
     return model, clip, vae
 
 
-def unet_recipe(source: str | Path, rounding: str | None = None) -> ModelRecipe:
-    """Returns the recipe of a UNet alone: a single file in either layout, a whole checkpoint, or a
+def network_recipe(source: str | Path, rounding: str | None = None) -> ModelRecipe:
+    """Returns the recipe of a network alone: a single file in either layout, a whole checkpoint, or a
     folder as diffusers saves it.
 
     rounding: the number format that its weights are rounded to.
     """
     place = _local(source)
     if place.is_dir():
-        unet = replace(component(place, "unet"), rounding=rounding)
-        expect_class(unet, "UNet2DConditionModel")
-        scheduler = Component(unet.folder, unet.files, json.dumps(scheduler_configuration("epsilon", zero_terminal_snr=False)))
-        return ModelRecipe(unet, scheduler, _scale(unet))
+        network = replace(component(place, "network", known(lambda family: family.network.noun)), rounding=rounding)
+        _check_network(network)
+        training = family_of(network).training
+        return ModelRecipe(network, Component(network.folder, network.files, json.dumps(training.noise)), training.latent(network))
     file = contents(place)
-    unet = unet_component(file, rounding)
-    return ModelRecipe(unet, scheduler_component(file, unet, architecture(unet).family), _scale(unet))
+    network = network_component(file, rounding)
+    training = family_of(network).training
+    return ModelRecipe(network, training.scheduler(file, network), training.latent(network))
 
 
 def clip_recipe(sources: Sequence[str | Path]) -> ClipRecipe:
-    """Returns the recipe of text encoders: one file, or two, which are SDXL's in whatever order."""
+    """Returns the recipe of text encoders: one file, or two in whatever order, of which the one that
+    projects comes last.
+    """
     encoders = [encoder for source in sources for encoder in _encoders(_local(source))]
-    projecting = [encoder for encoder in encoders if _projects(encoder)]
+    projecting = [encoder for encoder in encoders if projects(encoder.encoder)]
     ordered = [encoder for encoder in encoders if encoder not in projecting] + projecting
     if len(sources) > 1 and (len(ordered) != 2 or len(projecting) != 1):
         names = " and ".join(str(source) for source in sources)
@@ -87,7 +85,7 @@ def vae_recipe(source: str | Path) -> VaeRecipe:
     """
     place = _local(source)
     recipe = VaeRecipe(component(place, "vae") if place.is_dir() else vae_component(contents(place)))
-    vae_shape(recipe)
+    latent_space(recipe)
     return recipe
 
 
@@ -95,7 +93,7 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
     """Returns the recipe of a ControlNet: a single file in either layout, a folder as diffusers
     saves it, or a hub id.
 
-    base: the UNet that a file of differences is added to. InputError for such a file without it.
+    base: the network that a file of differences is added to. InputError for such a file without it.
     """
     place = _local(source)
     if place.is_dir():
@@ -103,13 +101,13 @@ def controlnet_recipe(source: str | Path, base: Component | None = None) -> Cont
     else:
         file = contents(place)
         if DIFFERENCES in file.shapes and base is None:
-            raise InputError(f"{file.path}: holds only what a ControlNet differs by from a UNet: load it with DiffControlNetLoader")
+            raise InputError(f"{file.path}: holds only what a ControlNet differs by from {a_network()}: load it with DiffControlNetLoader")
         if DIFFERENCES in file.shapes and isinstance(base, MergedComponent):
             raise InputError(
-                f"{file.path}: holds differences to a UNet of one file, the model is merged of two: link one that is not merged"
+                f"{file.path}: holds differences to {a_network()} of one file, the model is merged of two: link one that is not merged"
             )
         recipe = ControlNetRecipe(controlnet_component(file), base=base if DIFFERENCES in file.shapes else None)
-    expect_class(recipe.control_net, *CONTROLNETS)
+    expect_class(recipe.control_net, *(name for controls in all_controls() for name in controls.class_names))
     architecture(recipe.control_net)
     return recipe
 
@@ -120,25 +118,28 @@ def _of_folder(folder: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
         raise InputError(f"{folder}: model_index.json is missing: expected a pipeline folder in diffusers' layout, or a single file")
     parts = read_json(index)
 
-    def part(name: str, kind: Kind) -> Component:
+    def part(name: str, kind: Kind, called: str = "") -> Component:
         if not _present(parts, name) or not (folder / name).is_dir():
-            raise InputError(f"{folder}: the pipeline has no {name}: expected a Stable Diffusion 1, 2 or XL pipeline in diffusers' layout")
-        return component(folder / name, kind)
+            raise InputError(f"{folder}: the pipeline has no {name}: expected a {supported()} pipeline in diffusers' layout")
+        return component(folder / name, kind, called)
+
+    networks = [family.network for family in families()]
+    network = next((one for one in networks if _present(parts, one.part)), networks[0])
 
     suffixes = [suffix for suffix in ("", "_2") if _present(parts, f"text_encoder{suffix}")] or [""]
     encoders = tuple(TextEncoderRecipe(part(f"text_encoder{s}", "text_encoder"), part(f"tokenizer{s}", "tokenizer")) for s in suffixes)
     vae = VaeRecipe(part("vae", "vae"))
-    model = ModelRecipe(part("unet", "unet"), part("scheduler", "scheduler"), vae_shape(vae).scaling_factor)
+    model = ModelRecipe(part(network.part, "network", network.noun), part("scheduler", "scheduler"), latent_space(vae))
     return model, ClipRecipe(encoders), vae
 
 
 def _of_file(path: Path) -> tuple[ModelRecipe, ClipRecipe, VaeRecipe]:
     file = contents(path)
     check_checkpoint(file)
-    unet = unet_component(file)
-    shape = architecture(unet)
-    vae = VaeRecipe(vae_component(file, sdxl=shape.family == "sdxl"))
-    model = ModelRecipe(unet, scheduler_component(file, unet, shape.family), vae_shape(vae).scaling_factor)
+    network = network_component(file)
+    training = family_of(network).training
+    vae = VaeRecipe(vae_component(file, training.latent(network).scale, training.vae_overflows(network)))
+    model = ModelRecipe(network, training.scheduler(file, network), latent_space(vae))
     return model, ClipRecipe(text_encoders(file)), vae
 
 
@@ -149,12 +150,8 @@ def _encoders(place: Path) -> tuple[TextEncoderRecipe, ...]:
     return (TextEncoderRecipe(encoder, tokenizer_component(config(encoder).get("hidden_act", "quick_gelu"))),)
 
 
-def _projects(encoder: TextEncoderRecipe) -> bool:
-    return "CLIPTextModelWithProjection" in (config(encoder.encoder).get("architectures") or ())
-
-
-def _scale(unet: Component) -> float:
-    return SDXL_SCALING if architecture(unet).family == "sdxl" else SCALING
+def _check_network(network: Component) -> None:
+    expect_class(network, *(family.network.class_name for family in families()))
 
 
 def _present(parts: Mapping[str, Any], name: str) -> bool:

@@ -20,8 +20,8 @@ from transformers.utils import logging as transformers_logging
 from katz_graph.errors import InputError
 from katz_graph.host.memory import is_out_of_memory
 from katz_graph.messages import first_line
-from katz_graph.models.families.unet import attention
-from katz_graph.models.family import config, expect_class
+from katz_graph.models.configuration import config, expect_class
+from katz_graph.models.family import families, family_of
 from katz_graph.models.loading.convert import build
 from katz_graph.models.loading.identity import check_unchanged, count_values, value_types, variant
 from katz_graph.models.loading.memory import DeviceMemory
@@ -32,7 +32,6 @@ from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.recipe import Component, FileIdentity, MergedComponent
 
 SHOWN = 3  # mismatches that an error names
-PIPELINE_PARTS = ("unet", "vae", "text_encoder")  # folders whose names say nothing without the one they are in
 VALUE_TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}  # as safetensors calls them
 LIBRARIES = (diffusers_logging, transformers_logging)  # whose notes matter only as errors of ours
 LOADING = Lock()  # diffusers patches torch.nn while it builds a module, for all threads
@@ -59,14 +58,14 @@ class ModelStore:
         self.residents = Residents(model_bytes, memory, control_net_bytes, policy)
         self._overflowing: set[Component] = set()
 
-    def unet(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
-        return self.residents.get(self.unet_of(part, device, dtype))
+    def network(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Any:
+        return self.residents.get(self.network_of(part, device, dtype))
 
-    def unet_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
-        return loadable("unet", part, device, dtype, lambda: _attended(_load(diffusers.UNet2DConditionModel, part, dtype)))
+    def network_of(self, part: Component, device: torch.device | str, dtype: torch.dtype) -> Loadable:
+        return loadable(family_of(part).network.part, part, device, dtype, lambda: _prepared(part, dtype))
 
     def controlnet(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Any:
-        """Returns the module. base: the UNet that the file's weights are differences to."""
+        """Returns the module. base: the network that the file's weights are differences to."""
         return self.residents.get(self.controlnet_of(part, device, dtype, base))
 
     def controlnet_of(self, part: Component, device: torch.device | str, dtype: torch.dtype, base: Component | None = None) -> Loadable:
@@ -131,7 +130,7 @@ def _called(part: Component) -> str:
     part that of the pipeline.
     """
     path = Path(part.folder)
-    if path.name.partition("_2")[0] in PIPELINE_PARTS:
+    if path.name.partition("_2")[0] in ("vae", "text_encoder", *(family.network.part for family in families())):
         path = path.parent
     return path.stem if path.suffix == ".safetensors" else path.name
 
@@ -155,11 +154,18 @@ def _size(part: Component, dtype: torch.dtype) -> int:
 
 
 def _load_controlnet(part: Component, dtype: torch.dtype, base: Component | None) -> Any:
-    name = config(part).get("_class_name")
-    module = _attended(_load(diffusers.ControlNetUnionModel if name == "ControlNetUnionModel" else diffusers.ControlNetModel, part, dtype))
-    if base is None:
-        return module
-    return _added(module, _load(diffusers.UNet2DConditionModel, base, dtype))  # not the live one, which may have LoRAs in it
+    module = _prepared(part, dtype)
+    return module if base is None else _added(module, _load_network(base, dtype))  # not the live one, which may have LoRAs in it
+
+
+def _prepared(part: Component, dtype: torch.dtype) -> Any:
+    """Loads a network or ControlNet, ready for its stages."""
+    return family_of(part).prepared(_load_network(part, dtype))
+
+
+def _load_network(part: Component, dtype: torch.dtype) -> Any:
+    family_of(part)
+    return _load(getattr(diffusers, config(part)["_class_name"]), part, dtype)
 
 
 def _load(model: Any, part: Component, dtype: torch.dtype) -> Any:
@@ -225,8 +231,3 @@ def _check_report(part: Component, name: str, report: dict[str, Any]) -> None:
         if keys:
             more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
             raise InputError(f"{weights}: {what}: {problem}: {'; '.join(keys[:SHOWN])}{more}")
-
-
-def _attended(module: Any) -> Any:
-    attention.install(module)
-    return module

@@ -1,4 +1,4 @@
-"""Encodes a prompt as a UNet takes it: tokens, chunks, the right layer of each encoder, weights.
+"""Encodes a prompt as a network takes it: tokens, chunks, the right layer of each encoder, weights.
 
 An unweighted prompt of up to 75 tokens gives what diffusers' pipelines give, bit for bit.
 """
@@ -81,16 +81,16 @@ def encode(
     return TextEncoding(hidden, pooled=encoded[-1][1] if projects else None)
 
 
-def _layer(config: Any, sdxl: bool, last_layer: int | None) -> Layer:
+def _layer(config: Any, projects: bool, last_layer: int | None) -> Layer:
     """Selects the layer. SD1: the last. SDXL: the last but one of both, without norm. SD2: the last
     but one as trained, the last in diffusers' folders.
     """
-    absent = 1 if not sdxl and config.hidden_act == "gelu" and config.num_hidden_layers != OPEN_CLIP_LAYERS else 0
+    absent = 1 if not projects and config.hidden_act == "gelu" and config.num_hidden_layers != OPEN_CLIP_LAYERS else 0
     if last_layer is None:
-        last_layer = -2 if sdxl or config.hidden_act == "gelu" else -1
+        last_layer = -2 if projects or config.hidden_act == "gelu" else -1
     if -last_layer > config.num_hidden_layers + absent:
         return Layer(1, normed=True)
-    return Layer(max(1, -last_layer - absent), normed=not sdxl)
+    return Layer(max(1, -last_layer - absent), normed=not projects)
 
 
 def _encode(encoder: Encoder, rows: Sequence[Sequence[Token]], layer: Layer) -> tuple[Tensor, Tensor | None]:

@@ -15,7 +15,7 @@ from katz_graph.context import Context
 from katz_graph.errors import InputError
 from katz_graph.files.folders import PICKLES, WEIGHTS, Folders
 from katz_graph.messages import suggest
-from katz_graph.models.family import config
+from katz_graph.models.configuration import config
 from katz_graph.models.loading.identity import PICKLE, file_identity
 from katz_graph.models.loading.single_file import contents_of
 from katz_graph.models.text.prompt import weighted_segments

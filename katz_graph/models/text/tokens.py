@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from katz_graph.errors import InputError
 from katz_graph.messages import first_line
-from katz_graph.models.family import config
+from katz_graph.models.configuration import config
 from katz_graph.models.loading.quiet import quiet
 from katz_graph.models.text.prompt import Token, chunks, weighted_segments
 from katz_graph.models.text.textual_inversion import pieces, vectors

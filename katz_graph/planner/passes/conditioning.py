@@ -14,9 +14,9 @@ from itertools import cycle
 from katz_graph.errors import InputError
 from katz_graph.graph import Link, NodeCall
 from katz_graph.guidance_spec import Guider
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE
 from katz_graph.patches import guidance_patch, needs_uncond, opaque_patches, post_guidance_patches
 from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ModelRecipe
-from katz_graph.wires import CELL
 
 
 def balanced(sides: Sequence[Conditioning], height: int, width: int) -> tuple[Conditioning, ...]:
@@ -52,9 +52,10 @@ def placed(entry: ConditioningEntry, height: int, width: int) -> ConditioningEnt
     else:
         cells = Area(int(area.top), int(area.left), int(area.height), int(area.width))
     if cells.top >= height or cells.left >= width:
+        x, y, wide, high = map(DEFAULT_LATENT_SPACE.pixels, (int(cells.left), int(cells.top), width, height))
         raise InputError(
-            f"a conditioning has an area that begins at x {cells.left * CELL:g}, y {cells.top * CELL:g} pixels, "
-            f"outside of the picture of {width * CELL}x{height * CELL}; move it or enlarge the latent"
+            f"a conditioning has an area that begins at x {x}, y {y} pixels, "
+            f"outside of the picture of {wide}x{high}; move it or enlarge the latent"
         )
     return replace(entry, area=replace(cells, height=min(cells.height, height - cells.top), width=min(cells.width, width - cells.left)))
 

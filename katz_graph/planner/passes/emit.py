@@ -133,14 +133,14 @@ class _Weights:
     def first(self) -> Iterator[Instruction]:
         """Yields the first patch of each UNet, before anything else is done."""
         for model, name in self._names.items():
-            if model.unet not in self._resident:
-                self._resident[model.unet] = model.loras
+            if model.network not in self._resident:
+                self._resident[model.network] = model.loras
                 yield Instruction("patch", name)
 
     def patches(self, operations: Iterable[Operation], index: int | None = None) -> Iterator[Instruction]:
         """Yields the patches that must come before these operations run."""
         for operation in operations:
             model = operation.inputs.get("model")
-            if isinstance(model, ModelRecipe) and model in self._names and self._resident[model.unet] != model.loras:
-                self._resident[model.unet] = model.loras
+            if isinstance(model, ModelRecipe) and model in self._names and self._resident[model.network] != model.loras:
+                self._resident[model.network] = model.loras
                 yield Instruction("patch", self._names[model], index)

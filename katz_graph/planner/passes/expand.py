@@ -1,6 +1,6 @@
 """Pass *expand*: turns a coarse sampler into the step region that it stands for.
 
-Each conditioning entry of either side becomes a branch of its own (UNet stages and its
+Each conditioning entry of either side becomes a branch of its own (the network's stages and its
 ControlNets); entries of one side are blended by weight, the two sides by guidance; without guidance
 the negative side is left out.
 """
@@ -15,13 +15,11 @@ from katz_graph.errors import InputError
 from katz_graph.graph import Expansion, Graph, Link, NodeCall
 from katz_graph.guidance_spec import Guider
 from katz_graph.ir.region import CROP, SLOTS
-from katz_graph.models.family import extra_channels, is_refiner
-from katz_graph.patches import unet_wrapper
+from katz_graph.models.family import family_of
 from katz_graph.planner.passes.conditioning import balanced, combine
-from katz_graph.recipe import Area, Concatenated, Conditioning, ConditioningEntry, ControlUse, ModelRecipe, Picture, Sizes
+from katz_graph.recipe import Area, Conditioning, ConditioningEntry, ControlUse, ModelRecipe
 
 WHOLE = (0.0, 1.0)
-NEGATIVE_SCORE = 2.5  # the aesthetic score that SDXL's refiner is told of what is not wanted
 
 
 def expand_sampling(
@@ -38,31 +36,15 @@ def expand_guider(begin: str, begin_inputs: Mapping[str, Any], guider: Guider) -
     """
     latent, model = begin_inputs["latent_image"], guider.model
     entries = balanced([getattr(guider, side) for side in guider.sides], *latent["samples"].shape[-2:])
-    if extra_channels(model.unet):
-        entries = tuple(tuple(_concatenated(entry, latent) for entry in side) for side in entries)
-    if is_refiner(model.unet):
-        entries = (entries[0], *(tuple(_scored(entry) for entry in side) for side in entries[1:]))
-    sides = dict(zip(guider.sides, entries, strict=True))
+    complete = family_of(model.network).network.complete
+    sides = {
+        name: tuple(complete(entry, model, latent, number == 0) for entry in side)
+        for number, (name, side) in enumerate(zip(guider.sides, entries, strict=True))
+    }
     nodes: dict[str, NodeCall] = {"begin": NodeCall(begin, {**begin_inputs, "model": model})}
     prediction = combine(nodes, guider, lambda side: _side(nodes, side, model, sides[side]))
     nodes["end"] = NodeCall("StepEnd", {"step": Link("begin", 0), "prediction": prediction})
     return Expansion(Graph(nodes), (Link("end", 0), Link("end", 1)))
-
-
-def _concatenated(entry: ConditioningEntry, latent: Mapping[str, Any]) -> ConditioningEntry:
-    """Adds the extra input channels of a model that takes them, where the conditioning sets none:
-    the latent under its mask, or a blank picture.
-    """
-    if entry.concatenated is not None:
-        return entry
-    mask = latent.get("noise_mask")
-    seen = Concatenated() if mask is None else Concatenated(Picture.of(latent["samples"]), Picture.of(mask))
-    return replace(entry, concatenated=seen)
-
-
-def _scored(entry: ConditioningEntry) -> ConditioningEntry:
-    sizes = entry.sizes or Sizes()
-    return entry if sizes.aesthetic_score is not None else replace(entry, sizes=replace(sizes, aesthetic_score=NEGATIVE_SCORE))
 
 
 def _side(nodes: dict[str, NodeCall], side: str, model: ModelRecipe, entries: Conditioning) -> Link:
@@ -103,24 +85,16 @@ def _weighed(nodes: dict[str, NodeCall], name: str, branch: Link, entry: Conditi
 
 
 def _branch(nodes: dict[str, NodeCall], name: str, model: ModelRecipe, entry: ConditioningEntry) -> Link:
-    """Adds the UNet of one conditioning entry, with a ControlNet instance per use."""
+    """Adds the network of one conditioning entry, with a ControlNet instance per use."""
     text = (ConditioningEntry(entry.encoding, sizes=entry.sizes, concatenated=entry.concatenated),)
     step = Link("begin", 0) if entry.area is None else _crop(nodes, f"{name}.area", entry.area)
-    common = {"model": model, "conditioning": text}
     active = [use for use in entry.control if use.strength != 0.0]
     if len(active) > SLOTS:
         raise InputError(f"a conditioning carries {len(active)} ControlNets; at most {SLOTS} can act at once")
     residuals = {
         f"residuals_{number}": _control(nodes, f"{name}.controlnet{number}", step, text, use) for number, use in enumerate(active, start=1)
     }
-    if unet_wrapper(model.patches) is not None:
-        nodes[f"{name}.unet"] = NodeCall("WrappedUNet", {"step": step, **common, **residuals, "uncond": name.startswith("negative")})
-        return Link(f"{name}.unet", 0)
-    encoder, middle, decoder = f"{name}.encoder", f"{name}.mid", f"{name}.decoder"
-    nodes[encoder] = NodeCall("UNetEncoder", {"step": step, **common})
-    nodes[middle] = NodeCall("UNetMid", {"features": Link(encoder, 0), **common})
-    nodes[decoder] = NodeCall("UNetDecoder", {"features": Link(middle, 0), **common, **residuals})
-    return Link(decoder, 1)
+    return family_of(model.network).network.predict(nodes, name, model, step, text, residuals)
 
 
 def _crop(nodes: dict[str, NodeCall], name: str, area: Area) -> Link:

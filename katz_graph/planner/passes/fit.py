@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from katz_graph.errors import InputError
 from katz_graph.ir.program import Program, Variant
 from katz_graph.ir.region import Operation, Ref
-from katz_graph.models.family import architecture, check_controlnet, check_text
+from katz_graph.models.family import check_controlnet, check_text, family_of
 from katz_graph.models.stages import stages
 from katz_graph.models.text.recipe import clips
 from katz_graph.patches import guidance_patch, post_guidance_patches, unet_wrapper
@@ -20,7 +20,7 @@ from katz_graph.recipe import ControlNetRecipe
 def fit(program: Program) -> Program:
     """Returns the program as it is.
 
-    InputError when a ControlNet or text encoder was made for another UNet, a decoder gives no
+    InputError when a ControlNet or text encoder was made for another network, a decoder gives no
     prediction, or a patch would not act.
     """
     for variant in program.variants:
@@ -56,22 +56,22 @@ def _check_patches(program: Program, variant: Variant) -> None:
     parts = {part for one in stages().values() for part in one.stands_for}
     for operation in variant.operations:
         wrapped = unet_wrapper(getattr(operation.inputs.get("model"), "patches", ())) is not None
-        declared = stage_of(operation)
+        where, declared = f"node {operation.id} ({operation.type})", stage_of(operation)
         if wrapped and declared.name in parts:
-            raise InputError(
-                f"node {operation.id} ({operation.type}): a patch of the model wraps the whole UNet; use WrappedUNet, or a KSampler"
-            )
+            raise InputError(f"{where}: a patch of the model wraps the whole {_noun(operation)}; use WrappedUNet, or a KSampler")
         if declared.stands_for and not wrapped:
-            raise InputError(
-                f"node {operation.id} ({operation.type}): nothing wraps this model's UNet; use UNetEncoder, UNetMid, UNetDecoder"
-            )
+            raise InputError(f"{where}: nothing wraps this model's {_noun(operation)}; use UNetEncoder, UNetMid, UNetDecoder")
+
+
+def _noun(operation: Operation) -> str:
+    return family_of(operation.inputs["model"].network).network.noun
 
 
 def _check_prediction(ref: Ref, operations: Mapping[str, Operation]) -> None:
-    """Checks that a UNetDecoder whose output 1 is read reaches the last block."""
+    """Checks that a stage of blocks whose last one gives the output that is read reaches it."""
     source = operations.get(ref.operation)
-    if source is None or ref.output != stage_of(source).last_block_gives:
+    if source is None or (blocks := stage_of(source).blocks) is None or ref.output != blocks.last_gives:
         return
-    last, count = source.inputs["last_block"], architecture(source.inputs["model"].unet).up_blocks
+    last, count = source.inputs["last_block"], blocks.count(source.inputs["model"].network)
     if last not in (-1, count - 1):
         raise InputError(f"node {source.id} ({source.type}): gives no prediction: its last_block is {last}, the model's {count - 1}")

@@ -63,7 +63,7 @@ def _takes_pooled(program: Program) -> bool:
     out.
     """
     model: ModelRecipe = program.region.begin.inputs["model"]
-    return architecture(model.unet).pooled_width is not None
+    return architecture(model.network).pooled_width is not None
 
 
 def _picture(operation: Operation, image: Any) -> Picture:

@@ -31,9 +31,9 @@ def _segments(variant: Variant, calls: tuple[Call, ...], crossings: _Crossings) 
         members = [operations[name] for name in call.operations]
         model = members[0].inputs.get("model")
         if isinstance(model, ModelRecipe):
-            if weights.get((call.device, model.unet), model.loras) != model.loras:
+            if weights.get((call.device, model.network), model.loras) != model.loras:
                 open_runs.pop(call.device, None)
-            weights[call.device, model.unet] = model.loras
+            weights[call.device, model.network] = model.loras
         if call.device not in open_runs or any(crossings.arrives(member) for member in members):
             open_runs[call.device] = []
             runs.append(open_runs[call.device])

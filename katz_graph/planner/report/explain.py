@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from katz_graph.ir.program import Prediction, Program
+from katz_graph.models.family import family_of
 from katz_graph.planner.region import stage_of
 from katz_graph.planner.searching.calls import Costs
 from katz_graph.planner.searching.placement_rules import Sites
 from katz_graph.planner.simulation.simulate import ADVANCE, STEP, Simulation, simulate
+from katz_graph.recipe import ModelRecipe
 
 BINDS = 0.98  # of the period: what is busy for so long sets it
 EQUAL = 0.01  # of a time: a smaller difference is none
@@ -175,6 +177,7 @@ class Describer:
             if ref.operation in operations and op.id in operations
         }
         self._alone = len(program.target.devices) == 1
+        self._model: ModelRecipe = program.region.begin.inputs["model"]
 
     def crossings(self, placement: Mapping[str, str]) -> int:
         """Counts the values that go from one device to another in an evaluation, steps and
@@ -198,7 +201,8 @@ class Describer:
         parts = []
         if len(base) > 1:
             split = any(source not in self._controls for source, _ in crossing)
-            parts.append(f"{'UNet split over' if split else 'branches on'} {len(base)} devices")
+            what = f"{family_of(self._model.network).network.noun} split over" if split else "branches on"
+            parts.append(f"{what} {len(base)} devices")
         if apart:
             parts.append(f"controlnet on {apart[0]}" if len(apart) == 1 else f"controlnets on {len(apart)} further devices")
         if any(placement[name] not in apart for name in sessions):

@@ -12,6 +12,7 @@ from katz_graph.errors import InputError
 from katz_graph.ir.device import Device
 from katz_graph.ir.program import Program
 from katz_graph.ir.region import Operation
+from katz_graph.models.family import family_of
 from katz_graph.models.text.recipe import prompts
 from katz_graph.planner.region import stage_of
 from katz_graph.recipe import ModelRecipe
@@ -102,8 +103,9 @@ class Sites:
         for operation in operations:
             pinned = [stage for stage in self.program.target.pins if stage in stage_of(operation).stands_for]
             if pinned and operation.stage not in self.program.target.pins:
+                noun = family_of(operation.inputs["model"].network).network.noun
                 raise InputError(
-                    f"--place {pinned[0]}: a patch of the model wraps the whole UNet, which has no stages to place; leave it out"
+                    f"--place {pinned[0]}: a patch of the model wraps the whole {noun}, which has no stages to place; leave it out"
                 )
 
     def _check_memory(self, loop: Mapping[str, Operation]) -> None:
@@ -150,7 +152,7 @@ def _module(operation: Operation) -> Hashable:
     if stage_of(operation).encodes_text:
         return operation.stage, tuple(encoder for prompt in prompts(operation.inputs["encoding"]) for encoder in prompt.clip.encoders)
     model = operation.inputs.get("model") or operation.inputs.get("control_net")
-    return model.unet if isinstance(model, ModelRecipe) else getattr(model, "control_net", None)
+    return model.network if isinstance(model, ModelRecipe) else getattr(model, "control_net", None)
 
 
 def _module_bytes(program: Program, operations: Iterable[Operation], modules: Mapping[str, int]) -> dict[int, float]:

@@ -13,7 +13,7 @@ from katz_graph.comfy.facades.vae import VaeFacade
 from katz_graph.comfy.missing import missing_names, refuse
 from katz_graph.comfy.weight_file import file_of
 from katz_graph.models.loading.identity import file_identity
-from katz_graph.models.loading.sources import clip_recipe, pipeline_recipes, unet_recipe, vae_recipe
+from katz_graph.models.loading.sources import clip_recipe, network_recipe, pipeline_recipes, vae_recipe
 from katz_graph.recipe import Lora
 
 __getattr__ = missing_names(__name__, None)
@@ -52,7 +52,7 @@ def load_checkpoint(
 
 def load_diffusion_model(unet_path: str, *_: Any, **__: Any) -> ModelFacade:
     """Returns a UNet alone. It is computed in the engine's number format."""
-    return ModelFacade(unet_recipe(unet_path))
+    return ModelFacade(network_recipe(unet_path))
 
 
 load_unet = load_diffusion_model

@@ -8,29 +8,29 @@ from typing import Any
 from katz_graph.errors import InputError
 from katz_graph.ir.values import TextEncoding
 from katz_graph.models.families.shared import vae
-from katz_graph.models.families.unet.embedding import UNPOOLED
 from katz_graph.models.stages import Loop, Outputs
 from katz_graph.models.text.evaluate import with_sizes
 from katz_graph.picture.batch import repeated
 from katz_graph.recipe import Encoding
-from katz_graph.wires import CELL
+
+UNPOOLED = "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode the prompt with SDXL's text encoders"
 
 
 def bind_text(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
-    return {"shape": loop.shape, "encoding": inputs["encoding"]}
+    batch, _, height, width = loop.shape
+    return {"batch": batch, "size": tuple(map(loop.latent.pixels, (height, width))), "encoding": inputs["encoding"]}
 
 
 def text(encode: Callable[[Encoding], TextEncoding], given: Mapping[str, Any]) -> Outputs:
     """Encodes a text, for every picture of the batch."""
-    batch, _, height, width = given["shape"]
     encoded = encode(given["encoding"])
     if not given["pooled"]:  # whatever a pack gave beside it: texts of one model are of one kind
         encoded = TextEncoding(encoded.hidden)
     elif encoded.pooled is None:
         raise InputError(UNPOOLED)
-    encoded = with_sizes(encoded, given["sizes"], height * CELL, width * CELL)
+    encoded = with_sizes(encoded, given["sizes"], *given["size"])
     every = (encoded.hidden, encoded.pooled, encoded.sizes)
-    hidden, pooled, sizes = (None if one is None else repeated(one, batch) for one in every)
+    hidden, pooled, sizes = (None if one is None else repeated(one, given["batch"]) for one in every)
     assert hidden is not None  # as it was
     return (TextEncoding(hidden, pooled, sizes),)
 

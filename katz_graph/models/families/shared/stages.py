@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from katz_graph.ir.device import Work
+from katz_graph.models.configuration import config
 from katz_graph.models.costs.counts import Counts, total
-from katz_graph.models.family import config
 from katz_graph.models.stages import Extent, Stage, uncounted
 from katz_graph.models.text.recipe import prompts
 

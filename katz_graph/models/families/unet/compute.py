@@ -21,12 +21,11 @@ from katz_graph.models.families.unet.embedding import added_embedding
 from katz_graph.models.families.unet.freeu import skip_hook
 from katz_graph.models.families.unet.inputs import concatenated_channels, fit_reference
 from katz_graph.models.families.unet.wrapper import call_wrapper
-from katz_graph.models.family import extra_channels
+from katz_graph.models.family import architecture
 from katz_graph.models.stages import Loop, Outputs
 from katz_graph.patches import freeu_patches, unet_wrapper
 from katz_graph.recipe import ModelRecipe
 from katz_graph.sampling.prediction import to_denoised
-from katz_graph.wires import CELL
 
 
 def keys_values(module: Any, given: Mapping[str, Any]) -> Outputs:
@@ -41,8 +40,8 @@ def bind_reference(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     """Resizes a reference image, nearest-exact, and crops it to the size of the picture or of the
     part in question.
     """
-    height, width = inputs["cells"] or loop.shape[2:]
-    pixels = fit_reference(inputs["image"].pixels, loop.shape[0], height * CELL, width * CELL)
+    height, width = map(loop.latent.pixels, inputs["cells"] or loop.shape[2:])
+    pixels = fit_reference(inputs["image"].pixels, loop.shape[0], height, width)
     return {"pixels": pixels, "types": inputs["control_net"].types}
 
 
@@ -54,7 +53,7 @@ def bind_channels(inputs: Mapping[str, Any], loop: Loop) -> Mapping[str, Any]:
     """Makes the input channels beside the latent, for the part of it that is seen."""
     model: ModelRecipe = inputs["model"]
     like, part = torch.zeros(loop.shape), inputs["part"]
-    whole = concatenated_channels(inputs["concatenated"], extra_channels(model.unet), like, model.latent_scale)
+    whole = concatenated_channels(inputs["concatenated"], architecture(model.network).extra_channels, like, model.latent.scale)
     return {"channels": whole if part is None else whole[..., part.top : part.top + part.height, part.left : part.left + part.width]}
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from katz_graph.errors import InputError
 from katz_graph.ir.values import TextEncoding
+from katz_graph.models.families.shared.compute import UNPOOLED
 
 REFINER_NUMBERS = 5
-UNPOOLED = "an SDXL model needs pooled text and picture sizes, the conditioning has none: encode the prompt with SDXL's text encoders"
 
 
 def step_embedding(module: Any, sample: Tensor, timestep: Tensor, text: TextEncoding, added: Tensor | None = None) -> Tensor:

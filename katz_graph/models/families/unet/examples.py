@@ -17,10 +17,9 @@ from katz_graph.ir.values import Features, Step, TextEncoding
 from katz_graph.models.families.unet import attention
 from katz_graph.models.families.unet import blocks as unet
 from katz_graph.models.families.unet import control_blocks as controlnet
+from katz_graph.models.families.unet.architecture import pooled_width
 from katz_graph.models.families.unet.embedding import added_embedding
-from katz_graph.models.family import pooled_width
 from katz_graph.models.stages import Example, Sized
-from katz_graph.wires import CELL
 
 
 def encode(module: Any, sizes: Sized) -> Example:
@@ -68,7 +67,8 @@ def keys_values(module: Any, sizes: Sized) -> Example:
 
 
 def reference(module: Any, sizes: Sized) -> Example:
-    image = torch.empty(sizes.batch, 3, sizes.height * CELL, sizes.width * CELL, device="meta")
+    factor = 2 ** (len(module.config.conditioning_embedding_out_channels) - 1)
+    image = torch.empty(sizes.batch, 3, sizes.height * factor, sizes.width * factor, device="meta")
     return lambda: [controlnet.embed_reference(module, image)], [module.controlnet_cond_embedding]
 
 

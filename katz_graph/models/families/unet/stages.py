@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from katz_graph.ir.device import Work
+from katz_graph.models.configuration import config
 from katz_graph.models.costs.counts import Counts, total
-from katz_graph.models.family import config
-from katz_graph.models.stages import Extent, Module, Stage, uncounted
+from katz_graph.models.families.unet.architecture import unet_architecture
+from katz_graph.models.stages import Blocks, Extent, Module, Stage, uncounted
 from katz_graph.recipe import Component, ModelRecipe
 
 COMPUTE, EXAMPLES = (f"katz_graph.models.families.unet.{module}" for module in ("compute", "examples"))
@@ -36,7 +37,7 @@ def _whole(inputs: Mapping[str, Any], extent: Extent, counts: Counts) -> Work:
 
 def _network(inputs: Mapping[str, Any]) -> Component:
     model = inputs.get("model") or inputs["control_net"]
-    return model.unet if isinstance(model, ModelRecipe) else model.control_net
+    return model.network if isinstance(model, ModelRecipe) else model.control_net
 
 
 def _computed(compute: str, bind: str = "", module: Module = "model") -> dict[str, Any]:
@@ -62,7 +63,7 @@ STAGES = (
         "decode",
         "bind_decode",
         gives=("hidden", "prediction"),
-        last_block_gives=1,
+        blocks=Blocks(lambda unet: unet_architecture(unet).up_blocks, last_gives=1),
         hoists=TEXT,
         label="UNet decoder",
         colour="#54a24b",

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from katz_graph.errors import InputError
-from katz_graph.models.loading.configurations import scheduler_configuration
+from katz_graph.models.families.unet.architecture import unet_architecture
+from katz_graph.models.families.unet.configurations import scheduler_configuration
 from katz_graph.models.loading.identity import read_header
-from katz_graph.models.loading.single_file import Contents
 from katz_graph.recipe import Component
 
 if TYPE_CHECKING:
     from numpy import ndarray
+
+    from katz_graph.models.loading.single_file import Contents
 
 Prediction = Literal["epsilon", "v_prediction"]
 
@@ -26,7 +28,7 @@ SPREAD = ("output_blocks.11.1.transformer_blocks.0.norm1.bias", "up_blocks.3.att
 WIDEST_EPSILON = 0.09  # standard deviation of that bias: that of Stable Diffusion 2's models for v is above it
 
 
-def scheduler_component(file: Contents, unet: Component, family: str) -> Component:
+def scheduler_component(file: Contents, unet: Component) -> Component:
     """Makes a component in place of a scheduler's folder. A YAML file beside the checkpoint goes
     before markers in it, they before its metadata.
 
@@ -39,8 +41,9 @@ def scheduler_component(file: Contents, unet: Component, family: str) -> Compone
     if prediction is None:
         prediction = next((_named(file.metadata[key]) for key in METADATA if key in file.metadata), None)
     if prediction is None:
-        inpaints = json.loads(unet.configuration or "{}").get("in_channels") != 4
-        prediction = "v_prediction" if family == "sd2" and not inpaints and _spreads(file, unet.prefix) else "epsilon"
+        shape = unet_architecture(unet)
+        plain = shape.version == "sd2" and shape.input_channels == 4
+        prediction = "v_prediction" if plain and _spreads(file, unet.prefix) else "epsilon"
     zero_terminal_snr = zero_terminal_snr or MARKERS[1] in file.shapes
     return Component(file.path, (file.identity,), json.dumps(scheduler_configuration(prediction, zero_terminal_snr)))
 

@@ -1,0 +1,43 @@
+"""Describes latents: their channels, the pixels that a cell stands for, and the range that models
+are trained on. Knows nothing of models and tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LatentSpace:
+    """Describes the latents [B, channels, H/factor, W/factor] of a VAE. A model is trained on
+    (latent - shift) · scale.
+    """
+
+    channels: int
+    factor: int  # pixels of a picture along one side of a cell
+    scale: float
+    shift: float = 0.0
+
+    def cells(self, pixels: int) -> int:
+        return pixels // self.factor
+
+    def pixels(self, cells: int) -> int:
+        return cells * self.factor
+
+    def normalised(self, latent: Tensor) -> Tensor:
+        """Maps a VAE's latent to what a model is trained on."""
+        return (latent - self.shift) * self.scale
+
+    def restored(self, latent: Tensor) -> Tensor:
+        """Maps what a model is trained on to a VAE's latent."""
+        return latent / self.scale + self.shift
+
+
+DEFAULT_LATENT_SPACE = LatentSpace(channels=4, factor=8, scale=0.18215)
+"""What a latent without a model or VAE beside it is taken for, as ComfyUI's nodes take it: a size
+in pixels becomes cells of eight.
+"""

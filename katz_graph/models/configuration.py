@@ -1,0 +1,111 @@
+"""Reads the configurations of components: classes, and the sizes of text encoders and VAEs.
+
+Knows no family of models. Never imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from katz_graph.errors import InputError
+from katz_graph.latent_space import DEFAULT_LATENT_SPACE, LatentSpace
+from katz_graph.models.loading.identity import content_hash, read_json, resolve
+from katz_graph.recipe import ClipRecipe, Component, ControlNetRecipe, FileIdentity, ModelRecipe, VaeRecipe
+
+
+def config(part: Component) -> Mapping[str, Any]:
+    """Returns a component's configuration, as it was when the recipe was made. InputError when the
+    file has changed since.
+    """
+    if part.configuration is not None:
+        return _parsed(part.configuration)
+    return _config(next(file for file in part.files if Path(file.path).name in ("config.json", "scheduler_config.json")))
+
+
+def config_value(part: Component, name: str, kind: type, default: Any = None) -> Any:
+    """Returns a value of a component's configuration. InputError unless it is of this kind."""
+    value = config(part).get(name, default)
+    if not isinstance(value, (int, float) if kind is float else kind):
+        raise InputError(f"{part.folder}: config.json gives {value!r} as {name}, expected {'a list' if kind is list else 'a number'}")
+    return value
+
+
+def expect_class(part: Component, *names: str) -> None:
+    """Raises InputError when the configuration names a class that is none of `names`."""
+    got = config(part).get("_class_name")
+    if got not in names:
+        raise InputError(f"{part.folder}: config.json describes {got or 'no class'}, expected {' or '.join(names)}")
+
+
+def scheduler_config(model: ModelRecipe) -> dict[str, Any]:
+    """Returns the configuration that the model's scheduler was saved with: its noise table and kind
+    of prediction.
+    """
+    return dict(config(model.scheduler))
+
+
+def prediction_type(model: ModelRecipe) -> Literal["epsilon", "v_prediction"]:
+    kind = config(model.scheduler).get("prediction_type", "epsilon")
+    if kind not in ("epsilon", "v_prediction"):
+        raise InputError(f"{model.scheduler.folder}: prediction_type is {kind!r}, expected 'epsilon' or 'v_prediction'")
+    return kind  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=256)
+def latent_space(vae: VaeRecipe) -> LatentSpace:
+    """Returns the space of a VAE's latents. InputError for a kind whose latents mean something
+    else.
+    """
+    expect_class(vae.vae, "AutoencoderKL")
+    values = config(vae.vae)
+    if values.get("shift_factor") or values.get("latents_mean"):
+        raise InputError(f"{vae.vae.folder}: this VAE shifts its latents, expected one of Stable Diffusion 1, 2 or XL")
+    return LatentSpace(
+        channels=config_value(vae.vae, "latent_channels", int, DEFAULT_LATENT_SPACE.channels),
+        factor=2 ** (len(config_value(vae.vae, "block_out_channels", list)) - 1),
+        scale=config_value(vae.vae, "scaling_factor", float, DEFAULT_LATENT_SPACE.scale),
+    )
+
+
+def overflows(vae: VaeRecipe) -> bool:
+    """Returns true if a VAE is known to overflow in float16."""
+    return bool(config(vae.vae).get("force_upcast", False))
+
+
+def projects(encoder: Component) -> bool:
+    """Returns true if a text encoder gives pooled text too."""
+    return "CLIPTextModelWithProjection" in (config(encoder).get("architectures") or ())
+
+
+def text_width(clip: ClipRecipe) -> int:
+    """Returns D of the text encoding [B, T, D]: that of all encoders side by side."""
+    return int(sum(config_value(encoder.encoder, "hidden_size", int) for encoder in clip.encoders))
+
+
+def pooled_text_width(clip: ClipRecipe) -> int | None:
+    """Returns P of the pooled text [B, P], which the last text encoder gives if it projects."""
+    last = clip.encoders[-1].encoder
+    return config(last).get("projection_dim") if projects(last) else None
+
+
+def union_types(control: ControlNetRecipe) -> int:
+    """Counts the kinds of reference that a ControlNet for several knows; 0 for one of one kind."""
+    return int(config(control.control_net).get("num_control_type", 0))
+
+
+@lru_cache(maxsize=1024)
+def _parsed(configuration: str) -> Mapping[str, Any]:
+    values: Mapping[str, Any] = json.loads(configuration)
+    return values
+
+
+@lru_cache(maxsize=1024)
+def _config(file: FileIdentity) -> Mapping[str, Any]:
+    path = resolve(file.path)
+    if content_hash(path) != file.header:
+        raise InputError(f"{path}: changed since the workflow began to use it: run the workflow again")
+    return read_json(path)

@@ -1,0 +1,31 @@
+"""Renames the tensors of UNets and ControlNets in the original layout with diffusers' own
+converters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from diffusers.loaders.single_file_utils import DIFFUSERS_TO_LDM_MAPPING, convert_controlnet_checkpoint, convert_ldm_unet_checkpoint
+from torch import Tensor
+
+from katz_graph.models.families.unet.configurations import is_original
+
+PREFIX = "model.diffusion_model."  # that diffusers' converter asks for
+
+
+def converted(tensors: dict[str, Tensor], values: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Returns the tensors as diffusers names them. `values`: the module's configuration."""
+    if not is_original(tensors):
+        return tensors
+    match values["_class_name"]:
+        case "UNet2DConditionModel":
+            return dict(convert_ldm_unet_checkpoint({PREFIX + name: tensor for name, tensor in tensors.items()}, values))
+        case "ControlNetModel":
+            added = DIFFUSERS_TO_LDM_MAPPING["controlnet"]["addition_embed_type"]
+            sizes = {ours: tensors[theirs] for ours, theirs in added.items() if theirs in tensors}
+            renamed = convert_controlnet_checkpoint(tensors, values) | sizes
+            return {name: tensor for name, tensor in renamed.items() if tensor is not None}
+        case _:
+            return tensors

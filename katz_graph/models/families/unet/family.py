@@ -1,0 +1,74 @@
+"""Declares the family of UNets: Stable Diffusion 1, 2 and XL, with its refiner. Never imports
+torch.
+"""
+
+from __future__ import annotations
+
+from katz_graph.models.families.unet import region
+from katz_graph.models.families.unet.architecture import (
+    CONTROLNETS,
+    UNET,
+    check_controlnet,
+    trained_latent,
+    unet_architecture,
+    vae_overflows,
+)
+from katz_graph.models.families.unet.configurations import controlnet_configuration, scheduler_configuration, unet_configuration
+from katz_graph.models.families.unet.parametrisation import scheduler_component
+from katz_graph.models.families.unet.stages import STAGES
+from katz_graph.models.family import Controls, Files, Layout, LoraNames, ModelFamily, Network, Training
+
+FOLDER = "katz_graph.models.families.unet"
+FAMILY = ModelFamily(
+    title="Stable Diffusion 1, 2 or XL",
+    short="SD1.5, SD2 and SDXL",
+    network=Network(
+        noun="UNet",
+        part="unet",
+        class_name=UNET,
+        architecture=unet_architecture,
+        complete=region.complete,
+        predict=region.predict,
+        prepare=f"{FOLDER}.attention:install",
+    ),
+    controls=Controls(
+        CONTROLNETS,
+        Layout(
+            prefixes=("control_model.", ""),
+            names=("input_hint_block.0.weight", "controlnet_cond_embedding.conv_in.weight"),
+            configure=controlnet_configuration,
+            besides=("lora_controlnet",),
+        ),
+        check_controlnet,
+    ),
+    files=Files(
+        network=Layout(
+            prefixes=("model.diffusion_model.", ""),
+            names=("input_blocks.0.0.weight", "up_blocks.0.resnets.0.conv1.weight"),
+            configure=unet_configuration,
+            besides=("input_hint_block.0.weight",),
+        ),
+        text_encoders={
+            "conditioner.embedders.0.transformer.": False,
+            "conditioner.embedders.1.model.": True,
+            "conditioner.embedders.0.model.": True,  # the refiner's only one
+            "cond_stage_model.transformer.": False,
+            "cond_stage_model.model.": False,
+        },
+        convert=f"{FOLDER}.convert:converted",
+    ),
+    training=Training(
+        latent=trained_latent,
+        vae_overflows=vae_overflows,
+        noise=scheduler_configuration("epsilon", zero_terminal_snr=False),
+        scheduler=scheduler_component,
+    ),
+    lora=LoraNames(
+        prefix="lora_unet_",
+        roots=("conv_in", "time_embedding", "add_embedding", "down_blocks", "mid_block", "up_blocks", "conv_out"),
+        renaming="diffusers.utils.state_dict_utils:UNET_TO_DIFFUSERS",
+        others=f"{FOLDER}.naming:other_names",
+    ),
+    text_types=("stable_diffusion", "sdxl"),
+    stages=STAGES,
+)

@@ -1,0 +1,66 @@
+"""What a model family is stands in its folder: the rest of the program asks the declaration, and
+holds no family's name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from katz_graph.models.families.unet.architecture import SCALES
+from katz_graph.models.family import families
+
+ROOT = Path(__file__).parents[2]
+FAMILIES = "katz_graph/models/families/"
+MAKERS = ("katz_graph/bench/", "katz_graph/mini/")  # make and train models of a family, to run them
+COMFY = ("katz_graph/comfy/",)  # what packs find of ComfyUI under its names
+WORDS = {  # file -> words that it must spell, of somebody else's vocabulary
+    "katz_graph/patches.py": {"unet"},  # the patch that ComfyUI's packs set with set_model_unet_function_wrapper
+    "katz_graph/planner/passes/fit.py": {"unet"},  # the same
+    "katz_graph/files/folders.py": {"unet"},  # ComfyUI's folder of diffusion models
+    "web/routes/models.py": {"unet"},  # the same
+    "katz_graph/models/loading/single_file.py": {"refiner"},  # a tensor's name, by which HunyuanVideo is refused
+    "katz_graph/models/loading/sources.py": {"sdxl"},  # the message for two text encoder files that are no pair
+    "katz_graph/sampling/schedules.py": {"sd1", "sdxl"},  # values of the node AlignYourStepsScheduler
+    "nodes/sigmas.py": {"sd1", "sdxl"},  # the same
+    "nodes/loaders.py": {"sdxl", "unet"},  # values of DualCLIPLoader's type, a widget of UNETLoader, and its folder
+    "nodes/patches.py": {"unet"},  # where ComfyUI's menu has FreeU
+    "nodes/denoise.py": {"unet"},  # the nodes that stand for a UNet's stages
+}
+
+
+def names() -> set[str]:
+    """Lists the classes of networks and ControlNets, what their parts are called, and versions."""
+    declared = {name for family in families() for name in (*family.class_names, family.network.part)}
+    return {name.lower() for name in (*declared, *SCALES, "refiner")}
+
+
+def spelled(file: Path) -> Iterator[str]:
+    """Yields identifiers, modules and texts of a file, without docstrings."""
+    tree = ast.parse(file.read_text())
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield text
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.keyword(arg=str(name)) | ast.ImportFrom(module=str(name)):
+                yield name
+
+
+def test_names_of_families_stand_in_their_folders_alone() -> None:
+    wanted, found = names(), {}
+    for layer in ("katz_graph", "nodes", "executor", "web", "kernels"):
+        for file in (ROOT / layer).rglob("*.py"):
+            place = file.relative_to(ROOT).as_posix()
+            if place.startswith((FAMILIES, *MAKERS, *COMFY)):
+                continue
+            words = {word.lower() for text in spelled(file) for word in re.findall(r"[A-Za-z0-9]+", text)} & wanted
+            if words:
+                found[place] = words
+    assert found == WORDS
