@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from katz_graph.files.settings import TOKEN
 from katz_graph.models.loading.residency import PolicyName
 from katz_graph.options import CACHE, GB, FolderOptions, PlacementOptions, option
@@ -136,7 +134,3 @@ class RunnerStart:
 
     options: ServeOptions
     gone: tuple[str, ...] = ()
-
-
-START: TypeAdapter[RunnerStart] = TypeAdapter(RunnerStart)
-"""To and from plain data."""

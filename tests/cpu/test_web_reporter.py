@@ -16,9 +16,9 @@ from katz_graph.events import Event, NodeBlocked, NodeDone, NodeFailed, NodeStar
 from katz_graph.executor.cluster.requests import WorkerLost
 from katz_graph.executor.graph.failure import node_failure
 from katz_graph.web.events import JOB_EVENT, Cached, ClientEvent, EncodedPicture, JobEvent, Wrote
-from katz_graph.web.runner.job_message import Order
 from katz_graph.web.runner.reporter import PACE, JobReporter, described, plain
 from katz_graph.web.runner.runs import pictures_texts
+from katz_graph.web.runner_client.messages import Order
 
 
 class Clock:

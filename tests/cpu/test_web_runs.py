@@ -27,9 +27,9 @@ from katz_graph.web.jobs.job import Job
 from katz_graph.web.live.channel import JobState, QueueView
 from katz_graph.web.live.comfy_channel import ConventionChannel
 from katz_graph.web.runner.caches import Caches
-from katz_graph.web.runner.job_message import Order
 from katz_graph.web.runner.runs import RunnerDevices, Runs
 from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner_client.messages import Order
 from katz_graph.wires import Socket
 
 sys.path.append(str(Path(__file__).parents[1] / "plain"))

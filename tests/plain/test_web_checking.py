@@ -34,8 +34,9 @@ from katz_graph.formats.workflow import Workflow, to_native
 from katz_graph.node import Input, NodeType, Output
 from katz_graph.packs import Registry, load_registry
 from katz_graph.web.options import Limits
-from katz_graph.web.runner.checking import CHECKED, CheckedPrompt, check_prompt
+from katz_graph.web.runner.checking import CheckedPrompt, check_prompt
 from katz_graph.web.runner.limits import limited
+from katz_graph.web.runner_client.messages import Check
 
 ROOT = Path(__file__).parents[2]
 REGISTRY = load_registry()[0]
@@ -45,7 +46,7 @@ LIMITS = Limits()
 
 def checked(document: Any, targets: list[str] | None = None, types: Any = TYPES, limits: Limits = LIMITS) -> CheckedPrompt:
     found = check_prompt(document, targets, types, FOLDERS, limits)
-    json.dumps(CHECKED.dump_python(found), allow_nan=False)  # it crosses the pipe, and parts of it go to clients
+    json.dumps(Check.answer.dump_python(found), allow_nan=False)  # it crosses the pipe, and parts of it go to clients
     assert (found.error is None) == (found.prompt is not None) == bool(found.targets)
     return found
 

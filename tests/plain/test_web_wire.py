@@ -7,14 +7,20 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from katz_graph.web.runner_client import wire
-from katz_graph.web.runner_client.wire import AsyncEnd, RunnerMessage, RunnerMessages, ThreadedEnd, WireError, packed
+from katz_graph.ipc.packing import pack
+from katz_graph.web.options import RunnerStart, ServeOptions
+from katz_graph.web.runner.checking import CheckedPrompt
+from katz_graph.web.runner_client import messages, wire
+from katz_graph.web.runner_client.facts import DeviceFacts, DeviceStats, RunnerFacts, Stats
+from katz_graph.web.runner_client.messages import Answer, Check, Free, GetStats, Order
+from katz_graph.web.runner_client.wire import AsyncEnd, Numbered, RunnerMessages, ThreadedEnd, WireError, packed
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**80), 2**80) | st.floats(allow_nan=False) | st.text(st.characters()) | st.binary(),
@@ -27,13 +33,27 @@ PLAIN = st.recursive(
 @given(st.lists(PLAIN, max_size=3), st.integers(1, 50))
 def test_whatever_is_sent_arrives_as_it_was_in_pieces_of_any_size(bodies: list[Any], piece: int) -> None:
     """Seeds beyond 64 bits and lone surrogates, which JSON can hold, included."""
-    data = b"".join(packed("kind", number, body) for number, body in enumerate(bodies))
-    messages = RunnerMessages()
-    arrived = [message for start in range(0, len(data), piece) for message in messages.take(data[start : start + piece])]
-    assert arrived == [RunnerMessage("kind", number, body) for number, body in enumerate(bodies)]
+    data = b"".join(packed(Answer(body), number) for number, body in enumerate(bodies))
+    taken = RunnerMessages()
+    arrived = [message for start in range(0, len(data), piece) for message in taken.take(data[start : start + piece])]
+    assert arrived == [Numbered(number, Answer(body)) for number, body in enumerate(bodies)]
 
 
-@pytest.mark.parametrize("data", [b"\xc1", packed("a", 1, None)[1:] + b"\x93", b"\x92\x01\x02", b"\x93\xa1a\x01\xd4\x07a"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xc1",
+        packed(Answer(None), 1)[1:] + b"\x93",
+        b"\x92\x01\x02",
+        b"\x93\xa1a\x01\xd4\x07a",
+        pack(["Strange", 0, {}]),
+        pack([["Answer"], 0, {}]),
+        pack(["Answer", 0, {}]),
+        pack(["Answer", 0, [1]]),
+        pack(["Answer", 0, {"value": 1, "more": 2}]),
+        pack(["Ready", 0, {"facts": {"nodes": "many"}}]),
+    ],
+)
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(WireError):
         list(RunnerMessages().take(data))
@@ -41,19 +61,19 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 
 def test_a_message_over_the_limit_is_refused() -> None:
     with pytest.raises(WireError, match=r"Full|max"):
-        list(RunnerMessages(largest=1000).take(packed("a", 0, b"x" * 2000)))
+        list(RunnerMessages(largest=1000).take(packed(Answer(b"x" * 2000))))
 
 
 def test_a_message_that_the_other_side_would_not_take_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "LARGEST", 1000)
     with pytest.raises(ValueError, match="more than the 1,000"):
-        packed("a", 0, b"x" * 2000)
+        packed(Answer(b"x" * 2000))
 
 
 def test_objects_are_not_sent() -> None:
     """The channel never carries more than plain data."""
     with pytest.raises(TypeError):
-        packed("a", 0, object())
+        packed(Answer(object()))
 
 
 def test_threads_and_an_event_loop_talk_in_order_until_one_of_them_goes() -> None:
@@ -62,8 +82,8 @@ def test_threads_and_an_event_loop_talk_in_order_until_one_of_them_goes() -> Non
 
     def answer() -> None:
         for message in there.receive():
-            there.send("echo", message.body, message.number)
-            if message.body == 999:
+            there.send(message.message, message.number)
+            if message.number == 999:
                 theirs.shutdown(socket.SHUT_RDWR)
 
     thread = threading.Thread(target=answer)
@@ -74,12 +94,36 @@ def test_threads_and_an_event_loop_talk_in_order_until_one_of_them_goes() -> Non
         over = asyncio.Event()
         end = await AsyncEnd.connect(ours, lambda message: heard.append(message.number), over.set)
         for number in range(1000):
-            end.send("say", number, number)
+            end.send(Free(True, False), number)
         await asyncio.wait_for(over.wait(), 10)
-        end.send("say", "to nobody")
+        end.send(GetStats())
         return heard
 
     assert asyncio.run(talk()) == list(range(1000))
     thread.join(10)
     assert not thread.is_alive()
-    there.send("nobody", "listens")
+    there.send(Answer("nobody listens"))
+
+
+RECORDS = {
+    "start": RunnerStart(ServeOptions(), ("cpu:1",)),
+    "order": Order("1", {"3": {"class_type": "X"}}, ("3",), "ann", {"seed": 2**70}),
+    "facts": RunnerFacts((DeviceFacts("cpu", "cpu"),), 7, ("none",), workers={"cpu": None}),
+    "unload_models": True,
+    "devices": ["cpu"],
+}
+
+
+@pytest.mark.parametrize("kind", messages.KINDS.values(), ids=lambda kind: kind.__name__)
+def test_every_message_arrives_with_its_records(kind: type[Any]) -> None:
+    sent = kind(**{field.name: RECORDS.get(field.name, {"deep": [field.name]}) for field in fields(kind)})
+    assert list(RunnerMessages().take(packed(sent, 3))) == [Numbered(3, sent)]
+
+
+def test_an_answer_is_of_the_question_s_type() -> None:
+    for question, value in (
+        (Check({}, None), CheckedPrompt({"1": {}}, ("1",))),
+        (GetStats(), Stats((DeviceStats("a", "cpu", None, 1, 2),))),
+    ):
+        (arrived,) = RunnerMessages().take(packed(Answer(question.answer.dump_python(value))))
+        assert question.answer.validate_python(arrived.message.value) == value  # type: ignore[union-attr]

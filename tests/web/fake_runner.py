@@ -16,8 +16,25 @@ from pathlib import Path
 
 from katz_graph.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobEvent, Started
-from katz_graph.web.runner_client.facts import FACTS, RunnerFacts
-from katz_graph.web.runner_client.wire import RunnerMessage, ThreadedEnd
+from katz_graph.web.runner_client.facts import RunnerFacts
+from katz_graph.web.runner_client.messages import (
+    Answer,
+    Cancel,
+    Failed,
+    GetObjectInfo,
+    GetStats,
+    Happened,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Run,
+    Start,
+    Stop,
+    Taken,
+    WornOut,
+)
+from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
 
 def main() -> None:
@@ -31,70 +48,74 @@ def main() -> None:
     later = bool(arguments.once and arguments.once.exists())
     wire = ThreadedEnd(socket.socket(fileno=arguments.descriptor))
     if arguments.fails or (later and not arguments.absent):
-        wire.send("failed", {"message": arguments.fails or "there is no second start", "input": False, "devices": []})
+        wire.send(Failed(arguments.fails or "there is no second start", False, ()))
         return
     if arguments.once:
         arguments.once.touch()
-    for message in wire.receive():
-        if message.kind == "start":
-            assert message.body["options"]["token"] is None and "KATZ_TOKEN" not in os.environ  # packs run there
-            start(wire, message.body["gone"], arguments.absent if later else "", arguments.until)
+    for arrived in wire.receive():
+        if isinstance(arrived.message, Start):
+            given = arrived.message.start
+            assert given.options.token is None and "KATZ_TOKEN" not in os.environ  # packs run there
+            start(wire, given.gone, arguments.absent if later else "", arguments.until)
         else:
-            obey(wire, message)
+            obey(wire, arrived)
 
 
-def start(wire: ThreadedEnd, gone: list[str], absent: str, until: Path | None) -> None:
+def start(wire: ThreadedEnd, gone: tuple[str, ...], absent: str, until: Path | None) -> None:
     if absent and absent not in gone:
-        wire.send("failed", {"message": f"device {absent}: it is gone", "input": False, "devices": [absent]})
+        wire.send(Failed(f"device {absent}: it is gone", False, (absent,)))
     else:
         threading.Thread(target=get_ready, args=(wire, gone, until), daemon=True).start()
 
 
-def get_ready(wire: ThreadedEnd, gone: list[str], until: Path | None) -> None:
+def get_ready(wire: ThreadedEnd, gone: tuple[str, ...], until: Path | None) -> None:
     while until is not None and not until.exists():
         time.sleep(0.01)
-    wire.send("ready", FACTS.dump_python(RunnerFacts(nodes=7, gone=tuple(gone))))
+    wire.send(Ready(RunnerFacts(nodes=7, gone=gone)))
 
 
-def obey(wire: ThreadedEnd, message: RunnerMessage) -> None:
-    match message.kind:
-        case "ping":
-            wire.send("pong", number=message.number)
-        case "run":
-            job, what = message.body["id"], message.body["prompt"].get("do", "")
-            wire.send("taken", job)
-            wire.send("event", JOB_EVENT.dump_python(JobEvent(job, Started(time.time()))))
-            run(wire, job, what)
-        case "cancel":
-            wire.send("event", JOB_EVENT.dump_python(JobEvent(message.body, Ended("cancelled", time.time()))))
-        case "object_info":
-            wire.send("answer", b"{}", message.number)
-        case "stats":
-            wire.send("refused", "no figures", message.number)
-        case "stop":
+def obey(wire: ThreadedEnd, arrived: Numbered) -> None:
+    match arrived.message:
+        case Ping():
+            wire.send(Pong())
+        case Run(order):
+            wire.send(Taken(order.id))
+            tell(wire, JobEvent(order.id, Started(time.time())))
+            run(wire, order.id, order.prompt.get("do", ""))
+        case Cancel(job):
+            tell(wire, JobEvent(job, Ended("cancelled", time.time())))
+        case GetObjectInfo():
+            wire.send(Answer(b"{}"), arrived.number)
+        case GetStats():
+            wire.send(Refused("no figures"), arrived.number)
+        case Stop():
             sys.exit(0)
+
+
+def tell(wire: ThreadedEnd, event: JobEvent) -> None:
+    wire.send(Happened(JOB_EVENT.dump_python(event)))
 
 
 def run(wire: ThreadedEnd, job: str, what: str) -> None:
     if what == "leave something behind":
         left = subprocess.Popen(["sleep", "1000"])
-        wire.send("event", JOB_EVENT.dump_python(JobEvent(job, Warned(str(left.pid)))))
+        tell(wire, JobEvent(job, Warned(str(left.pid))))
         os._exit(9)
     elif what == "die":
-        wire.send("event", JOB_EVENT.dump_python(JobEvent(job, Warned("last words"))))
+        tell(wire, JobEvent(job, Warned("last words")))
         print("a pack's last line", flush=True)
         os._exit(9)
     elif what.startswith("wear out"):
-        wire.send("worn", {"message": "a device's worker died too often", "devices": what.split()[2:]})
+        wire.send(WornOut("a device's worker died too often", what.split()[2:]))
     elif what == "speak nonsense":
-        wire.send("event", {"kind": "warned", "job": job, "message": 7})
-        wire.send("event", {"kind": "ended", "job": job, "status": "wonderful"})
+        wire.send(Happened({"kind": "warned", "job": job, "message": 7}))
+        wire.send(Happened({"kind": "ended", "job": job, "status": "wonderful"}))
         return
     elif what == "hold the interpreter":
         ctypes.PyDLL(None).sleep(1000)
     elif what == "stay":
         return
-    wire.send("event", JOB_EVENT.dump_python(JobEvent(job, Ended("completed", time.time()))))
+    tell(wire, JobEvent(job, Ended("completed", time.time())))
 
 
 if __name__ == "__main__":

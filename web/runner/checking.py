@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from katz_graph.checks.validate import RULES, ProblemKind, Rule, check
 from katz_graph.errors import InputError
 from katz_graph.files.folders import Folders
@@ -47,9 +45,6 @@ class CheckedPrompt:
     node_errors: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     workflow: Mapping[str, Any] | None = None
-
-
-CHECKED: TypeAdapter[CheckedPrompt] = TypeAdapter(CheckedPrompt)
 
 
 def check_prompt(

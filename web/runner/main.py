@@ -26,9 +26,10 @@ from katz_graph.executor.launch.fork_server import ForkServer
 from katz_graph.files.settings import prepare_to_compute
 from katz_graph.host.garbage import expect_imports
 from katz_graph.ipc.child_main import adopt, end, ignore_signals
-from katz_graph.web.options import RUNNER_LOCK, START, RunnerStart
+from katz_graph.web.options import RUNNER_LOCK, RunnerStart
 from katz_graph.web.runner.uncommitted_files import UnkeptFiles
-from katz_graph.web.runner_client.wire import RunnerMessage, ThreadedEnd
+from katz_graph.web.runner_client.messages import Failed, Keep, Ping, Pong, Start, Stop
+from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
 STUCK = 60.0  # seconds without a turn for Python's threads after which the process ends: a pack's native code keeps the interpreter
 PULSE = 5.0
@@ -45,12 +46,15 @@ def main() -> None:
     workers = None if arguments.workers is None else adopt(arguments.workers)
     wire = ThreadedEnd(adopt(arguments.descriptor))
     unkept = UnkeptFiles()
-    messages: queue.SimpleQueue[RunnerMessage] = queue.SimpleQueue()
+    messages: queue.SimpleQueue[Numbered | None] = queue.SimpleQueue()
     serving = threading.Event()
     threading.Thread(target=_receive, args=(wire, messages, unkept, serving), name="katz-wire", daemon=True).start()
     threading.Thread(target=_pulse, name="katz-pulse", daemon=True).start()
     try:
-        start = START.validate_python(messages.get().body)
+        first = messages.get()
+        if first is None or not isinstance(first.message, Start):  # the server is gone already
+            return
+        start = first.message.start
         with _only(start.options.data):
             _serve(start, wire, messages, unkept, serving, workers)
     except BaseException as error:
@@ -58,7 +62,7 @@ def main() -> None:
             traceback.print_exc()
         message = str(error) if isinstance(error, KatzError) else f"{type(error).__name__}: {error}"
         devices = list(error.devices) if isinstance(error, KatzError) else []
-        wire.send("failed", {"message": message, "input": isinstance(error, InputError), "devices": devices})
+        wire.send(Failed(message, isinstance(error, InputError), devices))
     finally:
         end()
 
@@ -66,7 +70,7 @@ def main() -> None:
 def _serve(
     start: RunnerStart,
     wire: ThreadedEnd,
-    messages: queue.SimpleQueue[RunnerMessage],
+    messages: queue.SimpleQueue[Numbered | None],
     unkept: UnkeptFiles,
     serving: threading.Event,
     workers: socket.socket | None,
@@ -81,8 +85,8 @@ def _serve(
             from katz_graph.web.runner.service import RunnerService
 
             with RunnerService(start, wire, unkept, messages.put, ahead) as service:
-                while (message := messages.get()).kind != "stop":
-                    service.obey(message)
+                while (arrived := messages.get()) is None or not isinstance(arrived.message, Stop):
+                    service.obey(arrived)
                     if service.is_ready:
                         serving.set()
     finally:  # no job writes any more
@@ -100,18 +104,19 @@ def _only(folder: Path) -> AbstractContextManager[object]:
         raise RunError(f"{folder}: the runner of another server uses this data folder") from None
 
 
-def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[RunnerMessage], unkept: UnkeptFiles, serving: threading.Event) -> None:
+def _receive(wire: ThreadedEnd, messages: queue.SimpleQueue[Numbered | None], unkept: UnkeptFiles, serving: threading.Event) -> None:
     """Answers pings and passes on the rest, until the server is gone. Then stops, as if the server
     had asked for that, or ends without order: at once where nothing has begun.
     """
-    for message in wire.receive():
-        if message.kind == "ping":
-            wire.send("pong", number=message.number)
-        elif message.kind == "kept":
-            unkept.keep(message.body)
-        else:
-            messages.put(message)
-    messages.put(RunnerMessage("stop", 0, None))
+    for arrived in wire.receive():
+        match arrived.message:
+            case Ping():
+                wire.send(Pong())
+            case Keep(job):
+                unkept.keep(job)
+            case _:
+                messages.put(arrived)
+    messages.put(Numbered(0, Stop()))
     if serving.is_set():
         time.sleep(ENDING)
     unkept.delete()

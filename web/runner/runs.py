@@ -28,9 +28,9 @@ from katz_graph.graph import Graph
 from katz_graph.packs import Registry
 from katz_graph.web.events import Ended, EndStatus, JobError, JobEvent, Started
 from katz_graph.web.runner.caches import Caches
-from katz_graph.web.runner.job_message import Order
 from katz_graph.web.runner.reporter import JobReporter, described, text_of
 from katz_graph.web.runner.uncommitted_files import UnkeptFiles
+from katz_graph.web.runner_client.messages import Order
 
 CHUNK_NAME = 79  # characters of a PNG text chunk's name, in Latin-1
 OWN_CHUNKS = ("prompt", "katz")

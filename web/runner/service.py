@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -28,11 +28,28 @@ from katz_graph.host.garbage import imports_are_done
 from katz_graph.packs import load_registry
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.options import RunnerStart
-from katz_graph.web.runner.checking import CHECKED, check_prompt
-from katz_graph.web.runner.job_message import ORDER
+from katz_graph.web.runner.checking import check_prompt
 from katz_graph.web.runner.uncommitted_files import UnkeptFiles
-from katz_graph.web.runner_client.facts import FACTS, STATS, RunnerFacts
-from katz_graph.web.runner_client.wire import RunnerMessage, ThreadedEnd
+from katz_graph.web.runner_client.facts import RunnerFacts
+from katz_graph.web.runner_client.messages import (
+    Answer,
+    Cancel,
+    Check,
+    Free,
+    GetObjectInfo,
+    GetScripts,
+    GetStats,
+    GetTemplate,
+    Happened,
+    Order,
+    Question,
+    Ready,
+    Refused,
+    Run,
+    Taken,
+    WornOut,
+)
+from katz_graph.web.runner_client.wire import Numbered, ThreadedEnd
 
 if TYPE_CHECKING:
     from katz_graph.web.runner.devices import Devices
@@ -40,7 +57,6 @@ if TYPE_CHECKING:
 
 ANSWERING = 2  # threads for questions: one may be long
 STOPPING = 2.0  # seconds that jobs have to stop
-STARTED = "started"  # what this process tells itself
 
 
 class RunnerService:
@@ -50,7 +66,7 @@ class RunnerService:
     """
 
     def __init__(
-        self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[RunnerMessage], None], ahead: Ahead
+        self, start: RunnerStart, wire: ThreadedEnd, unkept: UnkeptFiles, post: Callable[[Numbered | None], None], ahead: Ahead
     ) -> None:
         self._start_with, self._wire, self._unkept, self._ahead = start, wire, unkept, ahead
         options = start.options
@@ -58,11 +74,11 @@ class RunnerService:
         self._folders = replace(self._settings.folders(), paths=False, downloads=None)
         self._devices: Devices | None = None
         self._runs: Runs | None = None
-        self._early: list[RunnerMessage] = []  # that wait for the devices
+        self._early: list[Numbered] = []  # that wait for the devices
         self._registry, self._problems = load_registry(self._settings.packs, self._folders)  # first: all is waiting for that
         self._starting = _in_thread(self._start)
         self._answering = ThreadPoolExecutor(ANSWERING, "katz-answers")
-        self._starting.add_done_callback(lambda _: post(RunnerMessage(STARTED, 0, None)))
+        self._starting.add_done_callback(lambda _: post(None))
 
     def __enter__(self) -> Self:
         return self
@@ -78,22 +94,26 @@ class RunnerService:
         """Tells whether it runs jobs."""
         return self._runs is not None
 
-    def obey(self, message: RunnerMessage) -> None:
-        """Obeys a message of the server. Never waits; answers come from other threads. Raises
-        KatzError when the devices cannot be started, and nothing else.
+    def obey(self, arrived: Numbered | None) -> None:
+        """Obeys a message of the server; None: the devices are there, or cannot be started. Never
+        waits; answers come from other threads. Raises KatzError when the devices cannot be started,
+        and nothing else.
         """
-        if message.kind == STARTED:
-            self._begin(self._starting.result())
-        elif message.kind in self._about_nodes:
-            self._ask(message, self._about_nodes)
-        elif self._runs is None or self._devices is None:
-            self._early.append(message)
-        elif message.kind == "run":
-            self._run(self._runs, message.body)
-        elif message.kind == "cancel":
-            self._runs.cancel(message.body)
-        else:
-            self._ask(message, {"free": self._runs.free, "stats": partial(_stats, self._devices)})
+        if arrived is None:
+            return self._begin(self._starting.result())
+        match arrived.message:
+            case Check() | GetObjectInfo() | GetScripts() | GetTemplate() as question:
+                self._ask(arrived.number, question, partial(self._about_nodes, question))
+            case _ if self._runs is None or self._devices is None:
+                self._early.append(arrived)
+            case Run(order):
+                self._run(self._runs, order)
+            case Cancel(job):
+                self._runs.cancel(job)
+            case Free() as question:
+                self._ask(arrived.number, question, partial(self._runs.free, question.unload_models, question.free_memory))
+            case GetStats() as question:
+                self._ask(arrived.number, question, self._devices.stats)
 
     def _start(self) -> Devices:
         from katz_graph.web.runner.devices import Devices
@@ -103,63 +123,58 @@ class RunnerService:
     def _begin(self, devices: Devices) -> None:
         self._devices, self._runs = devices, devices.runs(self._registry, self._folders, self._tell, self._unkept)
         imports_are_done()
-        self._wire.send("ready", FACTS.dump_python(self._facts(devices)))
+        self._wire.send(Ready(self._facts(devices)))
         early, self._early = self._early, []
         for message in early:
             self.obey(message)
 
-    def _run(self, runs: Runs, body: Mapping[str, Any]) -> None:
+    def _run(self, runs: Runs, order: Order) -> None:
         """Starts a job. The server first hears that it was taken: it counts as begun, whatever its
         packs do to this process.
         """
-        job = body["id"]
-        self._wire.send("taken", job)
+        self._wire.send(Taken(order.id))
         try:
-            runs.start(ORDER.validate_python(body))
+            runs.start(order)
         except Exception as error:
             traceback.print_exc()
-            self._tell(JobEvent(job, Ended("failed", time.time(), _internal(error))))
+            self._tell(JobEvent(order.id, Ended("failed", time.time(), _internal(error))))
 
-    def _ask(self, message: RunnerMessage, questions: Mapping[str, Callable[..., Any]]) -> None:
+    def _ask(self, number: int, question: Question, find: Callable[[], Any]) -> None:
         try:
-            question = questions[message.kind]
-            self._answering.submit(self._answer, message.number, lambda: question(**message.body))
+            self._answering.submit(self._answer, number, question, find)
         except Exception as error:
-            self._refuse(message.number, error)
+            self._refuse(number, error)
 
-    def _answer(self, number: int, question: Callable[[], Any]) -> None:
+    def _answer(self, number: int, question: Question, find: Callable[[], Any]) -> None:
         try:
-            self._wire.send("answer", question(), number)
+            self._wire.send(Answer(question.answer.dump_python(find())), number)
         except BaseException as error:
             self._refuse(number, error)
 
     def _refuse(self, number: int, error: BaseException) -> None:
         if not isinstance(error, KatzError):
             traceback.print_exception(error)
-        self._wire.send("refused", str(error) if isinstance(error, KatzError) else _internal(error).message, number)
+        self._wire.send(Refused(str(error) if isinstance(error, KatzError) else _internal(error).message), number)
 
-    @property
-    def _about_nodes(self) -> Mapping[str, Callable[..., Any]]:
-        return {"check": self._check, "object_info": self._object_info, "scripts": self._scripts, "template": self._template}
-
-    def _check(self, document: Any, targets: list[str] | None) -> Any:
-        return CHECKED.dump_python(check_prompt(document, targets, self._registry, self._folders, self._start_with.options.limits))
-
-    def _object_info(self, name: str | None) -> bytes:
-        types = self._registry if name is None else {name: self._registry[name]} if name in self._registry else {}
-        return object_info_json(types, self._folders)
-
-    def _scripts(self) -> dict[str, str]:
-        return {pack: str(folder) for pack, folder in self._registry.web.items()}
-
-    def _template(self, name: str) -> Any:
-        return template(name, self._registry)
+    def _about_nodes(self, question: Check | GetObjectInfo | GetScripts | GetTemplate) -> Any:
+        """Answers what needs node types only."""
+        registry, folders = self._registry, self._folders
+        match question:
+            case Check(document, targets):
+                return check_prompt(document, targets, registry, folders, self._start_with.options.limits)
+            case GetObjectInfo(name):
+                types = registry if name is None else {name: registry[name]} if name in registry else {}
+                return object_info_json(types, folders)
+            case GetScripts():
+                return {pack: str(folder) for pack, folder in registry.web.items()}
+            case GetTemplate(name):
+                return template(name, registry)
 
     def _wear_out(self, why: str, devices: Sequence[str] = ()) -> None:
         """Asks the server to replace this process once its jobs have ended; the next one does
         without these devices.
         """
-        self._wire.send("worn", {"message": why, "devices": list(devices)})
+        self._wire.send(WornOut(why, devices))
 
     def _facts(self, devices: Devices) -> RunnerFacts:
         return RunnerFacts(
@@ -176,7 +191,7 @@ class RunnerService:
 
     def _tell(self, told: JobEvent) -> None:
         try:
-            self._wire.send("event", JOB_EVENT.dump_python(told))
+            self._wire.send(Happened(JOB_EVENT.dump_python(told)))
         except Exception as error:  # what a pack has for editors goes deeper than messages do, or is too much for one
             match told.event:
                 case Ended(at=at, seconds=seconds):
@@ -184,10 +199,6 @@ class RunnerService:
                     self._tell(JobEvent(told.job, Ended("failed", at, why, seconds=seconds)))
                 case event:
                     self._tell(JobEvent(told.job, Warned(f"an event ({event.kind}) cannot be sent: {error}")))
-
-
-def _stats(devices: Devices) -> Any:
-    return STATS.dump_python(devices.stats())
 
 
 def _in_thread(start: Callable[[], Devices]) -> Future[Devices]:

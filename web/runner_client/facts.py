@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pydantic import TypeAdapter
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
@@ -75,7 +73,3 @@ class Stats:
     devices: tuple[DeviceStats, ...] = ()
     results_kept: int = 0
     worker_restarts: int = 0
-
-
-FACTS: TypeAdapter[RunnerFacts] = TypeAdapter(RunnerFacts)
-STATS: TypeAdapter[Stats] = TypeAdapter(Stats)

@@ -19,11 +19,26 @@ from katz_graph.events import Warned
 from katz_graph.web.events import JOB_EVENT, Ended, JobError, JobEvent
 from katz_graph.web.jobs.job import Job
 from katz_graph.web.options import RunnerStart, ServeOptions
-from katz_graph.web.runner.checking import CHECKED, CheckedPrompt
-from katz_graph.web.runner.job_message import ORDER, Order
-from katz_graph.web.runner_client.facts import STATS, DeviceStats, RunnerFacts, Stats
+from katz_graph.web.runner.checking import CheckedPrompt
+from katz_graph.web.runner_client.facts import DeviceStats, RunnerFacts, Stats
+from katz_graph.web.runner_client.messages import (
+    Cancel,
+    Check,
+    Free,
+    FromRunner,
+    GetObjectInfo,
+    GetScripts,
+    GetStats,
+    GetTemplate,
+    Happened,
+    Keep,
+    Order,
+    Question,
+    Run,
+    Taken,
+    WornOut,
+)
 from katz_graph.web.runner_client.process import PATIENCE, PROGRAM, RunnerDown, RunnerPatience, RunnerProcess, Unasked
-from katz_graph.web.runner_client.wire import RunnerMessage
 
 __all__ = ["DeviceStats", "Runner", "RunnerDown", "RunnerFacts", "Stats"]
 
@@ -139,48 +154,48 @@ class Runner:
             if not self.ready:
                 self._drop(job_id)
         if self._child is not None:
-            self._child.send("cancel", job_id)
+            self._child.send(Cancel(job_id))
 
     def kept(self, job_id: str) -> None:
         """Tells the runner that a job's end is on record: its files stay, whatever happens to
         it.
         """
         if self._child is not None:
-            self._child.send("kept", job_id)
+            self._child.send(Keep(job_id))
 
     async def check(self, document: Any, targets: Sequence[str] | None) -> CheckedPrompt:
         """Checks a prompt in the runner; see `web.runner.checking`."""
-        answer = await self._ask("check", document=document, targets=None if targets is None else list(targets))
-        return CHECKED.validate_python(answer)
+        checked: CheckedPrompt = await self._ask(Check(document, targets))
+        return checked
 
     async def scripts(self) -> Mapping[str, str]:
         """Returns folders of packs' scripts for the editor, by pack."""
-        answer: dict[str, str] = await self._ask("scripts")
+        answer: dict[str, str] = await self._ask(GetScripts())
         return answer
 
     async def template(self, name: str) -> Mapping[str, Any] | None:
         """Returns a workflow that comes with the package, as an editor opens it; None when there is
         none of this name.
         """
-        found: dict[str, Any] | None = await self._ask("template", name=name)
+        found: dict[str, Any] | None = await self._ask(GetTemplate(name))
         return found
 
     async def object_info(self, name: str | None = None) -> bytes:
         """Returns JSON of all node types, or of one; `{}` for an unknown one."""
-        answer: bytes = await self._ask("object_info", name=name)
+        answer: bytes = await self._ask(GetObjectInfo(name))
         return answer
 
     async def free(self, unload_models: bool, free_memory: bool) -> None:
         """Unloads models, and drops results, as soon as no job runs."""
-        await self._ask("free", unload_models=unload_models, free_memory=free_memory)
+        await self._ask(Free(unload_models, free_memory))
 
     async def stats(self) -> Stats:
         """Returns the runner's figures. Questions at the same time share one answer."""
         if self._figures is None or self._figures.done():
-            self._figures = asyncio.create_task(self._ask("stats"))
-        return STATS.validate_python(await asyncio.shield(self._figures))
+            self._figures = asyncio.create_task(self._ask(GetStats()))
+        return await asyncio.shield(self._figures)
 
-    async def _ask(self, kind: str, **body: Any) -> Any:
+    async def _ask(self, question: Question) -> Any:
         """Asks this runner, else the next one. Raises RunnerDown when one that was ready ends under
         the question, which may be why it does, or none answers in time.
         """
@@ -189,7 +204,7 @@ class Runner:
             async with asyncio.timeout(seconds):
                 while True:
                     try:
-                        return await (await self._present()).ask(kind, **body)
+                        return await (await self._present()).ask(question)
                     except Unasked:
                         continue
         except TimeoutError:
@@ -277,7 +292,7 @@ class Runner:
         """Sends a job to the runner. A job that cannot be sent fails `taken`."""
         if self._child is not None and self.ready:
             try:
-                self._child.send("run", ORDER.dump_python(order))
+                self._child.send(Run(order))
             except Exception as error:
                 if not taken.done():
                     taken.set_exception(error)
@@ -290,23 +305,24 @@ class Runner:
             taken.set_result(None)
             self._heard(JobEvent(job_id, Ended("cancelled", time.time())))
 
-    def _message(self, message: RunnerMessage) -> None:
-        if message.kind == "taken":
-            self._taken.add(message.body)
-            if (waiting := self._waiting.get(message.body)) is not None and not waiting[1].done():
-                waiting[1].set_result(None)
-        elif message.kind == "worn":
-            log.error("the runner gets no more jobs and is replaced when it has none: %s", message.body["message"])
-            self._worn = message.body["message"]
-            if message.body["devices"]:
-                self._leave_out(message.body["devices"])
-            self._replace_if_worn()
-        elif message.kind == "event":
-            event = _event(message.body)
-            if isinstance(event.event, Ended):
-                self._taken.discard(event.job)
-            self._heard(event)
-            self._replace_if_worn()
+    def _message(self, message: FromRunner) -> None:
+        match message:
+            case Taken(job):
+                self._taken.add(job)
+                if (waiting := self._waiting.get(job)) is not None and not waiting[1].done():
+                    waiting[1].set_result(None)
+            case WornOut(why, devices):
+                log.error("the runner gets no more jobs and is replaced when it has none: %s", why)
+                self._worn = why
+                if devices:
+                    self._leave_out(devices)
+                self._replace_if_worn()
+            case Happened(body):
+                event = _event(body)
+                if isinstance(event.event, Ended):
+                    self._taken.discard(event.job)
+                self._heard(event)
+                self._replace_if_worn()
 
     def _replace_if_worn(self) -> None:
         if self._worn and not self._taken and self._child is not None:

@@ -17,9 +17,24 @@ from typing import Any
 from katz_graph.errors import InputError, KatzError, RunError
 from katz_graph.ipc.child import PYTHON, ChildOutput, describe_exit, kill_session, start_child
 from katz_graph.ipc.heartbeat import Heartbeat
-from katz_graph.web.options import START, RunnerStart
-from katz_graph.web.runner_client.facts import FACTS, RunnerFacts
-from katz_graph.web.runner_client.wire import AsyncEnd, RunnerMessage
+from katz_graph.web.options import RunnerStart
+from katz_graph.web.runner_client.facts import RunnerFacts
+from katz_graph.web.runner_client.messages import (
+    Answer,
+    Failed,
+    FromRunner,
+    Happened,
+    Ping,
+    Pong,
+    Ready,
+    Refused,
+    Start,
+    Stop,
+    Taken,
+    ToRunner,
+    WornOut,
+)
+from katz_graph.web.runner_client.wire import AsyncEnd, Numbered
 
 PROGRAM = ("-m", "katz_graph.web.runner.main")
 log = logging.getLogger("katz.runner")
@@ -66,7 +81,7 @@ class RunnerProcess:
     _output: ChildOutput
     _wire: AsyncEnd | None = None
 
-    def __init__(self, heard: Callable[[RunnerMessage], None], patience: RunnerPatience) -> None:
+    def __init__(self, heard: Callable[[FromRunner], None], patience: RunnerPatience) -> None:
         self.ready: asyncio.Future[RunnerFacts] = asyncio.get_running_loop().create_future()
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._heard, self._patience = heard, patience
@@ -80,7 +95,7 @@ class RunnerProcess:
     async def start(
         cls,
         start: RunnerStart,
-        heard: Callable[[RunnerMessage], None],
+        heard: Callable[[FromRunner], None],
         patience: RunnerPatience = PATIENCE,
         program: Sequence[str] = PROGRAM,
         workers: int | None = None,
@@ -109,7 +124,7 @@ class RunnerProcess:
         try:
             child._wire = await AsyncEnd.connect(ours, child._message, child._part)
             asyncio.get_running_loop().call_later(patience.ping, child._watch)
-            child.send("start", START.dump_python(replace(start, options=replace(start.options, token=None)), mode="json"))
+            child.send(Start(replace(start, options=replace(start.options, token=None))))
             return child
         except BaseException:
             await child.give_up()
@@ -124,13 +139,13 @@ class RunnerProcess:
         """Tells whether it runs jobs, or did before it ended."""
         return self.ready.done() and self.ready.exception() is None
 
-    def send(self, kind: str, body: Any = None) -> None:
+    def send(self, message: ToRunner) -> None:
         """Sends a message; does nothing where there is no connection any more, or not yet."""
         if self._wire is not None:
-            self._wire.send(kind, body)
+            self._wire.send(message)
 
-    async def ask(self, kind: str, **body: Any) -> Any:
-        """Returns its answer as soon as it can give it. Raises KatzError with its objection,
+    async def ask(self, question: Any) -> Any:
+        """Returns its answer to a `Question` as soon as it can give it. Raises KatzError with its objection,
         RunnerDown when it has ended.
         """
         if self._parted or self._wire is None:
@@ -138,8 +153,8 @@ class RunnerProcess:
         number = next(self._numbers)
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            self._wire.send(kind, body, number)
-            return await answer
+            self._wire.send(question, number)
+            return question.answer.validate_python(await answer)
         finally:
             del self._asked[number]
 
@@ -147,7 +162,7 @@ class RunnerProcess:
         """Asks it to end, waits, and kills it with all that its packs started. Kills it at once
         when this is cancelled.
         """
-        self.send("stop")
+        self.send(Stop())
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self.ended), self._patience.stop)
@@ -165,25 +180,27 @@ class RunnerProcess:
             self._killed_for = self._killed_for or why
             kill_session(self.pid)
 
-    def _message(self, message: RunnerMessage) -> None:
+    def _message(self, arrived: Numbered) -> None:
         self._heartbeat.heard()
-        match message.kind:
-            case "pong":
+        asked = self._asked.get(arrived.number)
+        match arrived.message:
+            case Pong():
                 return
-            case "ready":
-                self.ready.set_result(replace(FACTS.validate_python(message.body), pid=self.pid))
-            case "failed":
+            case Ready(facts):
+                self.ready.set_result(replace(facts, pid=self.pid))
+            case Failed(message) as failed:
                 if self.ready.done():
-                    log.error("the runner failed: %s", message.body["message"])
+                    log.error("the runner failed: %s", message)
                 else:
-                    kind = InputError if message.body["input"] else RunError
-                    self.ready.set_exception(kind(message.body["message"], tuple(message.body["devices"])))
-            case "answer" | "refused" if (answer := self._asked.get(message.number)) is not None and not answer.done():
-                if message.kind == "answer":
-                    answer.set_result(message.body)
-                else:
-                    answer.set_exception(RunError(message.body))
-            case _:
+                    kind = InputError if failed.is_input else RunError
+                    self.ready.set_exception(kind(message, tuple(failed.devices)))
+            case Answer(value):
+                if asked is not None and not asked.done():
+                    asked.set_result(value)
+            case Refused(message):
+                if asked is not None and not asked.done():
+                    asked.set_exception(RunError(message))
+            case Taken() | WornOut() | Happened() as message:
                 self._heard(message)
 
     def _watch(self) -> None:
@@ -193,7 +210,7 @@ class RunnerProcess:
         if self._heartbeat.silence > allowed:
             self.kill(f"it did not answer for {allowed:g} s: a pack's native code keeps the interpreter, or the machine is overloaded")
         if not self.ended.done():
-            self.send("ping")
+            self.send(Ping())
             asyncio.get_running_loop().call_later(self._patience.ping, self._watch)
 
     def _part(self) -> None:

@@ -1,7 +1,7 @@
 """Sends messages between server and runner: one end for threads and one for asyncio.
 
-A message is a kind, a number (an answer bears that of its request) and plain data. Knows nothing of
-what they mean.
+A message travels as its kind, a number (an answer bears that of its question) and its fields. Knows
+nothing of what they mean.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from katz_graph.errors import KatzError
 from katz_graph.ipc.packing import UNREADABLE, pack, unpacker
+from katz_graph.web.runner_client.messages import FromRunner, MalformedMessage, ToRunner, from_plain, to_plain
 
 LARGEST = 256 * 2**20  # bytes of one message
 CHUNK = 2**18  # bytes that arrive at once, at most
@@ -26,16 +26,18 @@ class WireError(KatzError):
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerMessage:
-    kind: str
+class Numbered:
+    """Holds a message that arrived, and its number."""
+
     number: int
-    body: Any
+    message: ToRunner | FromRunner
 
 
-def packed(kind: str, number: int, body: Any) -> bytes:
+def packed(message: ToRunner | FromRunner, number: int = 0) -> bytes:
     """Packs a message as bytes; tuples arrive as lists. Raises TypeError or ValueError for a value
     that is not plain data, or too large.
     """
+    kind, body = to_plain(message)
     data = pack([kind, number, body])
     if len(data) > LARGEST:
         raise ValueError(f"{len(data):,} bytes are more than the {LARGEST:,} of a message")
@@ -48,15 +50,17 @@ class RunnerMessages:
     def __init__(self, largest: int = LARGEST + CHUNK) -> None:
         self._unpacker = unpacker(largest)
 
-    def take(self, data: bytes) -> Iterator[RunnerMessage]:
+    def take(self, data: bytes) -> Iterator[Numbered]:
         """Yields the messages that are whole. Raises WireError when the bytes are malformed."""
         try:
             self._unpacker.feed(data)
             for message in self._unpacker:
                 kind, number, body = message
-                yield RunnerMessage(kind, number, body)
+                yield Numbered(number, from_plain(kind, body))
         except UNREADABLE as error:
             raise WireError(f"a message cannot be read: {type(error).__name__}: {error}") from None
+        except MalformedMessage as error:
+            raise WireError(str(error)) from None
 
 
 class ThreadedEnd:
@@ -67,13 +71,13 @@ class ThreadedEnd:
         self._sending = threading.Lock()
         self._messages = RunnerMessages()
 
-    def send(self, kind: str, body: Any = None, number: int = 0) -> None:
+    def send(self, message: FromRunner, number: int = 0) -> None:
         """Sends a message. Waits while the other side does not read; does nothing if it is gone."""
-        data = packed(kind, number, body)
+        data = packed(message, number)
         with self._sending, contextlib.suppress(OSError):
             self._socket.sendall(data)
 
-    def receive(self) -> Iterator[RunnerMessage]:
+    def receive(self) -> Iterator[Numbered]:
         """Yields messages until the other side is gone, or sends a malformed one."""
         with contextlib.suppress(OSError, WireError):
             while data := self._socket.recv(CHUNK):
@@ -83,13 +87,13 @@ class ThreadedEnd:
 class AsyncEnd(asyncio.Protocol):
     """An end for an event loop: `on_message` for each, `on_end` once, after the last."""
 
-    def __init__(self, on_message: Callable[[RunnerMessage], None], on_end: Callable[[], object]) -> None:
+    def __init__(self, on_message: Callable[[Numbered], None], on_end: Callable[[], object]) -> None:
         self._on_message, self._on_end = on_message, on_end
         self._messages = RunnerMessages()
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def connect(cls, connected: socket.socket, on_message: Callable[[RunnerMessage], None], on_end: Callable[[], object]) -> AsyncEnd:
+    async def connect(cls, connected: socket.socket, on_message: Callable[[Numbered], None], on_end: Callable[[], object]) -> AsyncEnd:
         connected.setblocking(False)
         _, end = await asyncio.get_running_loop().create_connection(lambda: cls(on_message, on_end), sock=connected)
         return end
@@ -110,7 +114,7 @@ class AsyncEnd(asyncio.Protocol):
         self._transport = None
         self._on_end()
 
-    def send(self, kind: str, body: Any = None, number: int = 0) -> None:
+    def send(self, message: ToRunner, number: int = 0) -> None:
         """Sends a message. Never blocks; does nothing when the other side is gone."""
         if self._transport is not None:
-            self._transport.write(packed(kind, number, body))
+            self._transport.write(packed(message, number))

@@ -1,0 +1,217 @@
+"""Declares the messages between server and runner, and makes plain data of them and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, get_args
+
+from pydantic import TypeAdapter
+
+from katz_graph.errors import KatzError
+from katz_graph.web.options import RunnerStart
+from katz_graph.web.runner.checking import CheckedPrompt
+from katz_graph.web.runner_client.facts import RunnerFacts, Stats
+
+RECORD = "record"
+
+
+def record(kind: type[Any], mode: str = "python") -> Mapping[str, Any]:
+    """Marks a field that holds a record, which travels as a dictionary and is validated when it
+    arrives.
+    """
+    return {RECORD: (TypeAdapter(kind), mode)}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Holds all that a runner needs for a job: `prompt` in API format, checked already; `extra` is
+    the client's `extra_data`.
+    """
+
+    id: str
+    prompt: Mapping[str, Any]
+    targets: tuple[str, ...]
+    client: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+# to the runner
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Gives the runner its options: the first message."""
+
+    start: RunnerStart = field(metadata=record(RunnerStart, "json"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Asks for a `Pong`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Ends the runner and its jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Hands a job over; `Taken` answers, and events follow."""
+
+    order: Order = field(metadata=record(Order))
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Cancels a job."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Says that a job's end is on record: its files stay, whatever happens to the runner."""
+
+    job: str
+
+
+class Question:
+    """Is answered by `Answer` or `Refused` of the same number; `answer` is what its answer holds."""
+
+    answer: ClassVar[TypeAdapter[Any]] = TypeAdapter(Any)
+
+
+@dataclass(frozen=True)
+class Check(Question):
+    """Asks whether a prompt can run; see `web.runner.checking`."""
+
+    answer: ClassVar[TypeAdapter[CheckedPrompt]] = TypeAdapter(CheckedPrompt)
+    document: Any
+    targets: Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class GetScripts(Question):
+    """Asks for the folders of packs' scripts for the editor, by pack."""
+
+
+@dataclass(frozen=True)
+class GetTemplate(Question):
+    """Asks for a workflow that comes with the package, or None."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class GetObjectInfo(Question):
+    """Asks for the JSON of all node types, or of one."""
+
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Free(Question):
+    """Has models unloaded and results dropped as soon as no job runs."""
+
+    unload_models: bool
+    free_memory: bool
+
+
+@dataclass(frozen=True)
+class GetStats(Question):
+    """Asks for the runner's figures."""
+
+    answer: ClassVar[TypeAdapter[Stats]] = TypeAdapter(Stats)
+
+
+# from the runner
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answers a ping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Says that the runner takes jobs."""
+
+    facts: RunnerFacts = field(metadata=record(RunnerFacts))
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Says why the runner ends; `is_input`: what the operator gave is wrong."""
+
+    message: str
+    is_input: bool
+    devices: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Says that a job counts as begun."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class WornOut:
+    """Asks to be replaced once its jobs have ended, by a runner without these devices."""
+
+    message: str
+    devices: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Reports an event of a job, as plain data: one that is malformed is still the job's."""
+
+    event: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answers a question."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Says why a question has no answer."""
+
+    message: str
+
+
+ToRunner = Start | Ping | Stop | Run | Cancel | Keep | Check | GetScripts | GetTemplate | GetObjectInfo | Free | GetStats
+FromRunner = Pong | Ready | Failed | Taken | WornOut | Happened | Answer | Refused
+KINDS = {kind.__name__: kind for kind in (*get_args(ToRunner), *get_args(FromRunner))}
+
+
+class MalformedMessage(KatzError):
+    """A message is of no known kind, or has other fields than its kind."""
+
+
+def to_plain(message: ToRunner | FromRunner) -> tuple[str, dict[str, Any]]:
+    """Returns a message's kind, and its fields as plain data."""
+    body = {}
+    for one in fields(message):
+        adapter, mode = one.metadata.get(RECORD, (None, ""))
+        value = getattr(message, one.name)
+        body[one.name] = value if adapter is None else adapter.dump_python(value, mode=mode)
+    return type(message).__name__, body
+
+
+def from_plain(kind: Any, body: Any) -> ToRunner | FromRunner:
+    """Makes a message of its kind and fields. MalformedMessage where that cannot be."""
+    try:
+        wanted = KINDS[kind]
+        records = {one.name: one.metadata[RECORD][0] for one in fields(wanted) if one.metadata}
+        given = {name: records[name].validate_python(value) if name in records else value for name, value in body.items()}
+        message: ToRunner | FromRunner = wanted(**given)
+        return message
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedMessage(f"a message {kind!r} cannot be read: {type(error).__name__}: {error}") from None
