@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from katz_graph.node import Widget
-from katz_graph.sampling.names import KNOWN_SAMPLER_NAMES, SAMPLER_NAMES, SCHEDULER_NAMES, require_sampler
+from katz_graph.sampling.names import NOT_IMPLEMENTED, SAMPLER_NAMES, SCHEDULER_NAMES, require_sampler
 
 
 def _implemented(name: Any) -> Any:
     """Refuses a sampler that ComfyUI has and this engine lacks by its own line, not as an unknown
     choice.
     """
-    if name in KNOWN_SAMPLER_NAMES:
+    if name in NOT_IMPLEMENTED:
         require_sampler(name)
     return name
 

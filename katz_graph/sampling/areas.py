@@ -85,12 +85,6 @@ def _ramp(length: int, at_start: bool, at_end: bool) -> Tensor:
     return ramp
 
 
-REDRAWN_MASK_NOISE = frozenset({"ddim"})
-"""Names the samplers under which the kept part is noised with its own draw, seed + 1, instead of
-the initial noise.
-"""
-
-
 def fit_mask(mask: Tensor, latent: Tensor) -> Tensor:
     """Fits [H, W], [B, H, W] or [B, 1, H, W] to [B', 1, h, w], bilinear to the latent's size,
     repeated to its batch, in its dtype and device.

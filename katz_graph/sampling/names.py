@@ -1,96 +1,104 @@
-"""Names samplers and schedulers for node declarations. Never imports torch."""
+"""Lists the samplers and the schedules, each with the function that implements it, found when it is
+first needed. Never imports torch, so that nodes can be listed without it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 from katz_graph.errors import InputError
 
-SAMPLER_NAMES = (
-    "euler",
-    "euler_ancestral",
-    "heun",
-    "heunpp2",
-    "dpm_2",
-    "dpm_2_ancestral",
-    "lms",
-    "dpm_fast",
-    "dpmpp_2s_ancestral",
-    "dpmpp_sde",
-    "dpmpp_sde_gpu",
-    "dpmpp_2m",
-    "dpmpp_2m_sde",
-    "dpmpp_2m_sde_gpu",
-    "dpmpp_2m_sde_heun",
-    "dpmpp_2m_sde_heun_gpu",
-    "dpmpp_3m_sde",
-    "dpmpp_3m_sde_gpu",
-    "ddpm",
-    "lcm",
-    "ipndm",
-    "deis",
-    "res_multistep",
-    "res_multistep_ancestral",
-    "gradient_estimation",
-    "ddim",
-    "uni_pc",
-    "uni_pc_bh2",
-)
-"""Names the samplers. Names that end in _gpu mean the same as those without: noise is always drawn
-on the CPU.
-"""
 
-SCHEDULER_NAMES = ("normal", "karras", "exponential", "sgm_uniform", "simple", "ddim_uniform", "beta", "linear_quadratic", "kl_optimal")
+@dataclass(frozen=True, slots=True)
+class SamplerEntry:
+    """Describes a sampler. `function`: module:function in `katz_graph.sampling.solvers`; `options`
+    of it differ from its defaults.
 
-KNOWN_SAMPLER_NAMES = (
-    "euler",
+    `noise`: what it draws between steps. One of Brownian noise is offered with a final _gpu too,
+    which changes nothing: noise is always drawn on the CPU. `divides`: it divides by the length of
+    its steps, so that two equal levels in a row have no meaning. `discards_penultimate`: it goes
+    from the last but one level of a longer schedule straight to 0. `redraws_mask_noise`: under a
+    mask, the kept part has a draw of its own, seed + 1, instead of the initial noise.
+    """
+
+    function: str
+    noise: Literal["none", "ancestral", "brownian"] = "none"
+    options: Mapping[str, float | str] = field(default_factory=dict)
+    divides: bool = False
+    discards_penultimate: bool = False
+    redraws_mask_noise: bool = False
+
+
+SAMPLERS: Mapping[str, SamplerEntry] = {
+    "euler": SamplerEntry("single_step:euler"),
+    "euler_ancestral": SamplerEntry("stochastic:euler_ancestral", "ancestral"),
+    "heun": SamplerEntry("single_step:heun"),
+    "heunpp2": SamplerEntry("single_step:heunpp2"),
+    "dpm_2": SamplerEntry("single_step:dpm_2", discards_penultimate=True),
+    "dpm_2_ancestral": SamplerEntry("stochastic:dpm_2_ancestral", "ancestral", discards_penultimate=True),
+    "lms": SamplerEntry("multistep:lms", divides=True),
+    "dpm_fast": SamplerEntry("single_step:dpm_fast", divides=True),
+    "dpmpp_2s_ancestral": SamplerEntry("stochastic:dpmpp_2s_ancestral", "ancestral"),
+    "dpmpp_sde": SamplerEntry("stochastic:dpmpp_sde", "brownian", divides=True),
+    "dpmpp_2m": SamplerEntry("multistep:dpmpp_2m", divides=True),
+    "dpmpp_2m_sde": SamplerEntry("stochastic:dpmpp_2m_sde", "brownian", divides=True),
+    "dpmpp_2m_sde_heun": SamplerEntry("stochastic:dpmpp_2m_sde", "brownian", {"solver_type": "heun"}, divides=True),
+    "dpmpp_3m_sde": SamplerEntry("stochastic:dpmpp_3m_sde", "brownian", divides=True),
+    "ddpm": SamplerEntry("stochastic:ddpm", "ancestral"),
+    "lcm": SamplerEntry("stochastic:lcm", "ancestral"),
+    "ipndm": SamplerEntry("multistep:ipndm"),
+    "deis": SamplerEntry("multistep:deis", divides=True),
+    "res_multistep": SamplerEntry("stochastic:res_multistep", divides=True),
+    "res_multistep_ancestral": SamplerEntry("stochastic:res_multistep", "ancestral", {"eta": 1.0}, divides=True),
+    "gradient_estimation": SamplerEntry("multistep:gradient_estimation"),
+    "ddim": SamplerEntry("single_step:euler", redraws_mask_noise=True),
+    "uni_pc": SamplerEntry("multistep:uni_pc", divides=True, discards_penultimate=True),
+    "uni_pc_bh2": SamplerEntry("multistep:uni_pc", options={"variant": "bh2"}, divides=True, discards_penultimate=True),
+}
+
+ENDINGS = {"none": ("",), "ancestral": ("",), "brownian": ("", "_gpu")}
+SAMPLER_NAMES = tuple(name + end for name, entry in SAMPLERS.items() for end in ENDINGS[entry.noise])
+
+DISCARD_PENULTIMATE = frozenset(name for name, entry in SAMPLERS.items() if entry.discards_penultimate)
+
+NOT_IMPLEMENTED = (
     "euler_cfg_pp",
-    "euler_ancestral",
     "euler_ancestral_cfg_pp",
-    "heun",
-    "heunpp2",
     "exp_heun_2_x0",
     "exp_heun_2_x0_sde",
-    "dpm_2",
-    "dpm_2_ancestral",
-    "lms",
-    "dpm_fast",
     "dpm_adaptive",
-    "dpmpp_2s_ancestral",
     "dpmpp_2s_ancestral_cfg_pp",
-    "dpmpp_sde",
-    "dpmpp_sde_gpu",
-    "dpmpp_2m",
     "dpmpp_2m_cfg_pp",
-    "dpmpp_2m_sde",
-    "dpmpp_2m_sde_gpu",
-    "dpmpp_2m_sde_heun",
-    "dpmpp_2m_sde_heun_gpu",
-    "dpmpp_3m_sde",
-    "dpmpp_3m_sde_gpu",
-    "ddpm",
-    "lcm",
-    "ipndm",
     "ipndm_v",
-    "deis",
-    "res_multistep",
     "res_multistep_cfg_pp",
-    "res_multistep_ancestral",
     "res_multistep_ancestral_cfg_pp",
-    "gradient_estimation",
     "gradient_estimation_cfg_pp",
     "er_sde",
     "seeds_2",
     "seeds_3",
     "sa_solver",
     "sa_solver_pece",
-    "ddim",
-    "uni_pc",
-    "uni_pc_bh2",
 )
-"""Names the samplers that ComfyUI workflows may ask for: a known name that is not offered is
-refused as not implemented, not as a mistake.
+"""Names the samplers that ComfyUI workflows may ask for beside these: they are refused as not
+implemented, not as a mistake.
 """
+
+SCHEDULES: Mapping[str, str] = {
+    "normal": "schedules:normal",
+    "karras": "schedules:karras",
+    "exponential": "schedules:exponential",
+    "sgm_uniform": "schedules:sgm_uniform",
+    "simple": "schedules:simple",
+    "ddim_uniform": "schedules:ddim_uniform",
+    "beta": "schedules:beta",
+    "linear_quadratic": "schedules:linear_quadratic",
+    "kl_optimal": "schedules:kl_optimal",
+}
+"""Maps names to module:function in `katz_graph.sampling`."""
+
+SCHEDULER_NAMES = tuple(SCHEDULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ def require_sampler(name: str) -> None:
     """Raises InputError, with the way out, unless `name` is an implemented sampler."""
     if name in SAMPLER_NAMES:
         return
-    reason = "is not implemented" if name in KNOWN_SAMPLER_NAMES else "does not exist"
+    reason = "is not implemented" if name in NOT_IMPLEMENTED else "does not exist"
     raise InputError(f"sampler {name!r} {reason}; choose one of {', '.join(SAMPLER_NAMES)}")
 
 

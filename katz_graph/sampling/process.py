@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.ir.values import Evaluation, Step
-from katz_graph.sampling.areas import REDRAWN_MASK_NOISE, LatentMask
+from katz_graph.sampling.areas import LatentMask
 from katz_graph.sampling.noise import initial_noise, noised
 from katz_graph.sampling.noise_table import NoiseTable
 from katz_graph.sampling.prediction import scale_model_input
@@ -82,7 +82,7 @@ class SamplingProcess:
             return
         noise = initial_noise(latent.shape, spec.seed, spec.batch_index) if spec.add_noise else torch.zeros(latent.shape)
         if spec.mask is not None:
-            mask_noise = initial_noise(latent.shape, spec.seed + 1) if spec.sampler in REDRAWN_MASK_NOISE else noise
+            mask_noise = initial_noise(latent.shape, spec.seed + 1) if solver.entry.redraws_mask_noise else noise
             self._mask = LatentMask(spec.mask, latent, mask_noise.to(device))
         x = noised(latent, noise.to(device), spec.sigmas[0], table.sigma_max)
         # The sigmas stay on the CPU: comparing one on a GPU would stall it.

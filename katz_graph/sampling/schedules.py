@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from katz_graph.errors import InputError
-from katz_graph.sampling.names import require_scheduler
+from katz_graph.sampling.names import DISCARD_PENULTIMATE, SCHEDULES, require_scheduler
 from katz_graph.sampling.noise_table import NoiseTable
 
 Schedule = Callable[[NoiseTable, int], Tensor]
@@ -23,8 +24,6 @@ ddim_uniform and beta.
 TURBO_PARTS = 10
 MOST_STEPS = 1_000_000  # of a whole schedule, of which a small denoise takes the end
 
-DISCARD_PENULTIMATE = frozenset({"dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"})
-"""Names samplers that go from the last but one sigma of a longer schedule straight to 0."""
 ALIGNED_STEPS = {
     "SD1": (14.6146412, 6.4745761, 3.8636746, 2.6946152, 1.8841921, 1.3943805, 0.9642584, 0.6523686, 0.3977456, 0.1515233, 0.0291672),
     "SDXL": (14.6146412, 6.3184485, 3.7681790, 2.1811481, 1.3405245, 0.8620721, 0.5550693, 0.3798541, 0.2332364, 0.1114188, 0.0291672),
@@ -116,19 +115,6 @@ def turbo(table: NoiseTable, steps: int, denoise: float = 1.0) -> Tensor:
     return end_in_zero(table.sigma_at(timesteps[start : start + steps]))
 
 
-SCHEDULES: dict[str, Schedule] = {
-    "normal": normal,
-    "karras": karras,
-    "exponential": exponential,
-    "sgm_uniform": sgm_uniform,
-    "simple": simple,
-    "ddim_uniform": ddim_uniform,
-    "beta": beta,
-    "linear_quadratic": linear_quadratic,
-    "kl_optimal": kl_optimal,
-}
-
-
 def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0, sampler: str = "euler") -> tuple[float, ...]:
     """Returns the sigmas of `steps` steps, ending in 0, as a spec holds them; none at denoise 0.
 
@@ -144,11 +130,12 @@ def schedule(scheduler: str, table: NoiseTable, steps: int, denoise: float = 1.0
         raise InputError(f"denoise {denoise:g} of {steps} steps is the end of a schedule of more than {MOST_STEPS} steps")
     cut = denoise <= 0.9999
     longer = int(steps / denoise) if cut else steps
+    levels: Schedule = resolve_name(f"katz_graph.sampling.{SCHEDULES[scheduler]}")
     if sampler in DISCARD_PENULTIMATE:
-        sigmas = SCHEDULES[scheduler](table, longer + 1)
+        sigmas = levels(table, longer + 1)
         sigmas = torch.cat([sigmas[:-2], sigmas[-1:]])
     else:
-        sigmas = SCHEDULES[scheduler](table, longer)
+        sigmas = levels(table, longer)
     return tuple((sigmas[-(steps + 1) :] if cut else sigmas).tolist())
 
 

@@ -14,7 +14,7 @@ from katz_graph.errors import InputError
 from katz_graph.patches import DiscreteSampling
 from katz_graph.sampling.names import SCHEDULER_NAMES
 from katz_graph.sampling.noise_table import altered_table, noise_table
-from katz_graph.sampling.schedules import SCHEDULES, schedule, slice_steps
+from katz_graph.sampling.schedules import schedule, slice_steps
 
 STABLE_DIFFUSION = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "num_train_timesteps": 1000}
 TABLE = noise_table(STABLE_DIFFUSION)
@@ -228,7 +228,7 @@ def test_slicing_by_start_and_end_step() -> None:
 
 
 def test_what_is_offered_is_implemented_and_what_is_not_is_refused_by_name() -> None:
-    assert set(SCHEDULER_NAMES) == set(SCHEDULES)
+    assert all(schedule(name, TABLE, 20)[-1] == 0 for name in SCHEDULER_NAMES)
     with pytest.raises(InputError, match=r"'linear' does not exist.*karras"):
         schedule("linear", TABLE, 20)
     with pytest.raises(InputError, match="at least 1"):

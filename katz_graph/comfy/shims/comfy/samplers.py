@@ -38,7 +38,7 @@ class KSampler:
 
     SAMPLERS = SAMPLER_NAMES
     SCHEDULERS = SCHEDULER_NAMES
-    DISCARD_PENULTIMATE_SIGMA_SAMPLERS = frozenset(("dpm_2", "dpm_2_ancestral", "uni_pc", "uni_pc_bh2"))
+    DISCARD_PENULTIMATE_SIGMA_SAMPLERS = names.DISCARD_PENULTIMATE
 
     def __init__(
         self,
