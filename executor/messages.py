@@ -64,10 +64,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Hands a worker its end of a socket to a peer, as the descriptor of the message."""
+    """Hands a worker its end of a socket to a peer, as the descriptor of the message. One of the
+    two `hosts` their transport.
+    """
 
     peer: str
     generation: int
+    transport: str
+    hosts: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class Listen:
 
     peer: str
     generation: int
+    transport: str
     token: bytes
     address: str
 
@@ -86,6 +91,7 @@ class Dial:
 
     peer: str
     generation: int
+    transport: str
     token: bytes
     address: str
     peer_address: str

@@ -124,9 +124,9 @@ class Cluster:
     def assignments(self) -> Mapping[str, WorkerConfig]:
         return self._assignments
 
-    def shares_memory(self, source: str, target: str) -> bool:
-        """Returns whether transfers between two devices stay in the memory of one host."""
-        return self._network.shares_memory(source, target)
+    def on_one_host(self, source: str, target: str) -> bool:
+        """Returns whether transfers between two devices stay on one host."""
+        return self._network.on_one_host(source, target)
 
     def pids(self) -> Mapping[str, int | None]:
         """Returns process ids by device, spares included; None where one runs on another host."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from katz_graph.executor.messages import Connect, Connected, ConnectFailed, Dial, Listen, Listening
+from katz_graph.executor.transport.transports import transport_for
 
 Send = Callable[..., None]
 """(device, message, descriptors) to a worker; nothing happens when it is gone."""
@@ -29,8 +30,8 @@ class _Pair:
 
 class Network:
     """Decides how workers are connected, and tracks which are. Workers without an address are on
-    this host: they get sockets without a name, and shared memory. Others meet over TCP, at the
-    address that each has for the others, and move tensors by torch.distributed.
+    this host: they get sockets without a name. Others meet over TCP, at the address that each has
+    for the others.
     """
 
     def __init__(self, names: Sequence[str], addresses: Mapping[str, str] | None = None) -> None:
@@ -78,7 +79,9 @@ class Network:
         """Has the other one of a pair dial."""
         state = self._pairs[self._pair(name, said.peer)]
         if said.generation == state.generation:
-            dial = Dial(name, state.generation, state.token, self._addresses[said.peer], self._addresses[name], said.port)
+            own, other = self._addresses[said.peer], self._addresses[name]
+            transport = transport_for(one_host=False)
+            dial = Dial(name, state.generation, transport, state.token, own, other, said.port)
             send(said.peer, dial)
 
     def connect_failed(self, name: str, said: ConnectFailed, send: Send) -> bool:
@@ -92,7 +95,7 @@ class Network:
             self._connect(*pair, send)
         return True
 
-    def shares_memory(self, first: str, second: str) -> bool:
+    def on_one_host(self, first: str, second: str) -> bool:
         return first not in self._addresses and second not in self._addresses
 
     def _pair(self, name: str, peer: str) -> tuple[str, str]:
@@ -112,10 +115,14 @@ class Network:
         state = self._pairs[first, second]
         state.generation += 1
         state.connected = 0
-        if not self.shares_memory(first, second):
+        one_host = self.on_one_host(first, second)
+        transport = transport_for(one_host)
+        if not one_host:
             state.token = secrets.token_bytes(32)
-            return send(first, Listen(second, state.generation, state.token, self._addresses[first]))
+            listen = Listen(second, state.generation, transport, state.token, self._addresses[first])
+            return send(first, listen)
         ends = socket.socketpair()
         for end, name, peer in zip(ends, (first, second), (second, first), strict=True):
             with end:
-                send(name, Connect(peer, state.generation), [end.fileno()])
+                connect = Connect(peer, state.generation, transport, hosts=name == first)
+                send(name, connect, [end.fileno()])

@@ -1,5 +1,5 @@
-"""Connects two workers where the driver cannot hand them a connection: one listens, the other
-dials, both with a token.
+"""Connects a worker with another one: over a connection that the driver hands it, or, where it
+cannot, one listens and the other dials, both with a token.
 """
 
 from __future__ import annotations
@@ -7,18 +7,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from katz_graph.executor.messages import ConnectFailed, Dial, FromWorker, Listen, Listening
-from katz_graph.executor.transport import handshake, pair
-from katz_graph.executor.transport.bulk import Bulk
+from katz_graph.executor.messages import Connect, ConnectFailed, Dial, FromWorker, Listen, Listening
+from katz_graph.executor.transport import handshake
+from katz_graph.executor.transport.bulk import Bulk, Meeting
 from katz_graph.executor.transport.connection import Connection
 from katz_graph.executor.transport.faults import Closed, ProtocolError
+from katz_graph.executor.transport.transports import open_bulk
 
 MEETING = 10.0  # seconds to meet
-TRANSFER = 60.0  # seconds after which a transfer is a fault
+LOOPBACK = "127.0.0.1"
 
 Tell = Callable[[FromWorker], None]
+Asked = Connect | Listen | Dial
 Met = Callable[[str, int, Connection, Bulk], None]
 """(peer, generation, connection, bulk) once two workers are connected."""
+
+
+def adopt(tell: Tell, met: Met, asked: Connect, connection: Connection) -> None:
+    """Uses a connection to a peer on this host. Reports a failure as `ConnectFailed`."""
+    meeting = Meeting(asked.hosts, LOOPBACK, asked.generation)
+    _reporting(tell, asked, lambda: _join(met, asked, connection, meeting))
 
 
 def listen(tell: Tell, met: Met, asked: Listen) -> None:
@@ -30,7 +38,7 @@ def listen(tell: Tell, met: Met, asked: Listen) -> None:
         with handshake.listen(asked.address) as listener:
             tell(Listening(asked.peer, asked.generation, listener.getsockname()[1]))
             connection = handshake.accept(listener, asked.token, MEETING)
-        _join(met, asked, connection, hosts=True)
+        _join(met, asked, connection, Meeting(True, asked.address, asked.generation))
 
     _in_thread(tell, asked, meet)
 
@@ -40,14 +48,14 @@ def dial(tell: Tell, met: Met, asked: Dial) -> None:
 
     def meet() -> None:
         connection = handshake.dial(asked.peer_address, asked.port, asked.token, MEETING)
-        _join(met, asked, connection, hosts=False)
+        _join(met, asked, connection, Meeting(False, asked.address, asked.generation))
 
     _in_thread(tell, asked, meet)
 
 
-def _join(met: Met, asked: Listen | Dial, connection: Connection, hosts: bool) -> None:
+def _join(met: Met, asked: Asked, connection: Connection, meeting: Meeting) -> None:
     try:
-        bulk = pair.join(connection, hosts, asked.address, asked.generation, TRANSFER)
+        bulk = open_bulk(asked.transport, connection, meeting)
     except Exception:
         connection.close()
         raise
@@ -55,10 +63,12 @@ def _join(met: Met, asked: Listen | Dial, connection: Connection, hosts: bool) -
 
 
 def _in_thread(tell: Tell, asked: Listen | Dial, meet: Callable[[], None]) -> None:
-    def guarded() -> None:
-        try:
-            meet()
-        except (Closed, ProtocolError, OSError) as error:
-            tell(ConnectFailed(asked.peer, asked.generation, str(error)))
+    name, arguments = f"meet {asked.peer}", (tell, asked, meet)
+    threading.Thread(target=_reporting, args=arguments, name=name, daemon=True).start()
 
-    threading.Thread(target=guarded, name=f"meet {asked.peer}", daemon=True).start()
+
+def _reporting(tell: Tell, asked: Asked, meet: Callable[[], None]) -> None:
+    try:
+        meet()
+    except (Closed, ProtocolError, OSError) as error:
+        tell(ConnectFailed(asked.peer, asked.generation, str(error)))

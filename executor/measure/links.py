@@ -18,6 +18,7 @@ from katz_graph.errors import RunError
 from katz_graph.executor.measure.store import CostStore
 from katz_graph.executor.transport.mailbox import Address, Mailbox
 from katz_graph.executor.transport.peer import Peer
+from katz_graph.executor.transport.transports import transport_for
 from katz_graph.executor.worker.batching import on_device
 from katz_graph.ir.device import NetworkLink
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from katz_graph.executor.worker.models import DeviceModels
 
 
-SHARED_MEMORY = "shared memory"
 REQUEST = "probe"
 ROUNDS = 20  # that tell how long a small message there and back takes
 LOOK = 2e-5  # seconds between looks into the mailbox
@@ -92,28 +92,29 @@ def _wait(worker: Partner, address: Address) -> Any:
     return worker.mailbox.take(address)
 
 
-def shared_between(source: str, target: str) -> str:
-    """Returns the store's name of the shared memory between two devices, as torch calls them:
+def way_between(source: str, target: str) -> str:
+    """Returns the store's name of the way between two devices of one host, as torch calls them:
     copies off and onto GPUs are part of it.
     """
     kinds = [torch.device(device).type for device in (source, target)]
-    return SHARED_MEMORY if kinds == ["cpu", "cpu"] else f"{SHARED_MEMORY}, {kinds[0]} to {kinds[1]}"
+    way = transport_for(one_host=True)
+    return way if kinds == ["cpu", "cpu"] else f"{way}, {kinds[0]} to {kinds[1]}"
 
 
 def known_links(cluster: Cluster, store: CostStore, again: bool = False) -> Mapping[tuple[str, str], NetworkLink]:
-    """Returns the links in every direction between two devices. Shared memory is measured once on a
-    host for each two kinds of devices, unless `again`; what goes over a network each time.
+    """Returns the links in every direction between two devices. What stays on a host is measured
+    once for each two kinds of devices, unless `again`; what goes over a network each time.
     """
     links: dict[tuple[str, str], NetworkLink] = {}
     host = socket.gethostname()
     fresh: set[str] = set()
     for source, target in itertools.permutations(cluster.assignments, 2):
-        shared = cluster.shares_memory(source, target)
-        way = shared_between(*(cluster.assignments[name].device for name in (source, target)))
-        known = store.link(host, host, way) if shared and (way in fresh or not again) else None
+        one_host = cluster.on_one_host(source, target)
+        way = way_between(*(cluster.assignments[name].device for name in (source, target)))
+        known = store.link(host, host, way) if one_host and (way in fresh or not again) else None
         if known is None:
             known = _measured(cluster, source, target)
-            if shared:
+            if one_host:
                 fresh.add(way)
                 store.keep_link(host, host, way, known)
         links[source, target] = known

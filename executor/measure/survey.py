@@ -18,7 +18,7 @@ import torch
 
 from katz_graph.devices import format_name
 from katz_graph.executor.measure.device import calibrated, contention, device_key
-from katz_graph.executor.measure.links import shared_between
+from katz_graph.executor.measure.links import way_between
 from katz_graph.executor.measure.store import CostStore, Rates
 from katz_graph.executor.planning import Choices
 from katz_graph.ir.device import Device, NetworkLink, Target
@@ -121,7 +121,7 @@ def estimated(
 
 def _shared(store: CostStore, host: str, devices: Mapping[str, str], source: Device, target: Device) -> NetworkLink:
     kinds = devices[source.name], devices[target.name]
-    if known := store.link(host, host, shared_between(*kinds)):
+    if known := store.link(host, host, way_between(*kinds)):
         return known
     rate = min(source.bytes_per_second, target.bytes_per_second)
     return NetworkLink((rate if kinds == ("cpu", "cpu") else min(rate, PAGEABLE)) / 2, LATENCY)

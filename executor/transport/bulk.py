@@ -5,6 +5,7 @@ connection's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -15,6 +16,17 @@ from katz_graph.executor.transport.faults import ProtocolError
 
 Transfer = Callable[[], None]
 """Sends a message that was taken over. Raises Closed where the other side is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Describes one end of a connection that is to get a transport: one of the two ends `hosts`;
+    `address` is where the other one reaches this one.
+    """
+
+    hosts: bool
+    address: str
+    generation: int
 
 
 class Bulk(Protocol):

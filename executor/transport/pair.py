@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroupGloo, Store, TCPStore
 
-from katz_graph.executor.transport.bulk import Inline, Transfer, fields
+from katz_graph.executor.transport.bulk import Inline, Meeting, Transfer, fields
 from katz_graph.executor.transport.coalesce import coalesced, lengths_of, parts, size_of
 from katz_graph.executor.transport.codec import Encoded
 from katz_graph.executor.transport.connection import TENSOR_LIMIT, Connection, Message
@@ -24,6 +24,7 @@ from katz_graph.executor.transport.faults import Closed, ProtocolError
 
 CPU = torch.device("cpu")
 INLINE = 1 << 20  # bytes below which gloo's rendezvous takes longer than the bytes do in the message itself
+TRANSFER = 60.0  # seconds after which a transfer is a fault
 BackendName = Literal["gloo", "nccl"]
 
 
@@ -80,6 +81,10 @@ class PairGroups:
     def close(self) -> None:
         for group in (self._sending, self._receiving):
             group.abort()
+
+
+def open_bulk(connection: Connection, meeting: Meeting) -> PairGroups:
+    return join(connection, meeting.hosts, meeting.address, meeting.generation, TRANSFER)
 
 
 def join(

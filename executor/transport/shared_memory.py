@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from katz_graph.errors import RunError
-from katz_graph.executor.transport.bulk import Transfer, fields
+from katz_graph.executor.transport.bulk import Meeting, Transfer, fields
 from katz_graph.executor.transport.coalesce import fill, lengths_of, parts, size_of
 from katz_graph.executor.transport.codec import Encoded
 from katz_graph.executor.transport.connection import Connection, Message, close_all
@@ -214,6 +214,10 @@ class SharedMemory:
         """Lets go of all segments; those with views go with the last one."""
         self._sending.clear()
         self._receiving.clear()
+
+
+def open_bulk(connection: Connection, meeting: Meeting) -> SharedMemory:
+    return SharedMemory()
 
 
 def _rounded(size: int) -> int:

@@ -28,7 +28,6 @@ from katz_graph.executor.messages import (
 )
 from katz_graph.executor.transport.connection import Channel, Connection, Message, Sender, close_all
 from katz_graph.executor.transport.faults import Closed
-from katz_graph.executor.transport.shared_memory import SharedMemory
 from katz_graph.executor.worker.config import WorkerConfig
 from katz_graph.executor.worker.host import Host
 from katz_graph.node import NodeType
@@ -79,9 +78,10 @@ def _obey(host: Host, sender: Sender, message: Message) -> None:
     match message.body:
         case Ping():
             sender.send(Pong())
-        case Connect(peer, generation):
+        case Connect() as connect:
             (descriptor,) = message.descriptors
-            host.connect(peer, generation, Connection(socket.socket(fileno=descriptor)), SharedMemory())
+            connection = Connection(socket.socket(fileno=descriptor))
+            rendezvous.adopt(sender.send, host.connect, connect, connection)
         case Listen() as listen:
             rendezvous.listen(sender.send, host.connect, listen)
         case Dial() as dial:

@@ -1,0 +1,44 @@
+"""Lists the transports of tensors between workers: the driver chooses one for each two, and both
+open it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+
+from katz_graph.executor.transport.bulk import Bulk, Meeting
+from katz_graph.executor.transport.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """Names the function (module:function of this package) that opens a transport, given the
+    connection and the meeting, at both ends before anything else is sent.
+
+    `one_host`: it joins workers of one host, and opening it waits for nothing; else it joins those
+    of several.
+    """
+
+    function: str
+    one_host: bool = False
+
+
+TRANSPORTS: Mapping[str, Transport] = {
+    "shared memory": Transport("shared_memory:open_bulk", one_host=True),
+    "torch.distributed": Transport("pair:open_bulk"),
+}
+"""Of those that join two workers, the first is taken."""
+
+
+def transport_for(one_host: bool) -> str:
+    """Returns the name of the transport for two workers on one host, or on several."""
+    return next(name for name, transport in TRANSPORTS.items() if transport.one_host == one_host)
+
+
+def open_bulk(transport: str, connection: Connection, meeting: Meeting) -> Bulk:
+    """Opens a transport by its name. Closed, ProtocolError or OSError where that fails."""
+    function = resolve_name(f"katz_graph.executor.transport.{TRANSPORTS[transport].function}")
+    bulk: Bulk = function(connection, meeting)
+    return bulk
