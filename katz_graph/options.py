@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import TypedDict, TypeVar, Unpack, cast
 
 from katz_graph.devices import DeviceList, parse_devices
+from katz_graph.eviction import POLICIES
 from katz_graph.files.settings import Settings
 
 GB = 2**30
-CACHE = "which results stay in memory: classic, lru:N, none"
+COUNTED = ", ".join(f"{name}:N" for name in POLICIES)
+CACHE = f"which results stay in memory: classic, {COUNTED}, none"
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from katz_graph.eviction import POLICIES
 from katz_graph.files.settings import TOKEN
-from katz_graph.models.loading.residency import PolicyName
 from katz_graph.options import CACHE, GB, FolderOptions, PlacementOptions, option
 
 MB = 2**20
@@ -101,7 +101,7 @@ class ServeOptions(PlacementOptions, FolderOptions, AccessOptions):
         min=0,
         unit=GB,
     )
-    control_net_policy: PolicyName = option("which ControlNets go first: lru, lfu", "lru")
+    control_net_policy: str = option(f"which ControlNets go first: {', '.join(POLICIES)}", "lru")
     spare: bool = option("keep a loaded worker that stands in for one that is lost", True)
     previews: bool = option("show the running picture to its owner", True)
     keep_days: float | None = option(

@@ -5,20 +5,20 @@ once. Must not know graphs.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from katz_graph.errors import InputError
+from katz_graph.eviction import POLICIES
 from katz_graph.executor.graph.expansion_ui import Shown
 from katz_graph.executor.graph.explain import History
 from katz_graph.executor.graph.signature import Signature
 from katz_graph.node import NodeType
-
-Policy = Literal["classic", "lru", "none"]
+from katz_graph.options import COUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,14 @@ class ResultEntry:
 
 class Results:
     """Stores results. `classic` keeps what the graphs of the last `runs` runs use, and what runs
-    that are under way have touched; `lru` the `limit` used last; `none` nothing. `touched`: the set
-    that a run is `under_way` with.
+    that are under way have touched; an eviction policy keeps `limit` results; `none` nothing.
+    `touched`: the set that a run is `under_way` with.
     """
 
-    def __init__(self, policy: Policy, limit: int = 0, runs: int = 1) -> None:
+    def __init__(self, policy: str, limit: int = 0, runs: int = 1) -> None:
         self.policy, self.limit = policy, limit
-        self._entries: OrderedDict[Signature, ResultEntry] = OrderedDict()
+        self._entries: dict[Hashable, ResultEntry] = {}
+        self._eviction = POLICIES[policy]() if policy in POLICIES else None
         self._lock = threading.Lock()
         self._under_way: list[set[Signature]] = []  # what each run has touched
         self._used: deque[frozenset[Signature]] = deque(maxlen=runs)
@@ -66,14 +67,16 @@ class Results:
         if self.policy == "none":
             return
         with self._lock:
+            if self._eviction is not None and signature not in self._entries:
+                while len(self._entries) >= self.limit:
+                    self._evict(self._eviction.victim(frozenset()))
             self._entries[signature] = entry
             self._touch(signature, touched)
-            while self.policy == "lru" and len(self._entries) > self.limit:
-                self._entries.popitem(last=False)
 
     def clear(self) -> None:
         with self._lock:
-            self._entries.clear()
+            for signature in list(self._entries):
+                self._evict(signature)
             self._used.clear()
 
     @contextmanager
@@ -105,12 +108,18 @@ class Results:
                 kept.update(fresh)
                 pending += fresh
             for signature in [known for known in self._entries if known not in kept]:
-                del self._entries[signature]
+                self._evict(signature)
 
     def _touch(self, signature: Signature, touched: set[Signature] | None) -> None:
-        self._entries.move_to_end(signature)
+        if self._eviction is not None:
+            self._eviction.used(signature)
         if touched is not None:
             touched.add(signature)
+
+    def _evict(self, signature: Hashable) -> None:
+        del self._entries[signature]
+        if self._eviction is not None:
+            self._eviction.removed(signature)
 
 
 __all__ = ["ResultCache", "ResultEntry"]
@@ -118,13 +127,13 @@ __all__ = ["ResultCache", "ResultEntry"]
 
 class ResultCache:
     """Caches results for successive runs. `classic` drops after each run what the graphs of the
-    last `runs` do not use; `lru` keeps the `limit` used last; `none` nothing.
+    last `runs` do not use; an eviction policy keeps `limit` results; `none` nothing.
 
     The object of a node stays while the node is in the graph of each run, unless nothing is kept.
     Runs at the same time each need a cache of their own, made by `beside`; its results are shared.
     """
 
-    def __init__(self, policy: Policy = "classic", limit: int = 0, runs: int = 1) -> None:
+    def __init__(self, policy: str = "classic", limit: int = 0, runs: int = 1) -> None:
         self._results = Results(policy, limit, runs)
         self.history = History()  # what decided the results of the last run
         self._touched: set[Signature] | None = None  # by the run that is under way
@@ -133,13 +142,13 @@ class ResultCache:
 
     @classmethod
     def parse(cls, text: str, runs: int = 1) -> ResultCache:
-        """Parses `classic`, `none`, or `lru:N`."""
+        """Parses `classic`, `none`, or `NAME:N` of an eviction policy."""
         name, _, limit = text.partition(":")
-        if name == "lru" and limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit) > 0:
-            return cls("lru", int(limit))
+        if name in POLICIES and limit.isascii() and limit.isdigit() and len(limit) < 10 and int(limit) > 0:
+            return cls(name, int(limit))
         if text in ("classic", "none"):
-            return cls(text, runs=runs)  # type: ignore[arg-type]
-        raise InputError(f"cache policy {text!r} is not known; choose classic, lru:N (N results) or none")
+            return cls(text, runs=runs)
+        raise InputError(f"cache policy {text!r} is not known; choose classic, {COUNTED} (N results) or none")
 
     def beside(self) -> ResultCache:
         """Returns a cache with the same results, and with a history and objects of its own."""
@@ -148,7 +157,7 @@ class ResultCache:
         return other
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> str:
         return self._results.policy
 
     @property

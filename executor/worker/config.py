@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 
 from katz_graph.devices import AUTO, number_format
-from katz_graph.models.loading.residency import PolicyName
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class WorkerConfig:
     model_bytes: int | None = None  # that models in memory may take; None: what is free, less what computing needs
     tells: bool = False  # whether it prints which models it lets go for others
     control_net_bytes: int | None = None  # that resident ControlNets may take; None: no limit
-    policy: PolicyName = "lru"  # which of them goes first
+    policy: str = "lru"  # which of them goes first
 
 
 def dtype_for(devices: Iterable[str], wanted: str = AUTO) -> torch.dtype:

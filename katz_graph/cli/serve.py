@@ -14,8 +14,8 @@ from katz_graph.cli.options import ServeAliases
 from katz_graph.cli.session import check_writable
 from katz_graph.devices import AUTO, DeviceList, check_dtype, parse_link, threads_for
 from katz_graph.errors import InputError
+from katz_graph.eviction import POLICIES
 from katz_graph.executor.launch.fork_server import ForkServer
-from katz_graph.models.loading.residency import POLICIES
 from katz_graph.places import parse_places
 from katz_graph.web.logs import set_up
 from katz_graph.web.options import ServeOptions

@@ -26,7 +26,7 @@ LAYERS = {
 KNOT = {"context", "node"}
 """A node and what it may ask for while it runs describe each other."""
 FLOORS = (  # of katz_graph: a room imports from lower floors only
-    {"errors", "graph", "ir", "messages", "patches", "blocker", "latent_space"},
+    {"errors", "graph", "ir", "messages", "patches", "blocker", "latent_space", "eviction"},
     {"recipe", "events", "files", "host", "devices", "approximations"},
     {"guidance_spec", "sampling", "options", "ipc"},
     {"wires"},

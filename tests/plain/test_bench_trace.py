@@ -18,7 +18,8 @@ from katz_graph.bench.command import run_bench
 from katz_graph.bench.result import BenchResult
 from katz_graph.bench.trace_requests import SERVICES, Request, Service, requests
 from katz_graph.errors import InputError
-from katz_graph.models.loading.residency import POLICIES, Residency
+from katz_graph.eviction import POLICIES
+from katz_graph.models.loading.residency import Residency
 
 NUMBER = 40_000
 PUBLISHED = {  # Katz, Table 1: per cent of requests that use 0, 1, 2, 3

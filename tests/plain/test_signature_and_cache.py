@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from trivial_nodes import TYPES, node, run
 
 from katz_graph.errors import InputError
+from katz_graph.eviction import POLICIES
 from katz_graph.executor.graph.result_store import ResultCache, ResultEntry
 from katz_graph.executor.graph.signature import Unsignable, node_signature, value_token
 from katz_graph.graph import Link
@@ -168,6 +169,18 @@ def test_lru_keeps_the_last_used() -> None:
     cache.put(b"c", entry(3))
     cache.end_run([])
     assert [cache.get(name) is not None for name in (b"a", b"b", b"c")] == [True, False, True]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_eviction_policy_keeps_as_many_results_as_it_is_told(policy: str) -> None:
+    cache = ResultCache.parse(f"{policy}:2")
+    for name in (b"a", b"b", b"c", b"c"):
+        cache.put(name, entry(name))
+        assert cache.get(name) == entry(name)
+    assert len(cache) == 2
+    cache.clear()
+    cache.put(b"d", entry(4))
+    assert len(cache) == 1 and cache.get(b"d") == entry(4)
 
 
 def test_none_keeps_nothing() -> None:

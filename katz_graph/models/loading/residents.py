@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from katz_graph.errors import OutOfMemory
+from katz_graph.eviction import POLICIES
 from katz_graph.host.memory import GB, WAY_OUT, RanOut, attempt
 from katz_graph.models.loading.memory import DeviceMemory
-from katz_graph.models.loading.residency import CONTROL_NETS, POLICIES, ControlNetUse, ModelUse, PolicyName, Residency
+from katz_graph.models.loading.residency import CONTROL_NETS, ControlNetUse, ModelUse, Residency
 from katz_graph.recipe import FileIdentity
 
 Result = TypeVar("Result")
@@ -69,7 +70,7 @@ class Residents:
         model_bytes: int | None = None,
         memory: DeviceMemory | None = None,
         control_net_bytes: int | None = None,
-        policy: PolicyName = "lru",
+        policy: str = "lru",
     ) -> None:
         self.on_evicted: Callable[[str], None] = lambda line: None  # says what went, for what, and what it had cost
         self.also_free: Callable[[Any], Iterable[Tensor]] = lambda module: ()  # what goes with a module besides its own weights

@@ -26,7 +26,6 @@ from katz_graph.models.loading.convert import build
 from katz_graph.models.loading.identity import check_unchanged, count_values, value_types, variant
 from katz_graph.models.loading.memory import DeviceMemory
 from katz_graph.models.loading.quiet import quiet
-from katz_graph.models.loading.residency import PolicyName
 from katz_graph.models.loading.residents import Loadable, Residents
 from katz_graph.models.text.tokens import load_tokenizer
 from katz_graph.recipe import Component, FileIdentity, MergedComponent
@@ -51,7 +50,7 @@ class ModelStore:
     def __init__(
         self,
         control_net_bytes: int | None = None,
-        policy: PolicyName = "lru",
+        policy: str = "lru",
         model_bytes: int | None = None,
         memory: DeviceMemory | None = None,
     ) -> None:
