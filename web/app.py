@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+from pkgutil import resolve_name
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -22,27 +23,43 @@ from katz_graph.web.http.access_log import RequestRecord
 from katz_graph.web.http.bodies import PARSED_AT_ONCE
 from katz_graph.web.http.responses import PathRedactor, Refusal, refuse
 from katz_graph.web.http.security import Security
-from katz_graph.web.routes import files, frontend, health, info, jobs, models, prompt, socket, users
+from katz_graph.web.routes import frontend
 from katz_graph.web.state import State
 
 CLOSED = 499  # the client went away; nobody reads the answer
 SOON = 2.0  # seconds after which a client may try again what the server cannot do now
 log = logging.getLogger("katz.web")
 
+TWICE = (
+    "prompt:router",
+    "jobs:queue",
+    "jobs:own",
+    "jobs:history",
+    "files:router",
+    "users:router",
+    "models:router",
+    "info:router",
+    "health:router",
+    "frontend:extensions",
+    "socket:router",
+)
+"""Lists the routes that are served with and without `/api`: module:function of
+`katz_graph.web.routes`.
+"""
+ONCE = ("jobs:listing", "info:internal", "info:disabled", "frontend:templates", "frontend:style")
+"""Lists the routes that are served as they are."""
+
 
 def build(state: State) -> ASGIApp:
     """Builds the application."""
     app = FastAPI(title="Katz Graph", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     app.state.parsing = asyncio.Semaphore(PARSED_AT_ONCE)
-    queues = (prompt.router, jobs.queue, jobs.own, jobs.history)
-    twice = (*queues, files.router, users.router, models.router, info.router, health.router, frontend.extensions, socket.router)
-    for make in twice:
-        routes = make(state)
+    for name in (*TWICE, *ONCE):
+        routes: APIRouter = resolve_name(f"katz_graph.web.routes.{name}")(state)
         app.include_router(routes)
-        app.include_router(routes, prefix="/api", include_in_schema=False)
-    pages = (frontend.templates(state), frontend.style())
-    for routes in (jobs.listing(state), info.internal(state), info.disabled(), *pages, _description(app)):
-        app.include_router(routes)
+        if name in TWICE:
+            app.include_router(routes, prefix="/api", include_in_schema=False)
+    app.include_router(_description(app))
     if state.options.frontend is None:
         app.include_router(frontend.page(state))
     else:

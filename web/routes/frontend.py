@@ -92,7 +92,7 @@ def page(state: State) -> APIRouter:
     return routes
 
 
-def style() -> APIRouter:
+def style(state: State) -> APIRouter:
     """Serves `/user.css`, which the stock page links to: nobody's own style."""
     routes = APIRouter(include_in_schema=False)
 

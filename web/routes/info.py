@@ -112,7 +112,7 @@ def router(state: State) -> APIRouter:
     return routes
 
 
-def disabled() -> APIRouter:
+def disabled(state: State) -> APIRouter:
     """Refuses `/api/assets`, an optional service of ComfyUI."""
     routes = APIRouter(prefix="/api/assets", include_in_schema=False)
 
